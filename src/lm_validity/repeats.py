@@ -102,7 +102,8 @@ def spread_of_runs(scores: np.ndarray) -> np.ndarray:
         scores - np.divide(np.nansum(scores, axis=1), number, out=np.zeros(len(scores)), where=number > 0)[:, None]
     )
     squares = np.nansum(centred**2, axis=1)
-    return np.sqrt(np.divide(squares, number - 1, out=np.full(len(scores), np.nan), where=number > 1))
+    result: np.ndarray = np.sqrt(np.divide(squares, number - 1, out=np.full(len(scores), np.nan), where=number > 1))
+    return result
 
 
 def typical_spread(scores: np.ndarray) -> float:
@@ -131,7 +132,10 @@ def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs:
 def share_of_sampling(one_run: np.ndarray | float, spread: np.ndarray | float) -> np.ndarray:
     """The share of sampling in one run's squared error from scores alone: min(d² / s², 1); NaN where one is unknown."""
     s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
-    return np.minimum(np.divide(d**2, s**2, out=np.full(np.broadcast(s, d).shape, np.nan), where=s > 0), 1.0)
+    result: np.ndarray = np.minimum(
+        np.divide(d**2, s**2, out=np.full(np.broadcast(s, d).shape, np.nan), where=s > 0), 1.0
+    )
+    return result
 
 
 @dataclass(frozen=True)

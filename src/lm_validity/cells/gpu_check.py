@@ -309,7 +309,8 @@ def _measured_peak(folder: Path, device: str) -> float:
         gc.collect()
         memory_before = torch.cuda.memory_allocated(device)
         peak = _pass_peak(_load(folder, device, "bfloat16"), DeviceMemory(device))
-    return peak - memory_before
+    result: float = peak - memory_before
+    return result
 
 
 def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
@@ -329,7 +330,8 @@ class DeviceMemory(Ledger):
     @property
     def peak_bytes(self) -> int:
         """The most bytes that were allocated at one time since the last `restart`."""
-        return torch.cuda.max_memory_allocated(self.kind)
+        result: int = torch.cuda.max_memory_allocated(self.kind)
+        return result
 
 
 # ---- what may be there ----------------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class VllmAnswers:
                     "set generation_backend to transformers for this model.",
                 )
         try:
-            answers = self.engine.generate_until(self._sampled(requests), disable_tqdm=True)
+            answers: list[str] = self.engine.generate_until(self._sampled(requests), disable_tqdm=True)
         except ValueError as error:
             raise CellError(
                 f"{self.lm.model_id}: vLLM cannot write its answers ({first_line(error)}).",
@@ -330,7 +330,8 @@ class LocalJudge:
                 pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id or 0,
                 **sampling,
             )
-        return self.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
+        result: str = self.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
+        return result
 
     def _encode(self, prompt: str) -> torch.Tensor:
         if self.tokenizer.chat_template:

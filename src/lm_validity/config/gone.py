@@ -79,7 +79,7 @@ GONE: dict[str, tuple[object, str]] = {
 def without_gone(values: Mapping[str, object]) -> dict[str, Any]:
     """Values of a configuration without the keys that are gone. Refuses another value than the one that is left; not
     under `bias: paper: true`, which went before those of its own meaning."""
-    values_now = _copy(values)
+    values_now: dict[str, Any] = _copy(values)
     by_paper = isinstance(values_now.get("bias"), dict) and values_now["bias"].get("paper")
     for key, (only, instead) in GONE.items():
         *above, name = key.split(".")

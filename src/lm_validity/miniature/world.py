@@ -402,7 +402,8 @@ def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
 def render_dialogue(question: str, answer: str) -> str:
     """One exchange under the miniature's chat template, as `tokenizer.apply_chat_template` renders it."""
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return _TEMPLATE.render(messages=messages, add_generation_prompt=False)
+    result: str = _TEMPLATE.render(messages=messages, add_generation_prompt=False)
+    return result
 
 
 def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:

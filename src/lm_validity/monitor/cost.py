@@ -120,7 +120,8 @@ class Workload:
     def _find_parameters(self, kind: str, model: str) -> float:
         row = getattr(self.run, kind)[model]
         if getattr(row, "parameters_b", None):
-            return row.parameters_b * 1e9
+            result: float = row.parameters_b * 1e9
+            return result
         counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
         if counted:
             return counted
@@ -129,12 +130,13 @@ class Workload:
 
     def _documents(self, benchmark: str, split: str) -> int:
         """Documents of a split: as divided, as fetched, or the cap."""
-        cap, results = getattr(self.run.configuration.splits, split), self.run.results
-        divided = read_json_or(results / "splits" / benchmark / f"{split}.json", {}).get("documents")
+        results = self.run.results
+        cap: int = getattr(self.run.configuration.splits, split)
+        divided: int | None = read_json_or(results / "splits" / benchmark / f"{split}.json", {}).get("documents")
         if divided:
             return divided
         record = read_json_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json", {})
-        fetched = (record.get("documents") or {}).get(split)
+        fetched: int | None = (record.get("documents") or {}).get(split)
         if fetched:
             return min(fetched, cap)
         self._assume(UNCOUNTED, benchmark)

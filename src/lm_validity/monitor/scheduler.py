@@ -47,7 +47,8 @@ def controller_since(results: Path) -> float | None:
         return None
     if record["host"] == socket.gethostname() and not is_alive(record["pid"], record["started"]):
         return None
-    return record["since"]
+    result: float | None = record["since"]
+    return result
 
 
 def orphan_jobs(results: Path) -> list[SlurmJob]:

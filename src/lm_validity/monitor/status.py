@@ -63,7 +63,8 @@ class RunState:
     def latest_recipe(self, cell: Cell) -> dict[str, object] | None:
         """The recipe under which the cell was finished last; None where it never was or cannot be read."""
         try:
-            return self.workspace.store.read(self._latest[label(cell)])["recipe"]
+            result: dict[str, object] | None = self.workspace.store.read(self._latest[label(cell)])["recipe"]
+            return result
         except (KeyError, InputError):
             return None
 

@@ -310,7 +310,8 @@ def _models(task: OwnTask) -> pd.DataFrame:
 
 
 def _as_tsv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(sep="\t", index=False, lineterminator="\n")
+    result: str = frame.to_csv(sep="\t", index=False, lineterminator="\n")
+    return result
 
 
 def _join(parts: list[Path], schema: pa.Schema, path: Path) -> None:

@@ -566,7 +566,8 @@ def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str
 def _as_tsv(sheet: pd.DataFrame) -> str:
     """The sheet as text: booleans as 0 and 1, empty where unknown."""
     plain = sheet.astype(object).map(lambda value: int(value) if isinstance(value, bool) else value)
-    return plain.to_csv(sep="\t", index=False, lineterminator="\n", float_format="%.12g")
+    result: str = plain.to_csv(sep="\t", index=False, lineterminator="\n", float_format="%.12g")
+    return result
 
 
 def with_tokens(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:

@@ -304,7 +304,8 @@ def under_metric(metrics: pd.Series, metric: object) -> np.ndarray:
     """(n,) True where a metric is the wanted one (a name, or one for each): `acc` is `acc,none`, and a null on either
     side is the other."""
     metric_keys, named = _keys(metrics), _keys(pd.Series(metric, metrics.index, dtype=object))
-    return (metric_keys.isna() | named.isna() | (metric_keys == named)).to_numpy(dtype=bool)
+    result: np.ndarray = (metric_keys.isna() | named.isna() | (metric_keys == named)).to_numpy(dtype=bool)
+    return result
 
 
 def _keys(metrics: pd.Series) -> pd.Series:
@@ -544,7 +545,8 @@ def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
     """The names of the checkpoints of scores in order of training; a null name is `final`."""
     points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
     order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
-    return points.index[order].tolist()
+    result: list[str] = points.index[order].tolist()
+    return result
 
 
 @dataclass(frozen=True)
@@ -563,7 +565,8 @@ class CommonPoints:
 
 def _rounded(points: pd.Series) -> np.ndarray:
     """Points as they are compared: to a thousand tokens."""
-    return np.round(points.astype("float64").to_numpy(dtype=float), 6)
+    result: np.ndarray = np.round(points.astype("float64").to_numpy(dtype=float), 6)
+    return result
 
 
 def _wanted_point(point_text: str | None) -> float | None:
@@ -614,7 +617,7 @@ def _last_of(points: pd.DataFrame) -> list[str] | str:
 
     points: `tokens_b` and `iteration` by checkpoint.
     """
-    names = points.index.tolist()
+    names: list[str] = points.index.tolist()
     if len(names) == 1:
         return names
     columns_known = [column for column in points if points[column].notna().all()]
@@ -704,7 +707,8 @@ def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
     corpora = set(sheet.loc[sheet["output_type"] == PERPLEXITY, "benchmark"])
     names = cells["metric"].where(cells["metric"].notna(), cells["benchmark"])
     bounded = cells["value"].between(0, 1) & ~cells["benchmark"].isin(corpora) & ~names.map(is_unbounded).astype(bool)
-    return bounded.groupby([cells["benchmark"], cells["protocol"]]).transform("all").to_numpy(dtype=bool)
+    result: np.ndarray = bounded.groupby([cells["benchmark"], cells["protocol"]]).transform("all").to_numpy(dtype=bool)
+    return result
 
 
 # in the name of a metric, or of a benchmark whose metric is unknown: less is better there

@@ -122,7 +122,8 @@ class BenchmarkItems:
         """Number of choices of each item (items,)."""
         if self.models[0].loglikelihoods is None:
             return None
-        return np.count_nonzero(~np.isnan(self.models[0].loglikelihoods[0]), axis=-1)
+        result: np.ndarray | None = np.count_nonzero(~np.isnan(self.models[0].loglikelihoods[0]), axis=-1)
+        return result
 
     def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
         """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
@@ -297,7 +298,8 @@ class _Cells:
     def over_runs(self, values: np.ndarray) -> np.ndarray:
         """Values (rows of the benchmark,) of the rows that count, each with its mean over runs."""
         if self.runs is None:
-            return values[self.used]
+            result: np.ndarray = values[self.used]
+            return result
         rows, groups = self.runs
         return np.bincount(groups, values[rows]) / np.bincount(groups)
 
@@ -344,7 +346,8 @@ class _Cells:
                 f"{self.place(cell, item, 'gold')}: {gold[cell, item]:g}, but {gold[0, item]:g} in {self.name(0)}.",
                 "a document has one right choice, the same for every model and checkpoint.",
             )
-        return gold[0].astype(np.intp)
+        result: np.ndarray | None = gold[0].astype(np.intp)
+        return result
 
     def lists(self, name: str, gold: np.ndarray | None) -> np.ndarray | None:
         """A list column as (cells, items, choices), NaN beyond an item's choices; None where no row has it."""
@@ -367,7 +370,7 @@ class _Cells:
                 "gold is the index of the right choice, from 0.",
             )
         if (counts == counts[0]).all():
-            padded = values.reshape(len(counts), counts[0])
+            padded: np.ndarray = values.reshape(len(counts), counts[0])
         else:
             padded = np.full((len(counts), counts.max()), np.nan)
             padded[np.arange(counts.max()) < counts[:, None]] = values
@@ -424,7 +427,8 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
 
 def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
     equal = pc.equal(column.cast(pa.string()), value)
-    return pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
+    result: np.ndarray = pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
+    return result
 
 
 class _Codes(NamedTuple):
@@ -447,4 +451,5 @@ def _codes(column: pa.ChunkedArray) -> _Codes:
 def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    result: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return result

@@ -159,7 +159,10 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
 def _commonest(values: pd.Series, models: pd.Series) -> str:
     """The value that most models have; of as many the highest version, or the whole before a part."""
     times = models[values.index].groupby(values).nunique()
-    return max(times.index[times == times.max()], key=lambda value: (value == "all items", *_numbers(value), value))
+    result: str = max(
+        times.index[times == times.max()], key=lambda value: (value == "all items", *_numbers(value), value)
+    )
+    return result
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -77,7 +77,8 @@ def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
 
 def reruns_of(sheet: pd.DataFrame) -> dict[str, str]:
     """The model of which each rerun is another training, by the rerun's id."""
-    return sheet.dropna(subset=["rerun_of"]).set_index("model")["rerun_of"].to_dict()
+    result: dict[str, str] = sheet.dropna(subset=["rerun_of"]).set_index("model")["rerun_of"].to_dict()
+    return result
 
 
 def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:

@@ -32,7 +32,8 @@ def keep_saved_head(model: torch.nn.Module) -> bool:
 
 def part_positions(model: torch.nn.Module) -> int:
     """Positions whose logits are computed at a time."""
-    return max(1, PART // model.config.get_text_config().vocab_size)
+    result: int = max(1, PART // model.config.get_text_config().vocab_size)
+    return result
 
 
 @contextlib.contextmanager

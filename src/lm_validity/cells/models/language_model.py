@@ -262,7 +262,8 @@ class LanguageModel(SharedContextLM):
 
     def _without_prefix(self, text: str) -> list[int]:
         tokens = self.tok_encode(text, add_special_tokens=False)
-        return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+        result: list[int] = tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+        return result
 
     def share_encodings(self, encodings: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
         """Use and extend these encodings from now on, which may outlive this model: of another checkpoint with the same
@@ -281,7 +282,8 @@ class LanguageModel(SharedContextLM):
         """Token ids that are predicted in a document of a perplexity corpus: without a leading BOS, unless
         `window_prefix` is `lm-eval`."""
         if self.window_prefix == "lm-eval":
-            return self.tok_encode(text)
+            result: list[int] = self.tok_encode(text)
+            return result
         return self._without_prefix(text)
 
     def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
@@ -374,7 +376,8 @@ class LanguageModel(SharedContextLM):
     def _longest(self, request: Instance) -> int:
         """Tokens of a prompt and its longest answer."""
         room = self.room_for_prompt(request)
-        return min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
+        result: int = min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
+        return result
 
     def _write_batches(self, requests: list[Instance]) -> list[str]:
         """Answers in batches, all of them again in batches of half the size where memory runs out, and one by one where
@@ -386,7 +389,8 @@ class LanguageModel(SharedContextLM):
             while True:
                 self._asked = counts_before.copy()
                 try:
-                    return super().generate_until(requests, disable_tqdm=True)
+                    result: list[str] = super().generate_until(requests, disable_tqdm=True)
+                    return result
                 except NotPlain as error:
                     if self.batch_size_per_gpu == 1:
                         hint = "transformers cannot continue a plain prompt with this model: leave the task out."
@@ -422,7 +426,8 @@ class LanguageModel(SharedContextLM):
 
     def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
-        return self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
+        result: int = self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
+        return result
 
     def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""

@@ -432,7 +432,8 @@ class SharedContextLM(HFLM):
         if that has the tokens of the whole; else the continuation's tokens are those that it has by itself.
         """
         if self.backend != "causal":
-            return super()._encode_pair(context, continuation)
+            result: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
+            return result
         stripped = context.rstrip()
         if self._last_context is None or self._last_context[0] != stripped:
             self._last_context = (stripped, self.tok_encode(stripped))

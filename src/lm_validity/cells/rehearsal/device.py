@@ -57,7 +57,8 @@ class Ledger(TorchDispatchMode):
     def __enter__(self) -> Self:
         gc.collect()
         gc.freeze()  # what is there already need not be searched at every collection
-        return super().__enter__()
+        result: Self = super().__enter__()
+        return result
 
     def __exit__(self, *raised: object) -> None:
         gc.unfreeze()
@@ -249,7 +250,8 @@ def _installed(ledger: Ledger) -> contextlib.AbstractContextManager[None]:
 
     def to_list(tensor: torch.Tensor) -> list[Any]:
         """One copy to the host, which is a read for each number of a fake tensor."""
-        return tensor.cpu().tolist()
+        result: list[Any] = tensor.cpu().tolist()
+        return result
 
     return replaced(
         (FakeTensor, "tolist", to_list),
@@ -303,7 +305,7 @@ class _Generator(torch.Generator):
 
     def __new__(cls, device: object = "cpu") -> Self:
         requested_device = torch.device(device)
-        made = super().__new__(cls, device="cpu" if requested_device.type == KIND else requested_device)
+        made: Self = super().__new__(cls, device="cpu" if requested_device.type == KIND else requested_device)
         made.asked = requested_device
         return made
 
@@ -433,7 +435,8 @@ class _Pretended(FakeTensorMode):
 def _places(mask: torch.Tensor) -> int:
     """How many elements of a mask count as set, which nobody can know: of a matrix one in each column, as for the
     tokens of one expert where all choose it; otherwise all."""
-    return mask.numel() // (mask.shape[0] if mask.dim() > 1 else 1)
+    result: int = mask.numel() // (mask.shape[0] if mask.dim() > 1 else 1)
+    return result
 
 
 class _Module(registration._DummyBackendModule):

@@ -236,7 +236,8 @@ class Examples(ContextSampler):
     @property
     def df(self) -> Sequence[Document]:
         """The documents that examples are drawn from."""
-        return self.inner.df
+        result: Sequence[Document] = self.inner.df
+        return result
 
     def set_rnd(self, rnd: int | None) -> "Examples":
         """Begin lm-eval's draws of examples anew, from the generator that it gives."""
@@ -245,7 +246,7 @@ class Examples(ContextSampler):
 
     def sample(self, n: int, eval_doc: Document | None = None, **options: object) -> Sequence[Document]:
         """`n` examples; raises InputError where there are not enough that ask something else."""
-        drawn = self.inner.sample(n=n, eval_doc=eval_doc, **options)
+        drawn: Sequence[Document] = self.inner.sample(n=n, eval_doc=eval_doc, **options)
         places = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]
         if not places:
             return drawn

@@ -186,7 +186,8 @@ def _text(path: Path, number: int, column: str, document: object) -> str:
             "every document needs one.",
         )
     check_encodable(document[column], f"{path}, row {number}, column {column!r}")
-    return document[column]
+    result: str = document[column]
+    return result
 
 
 def _check_column(where: object, column: str, names: Collection[str]) -> None:

@@ -130,7 +130,8 @@ class TaskGroup:
     @property
     def OUTPUT_TYPE(self) -> str:
         """The one output type of all members, such as multiple_choice."""
-        return next(iter(self.members.values())).OUTPUT_TYPE
+        result: str = next(iter(self.members.values())).OUTPUT_TYPE
+        return result
 
     @property
     def config(self) -> SimpleNamespace:
@@ -581,13 +582,15 @@ def find_own_task(path: Path, name: str, folder: Path) -> OwnTaskFile:
 def _trains(record: TaskRecord) -> bool:
     config = _read(record.path)
     if "class" in config:
-        return build_task(record.task, record.path).has_training_docs()
+        result: bool = build_task(record.task, record.path).has_training_docs()
+        return result
     return bool(config.get("training_split"))
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return load_yaml(path, resolve_func=False)
+        result: dict[str, Any] = load_yaml(path, resolve_func=False)
+        return result
     except Exception as error:  # whatever the parser and what it includes raise
         raise InputError(f"{path}: lm-eval cannot read it ({first_line(error)}).", "correct the YAML file.") from error
 

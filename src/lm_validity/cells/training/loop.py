@@ -205,7 +205,8 @@ def pass_tokens(lm: LanguageModel) -> float:
     config = lm.base.config.get_text_config()
     seconds, speed = PASS_COST.get(lm.device.type, PASS_COST["cuda"])
     parameters = sum(parameter.numel() for parameter in lm.base.parameters() if not parameter.requires_grad)
-    return seconds * config.num_hidden_layers * speed / (4 * parameters)
+    result: float = seconds * config.num_hidden_layers * speed / (4 * parameters)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -262,8 +263,10 @@ def _eager_recomputed(
     """The eager attention of the module's own architecture, which keeps queries, keys and values alone."""
     eager = sys.modules[type(module).__module__].eager_attention_forward
     if not torch.is_grad_enabled():
-        return eager(module, *tensors, **options)
-    return torch.utils.checkpoint.checkpoint(eager, module, *tensors, use_reentrant=False, **options)
+        result: tuple[torch.Tensor | None, ...] = eager(module, *tensors, **options)
+        return result
+    result = torch.utils.checkpoint.checkpoint(eager, module, *tensors, use_reentrant=False, **options)
+    return result
 
 
 ALL_ATTENTION_FUNCTIONS.register(RECOMPUTED, _eager_recomputed)

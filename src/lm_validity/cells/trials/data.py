@@ -70,12 +70,14 @@ def _local_columns(source: TaskRow, path: Path) -> Columns:
         if path.suffix in (".jsonl", ".json"):
             return _json_lines(source, path)
         if path.suffix == ".parquet":
-            return pq.read_table(path).to_pydict()
+            result: Columns = pq.read_table(path).to_pydict()
+            return result
         if path.suffix in (".csv", ".tsv"):  # all columns as text, so that a text `NA` stays one
             parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
             texts = {name: pa.string() for name in pyarrow.csv.open_csv(path, parse_options=parse).schema.names}
             convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
-            return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
+            result = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
+            return result
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read ({error}).", "check the file.") from error
     raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
@@ -186,7 +188,8 @@ class LoadedTask:
 
     def class_name(self, observation: int) -> str:
         """The name of the class to which an observation belongs."""
-        return self.class_names[self.labels[observation]]
+        result: str = self.class_names[self.labels[observation]]
+        return result
 
 
 class Draw(NamedTuple):

@@ -458,7 +458,8 @@ class ZeroShotTrials(Trials):
         if len(tokens_of_both) == len(tokens_before):
             where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
             raise CellError(f"{where} makes no token of the class {name!r}.", "use other class names.")
-        return tokens_of_both[len(tokens_before) :]
+        result: list[int] = tokens_of_both[len(tokens_before) :]
+        return result
 
     def _common_prefix(self) -> list[int]:
         """Tokens before the text: what prompts of two different texts have in common."""

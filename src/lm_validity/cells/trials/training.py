@@ -297,7 +297,8 @@ class ResidentModel:
         """The model, and what the library says of its loading."""
         options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
         options["return_dict"] = True  # some configurations say false
-        return self._load(loader, **options)
+        result: tuple[transformers.PreTrainedModel, dict[str, Any]] = self._load(loader, **options)
+        return result
 
     def _load(self, loader: type[Any], **options: object) -> Any:
         try:

@@ -204,7 +204,8 @@ class _Trial:
             arm = np.load(self._base_path(plan.n))
             if arm.shape == (len(test), 1 + len(self.task.class_names)) and np.array_equal(arm[:, 0], test):
                 self.trials.counters.shared_base_arms += 1
-                return arm[:, 1:].astype(np.float32)
+                result: np.ndarray = arm[:, 1:].astype(np.float32)
+                return result
         self.trials.classify(self.draw.train, "base", self.classification_seed)
         for n, subsamples in plan.share_base:
             # one test set after another, in batches of their own: the same bytes as a job of that n alone
@@ -227,7 +228,7 @@ class _Trial:
         return probabilities
 
     def _predicted(self, test: np.ndarray) -> np.ndarray:
-        probabilities = self.trials.probabilities(test)
+        probabilities: np.ndarray = self.trials.probabilities(test)
         if not np.isfinite(probabilities).all():
             raise CellError(
                 f"task {self.task.name!r}, subsample {self.subsample}: a probability is not finite.",
@@ -312,4 +313,5 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
 
 
 def _about(table: pa.Table) -> dict[str, object]:
-    return json.loads(table.schema.metadata[b"trial"])
+    result: dict[str, object] = json.loads(table.schema.metadata[b"trial"])
+    return result

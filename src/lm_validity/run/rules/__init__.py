@@ -50,4 +50,5 @@ def scoring_rule_of(cell: BenchmarkCell) -> ScoringRule:
 
 def read_cell(values: dict[str, Any]) -> Cell:
     """The cell of a JSON record."""
-    return RULES[values["rule"]].cell_type(**values)
+    result: Cell = RULES[values["rule"]].cell_type(**values)
+    return result

@@ -442,7 +442,10 @@ class CardSources:
     @cached_property
     def _model_counts(self) -> dict[tuple[str, str], int]:
         rows_with_value = self.rows[self.rows["value"].notna()]
-        return rows_with_value.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
+        result: dict[tuple[str, str], int] = (
+            rows_with_value.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
+        )
+        return result
 
     def model_count(self, benchmark: str, protocol: str) -> int:
         """Models with a score; those of the agreement report where it has the benchmark, which leaves out cells that
@@ -452,7 +455,10 @@ class CardSources:
 
     @cached_property
     def _items(self) -> dict[str, float]:
-        return self.rows.dropna(subset=["n_items"]).groupby("benchmark")["n_items"].median().to_dict()
+        result: dict[str, float] = (
+            self.rows.dropna(subset=["n_items"]).groupby("benchmark")["n_items"].median().to_dict()
+        )
+        return result
 
     def item_count(self, benchmark: str) -> int | None:
         """Items of a score: the median over the scores, else the sheet's number."""

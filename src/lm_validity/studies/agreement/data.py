@@ -399,7 +399,8 @@ class Data:
     @cached_property
     def in_both(self) -> np.ndarray:
         """(models, benchmarks) True for the cells known under both protocols."""
-        return np.isfinite(self.common[DIRECT])
+        result: np.ndarray = np.isfinite(self.common[DIRECT])
+        return result
 
     @cached_property
     def models_in_both(self) -> np.ndarray:
@@ -576,7 +577,8 @@ def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     """
     errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
     stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
-    return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
+    result: np.ndarray = np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
+    return result
 
 
 def size_ratios(size: np.ndarray) -> np.ndarray:

@@ -77,13 +77,15 @@ class ScoreMatrix:
     @property
     def is_corpus(self) -> np.ndarray:
         """(k,) True for perplexity corpora, which count only where perplexity is compared."""
-        return (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
+        result: np.ndarray = (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
+        return result
 
     @property
     def fractions(self) -> np.ndarray:
         """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
         in_unit_interval = [np.isnan(scores) | ((scores >= 0) & (scores <= 1)) for scores in self.value.values()]
-        return np.logical_and.reduce(in_unit_interval).all(axis=0) & ~self.is_corpus
+        result: np.ndarray = np.logical_and.reduce(in_unit_interval).all(axis=0) & ~self.is_corpus
+        return result
 
     @property
     def direction(self) -> np.ndarray:
@@ -93,7 +95,8 @@ class ScoreMatrix:
     @property
     def assumed(self) -> np.ndarray:
         """(k,) True where neither the sheet nor the scores say the direction, and higher counts as better."""
-        return ~self.benchmark_facts["direction_known"].to_numpy(dtype=bool)
+        result: np.ndarray = ~self.benchmark_facts["direction_known"].to_numpy(dtype=bool)
+        return result
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -103,11 +106,13 @@ class ScoreMatrix:
     @property
     def families(self) -> np.ndarray:
         """(n,) family names, None where unknown."""
-        return self.model_facts["family"].to_numpy(dtype=object)
+        result: np.ndarray = self.model_facts["family"].to_numpy(dtype=object)
+        return result
 
     def oriented(self, protocol: str) -> np.ndarray:
         """(n, k) scores of which more is better."""
-        return self.value[protocol] * self.direction
+        result: np.ndarray = self.value[protocol] * self.direction
+        return result
 
     def measured(self, protocol: str, kind: str = "value") -> np.ndarray:
         """(n, k) oriented scores (or `stderr`) for ranks and predictions, with the cells that earlier scores chose."""
@@ -138,7 +143,8 @@ class ScoreMatrix:
         squares = np.nansum((seeds - finite_mean(seeds, axis=0)) ** 2, axis=0)
         freedom = np.maximum(number - 1, 0).sum(axis=0)
         variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
-        return np.sqrt(np.divide(variance, number, out=error, where=number > 0))
+        result: np.ndarray = np.sqrt(np.divide(variance, number, out=error, where=number > 0))
+        return result
 
     def training_error(self, protocol: str) -> np.ndarray:
         """(n, k) standard deviation of a score between trainings of one model, NaN where it was not measured."""
@@ -310,4 +316,5 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
         table = lowest.where(lowest == seeds.max(), table.round(12))
     table = table.unstack()
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
-    return np.sqrt(table) if kind in ERRORS else table
+    result: np.ndarray = np.sqrt(table) if kind in ERRORS else table
+    return result

@@ -195,7 +195,8 @@ def by_category(agreement: RankAgreement, categories: list[str | None], reason: 
 
 def _correlations(scores: np.ndarray) -> np.ndarray:
     """(benchmarks, benchmarks) Pearson's."""
-    return pd.DataFrame(scores).corr(min_periods=2).to_numpy()
+    result: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()
+    return result
 
 
 def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entry | Missing:

@@ -213,7 +213,8 @@ def _apart(trials: pd.DataFrame) -> pd.Series:
 
 def _subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:
     """By (experiment, task): how many subsamples have a trial, whatever its arms."""
-    return trials.groupby(["experiment", "task"])["subsample"].nunique().to_dict()
+    result: dict[tuple[str, str], int] = trials.groupby(["experiment", "task"])["subsample"].nunique().to_dict()
+    return result
 
 
 def interval_over_subsamples(

@@ -65,7 +65,8 @@ class ItemParameters:
     def information(self, abilities: np.ndarray) -> np.ndarray:
         """(B,) test information at abilities (B,): sum of a² p (1 - p). Its inverse root is an ability's error."""
         right = expit(np.outer(abilities, self.discrimination) + self.intercept)
-        return (right * (1 - right)) @ self.discrimination**2
+        result: np.ndarray = (right * (1 - right)) @ self.discrimination**2
+        return result
 
     def negative(self) -> np.ndarray:
         """(items,) whether the discrimination is below zero after Benjamini & Hochberg's correction, one-sided."""
@@ -124,7 +125,10 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
 
 def _start(correct: np.ndarray, is_known: np.ndarray, axis: int) -> np.ndarray:
     """Logits of the shares right, half an answer added to either side."""
-    return logit((np.where(is_known, correct, 0.0).sum(axis=axis) + 0.5) / (is_known.sum(axis=axis) + 1.0))
+    result: np.ndarray = logit(
+        (np.where(is_known, correct, 0.0).sum(axis=axis) + 0.5) / (is_known.sum(axis=axis) + 1.0)
+    )
+    return result
 
 
 def _answers(
@@ -147,7 +151,8 @@ def _answers(
 
 
 def _bounded(step: np.ndarray) -> np.ndarray:
-    return np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+    result: np.ndarray = np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -263,7 +268,10 @@ class McNemarTest:
         def lacking(size: float) -> float:
             differing = max(share, size)
             spread = np.sqrt(self.items * max(differing - size**2, 0.0))
-            return self.items * size - 1 - _QUANTILES[0] * np.sqrt(self.items * differing) - _QUANTILES[1] * spread
+            result: float = (
+                self.items * size - 1 - _QUANTILES[0] * np.sqrt(self.items * differing) - _QUANTILES[1] * spread
+            )
+            return result
 
         return float(optimize.brentq(lacking, 0.0, 1.0)) if lacking(1.0) > 0 else 1.0
 

@@ -117,7 +117,8 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.array(np.nan)
     stacked = np.stack(np.broadcast_arrays(*arrays))
     n_present = (~np.isnan(stacked)).sum(axis=0)
-    return np.nansum(stacked, axis=0) / np.where(n_present, n_present, np.nan)
+    result: np.ndarray = np.nansum(stacked, axis=0) / np.where(n_present, n_present, np.nan)
+    return result
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -440,7 +441,8 @@ class BenchmarkCurves(CurveDesign):
     @cached_property
     def mean_curve(self) -> np.ndarray:
         """(points,) mean of the scored models at their common points, in the metric's own direction."""
-        return self.direction * self.at_common_points(self.values).mean(axis=0)
+        result: np.ndarray = self.direction * self.at_common_points(self.values).mean(axis=0)
+        return result
 
     @property
     def common(self) -> dict[str, Any] | Missing:

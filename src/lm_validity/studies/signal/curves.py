@@ -263,7 +263,8 @@ class Places:
         Standard errors are read in the same way: as though those of the two neighbours were one error, which they
         nearly are, since checkpoints answer the same items. Independent ones would give less.
         """
-        return (1.0 - self.share) * values[..., self.before] + self.share * values[..., self.after]
+        result: np.ndarray = (1.0 - self.share) * values[..., self.before] + self.share * values[..., self.after]
+        return result
 
     def only(self, point: int) -> "Places":
         """The same curve's place at one of the points alone."""
@@ -288,7 +289,8 @@ class CommonPoints:
     @property
     def interpolated(self) -> np.ndarray:
         """(points,) number of curves that are read between two of their checkpoints."""
-        return np.sum([places.share > 0 for places in self.places], axis=0)
+        result: np.ndarray = np.sum([places.share > 0 for places in self.places], axis=0)
+        return result
 
 
 def own_ends(curves: Sequence[Curve]) -> list[Places]:

@@ -177,7 +177,7 @@ def _organisers_curves(path: Path) -> pd.DataFrame:
 def _numbers(path: Path, curves: pd.DataFrame, column: str, *, empty_allowed: bool = False) -> np.ndarray:
     """One column as floats; empty becomes NaN where that is allowed."""
     text = curves[column]
-    values = pd.to_numeric(text.where(text != "", np.nan), errors="coerce").to_numpy(dtype=float)
+    values: np.ndarray = pd.to_numeric(text.where(text != "", np.nan), errors="coerce").to_numpy(dtype=float)
     bad = ~np.isfinite(values)
     if empty_allowed:
         bad &= (text != "").to_numpy()

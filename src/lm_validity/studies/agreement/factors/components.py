@@ -281,7 +281,8 @@ def first_shares(data: FactorData, protocol: str, components: Components, scores
         return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
     if _few_in_common(scores[:, components.used]):
         return Missing(FEW_IN_COMMON)
-    return components.explained_variance[:SHOWN_COMPONENTS].tolist()
+    result: Shares = components.explained_variance[:SHOWN_COMPONENTS].tolist()
+    return result
 
 
 def range_at(interval: Interval[np.ndarray], index: int, reason: str) -> Range:
@@ -491,7 +492,8 @@ def _family_shares(data: FactorData, protocol: str, members: np.ndarray) -> Shar
         return Missing(data.unless_unscored(protocol, "Models of the family differ on fewer than two benchmarks."))
     if _few_in_common(scores[:, np.isfinite(scores).any(axis=0)]):
         return Missing(FEW_IN_COMMON)
-    return shares[:SHOWN_COMPONENTS].tolist()
+    result: Shares = shares[:SHOWN_COMPONENTS].tolist()
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------

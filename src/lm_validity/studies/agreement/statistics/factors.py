@@ -147,7 +147,8 @@ class ComputeRelation:
 
 def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
     """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
-    return 6.0 * parameters_b * 1e9 * tokens_b * 1e9
+    result: np.ndarray = 6.0 * parameters_b * 1e9 * tokens_b * 1e9
+    return result
 
 
 def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
@@ -181,7 +182,8 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
     x, y = x - finite_mean(x, axis=0), y - finite_mean(y, axis=0)
     square = np.nansum(x**2, axis=0)
     slope = np.divide(np.nansum(x * y, axis=0), square, out=np.zeros(len(square)), where=square > 0)
-    return y - slope * x
+    result: np.ndarray = y - slope * x
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     loadings = _leading_vectors(correlation, root)
     weight = loadings**2 @ is_known.T
     # a model whose benchmarks are not in the resample has a weight of rounding errors
-    component_scores = np.divide(
+    component_scores: np.ndarray = np.divide(
         (root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20
     )
     whole_scores = np.nan_to_num(principal_components(scores).scores)
@@ -281,7 +283,8 @@ def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
     for part in np.split(remaining, range(step, len(remaining), step)):
         matrices = roots[part][:, :, None] * correlation * roots[part][:, None, :]
         vectors[part] = np.linalg.eigh(matrices)[1][:, :, -1]
-    return vectors
+    result: np.ndarray = vectors
+    return result
 
 
 def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval[np.ndarray]:
@@ -336,7 +339,8 @@ def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray
 def _shares(correlation: np.ndarray) -> np.ndarray:
     """(tables, k) eigenvalues of (tables, k, k) over their sum, the largest first."""
     eigenvalues = np.linalg.eigvalsh(correlation)[:, ::-1]
-    return eigenvalues / eigenvalues.sum(axis=1, keepdims=True)
+    result: np.ndarray = eigenvalues / eigenvalues.sum(axis=1, keepdims=True)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -440,7 +444,8 @@ class OneFactorModel:
 
     def variance_after(self) -> np.ndarray:
         """(n, k) posterior variance of each model's ability if it were scored on one more benchmark."""
-        return 1 / (1 / self.ability_variance[:, None] + self.loading**2 / self.specific)
+        result: np.ndarray = 1 / (1 / self.ability_variance[:, None] + self.loading**2 / self.specific)
+        return result
 
 
 def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
@@ -569,7 +574,8 @@ def ability_ranks(
     """
     deviation = widening * np.sqrt(model.ability_variance)
     sample = model.ability + deviation * rng.standard_normal((draws, len(model.ability)))
-    return (-sample).argsort(axis=1).argsort(axis=1) + 1
+    result: np.ndarray = (-sample).argsort(axis=1).argsort(axis=1) + 1
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------

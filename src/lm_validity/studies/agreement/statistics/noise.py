@@ -453,7 +453,8 @@ def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
         estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
         for estimate in estimates
     ]
-    return opposed & np.array(surely)
+    result: np.ndarray = opposed & np.array(surely)
+    return result
 
 
 def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
@@ -744,7 +745,8 @@ def _spread_out(values: np.ndarray, step: float) -> np.ndarray:
         return values
     places = stats.rankdata(values, method="ordinal") - stats.rankdata(values, method="min")
     number = stats.rankdata(values, method="max") - stats.rankdata(values, method="min") + 1
-    return values + step * ((places + 0.5) / number - 0.5)
+    result: np.ndarray = values + step * ((places + 0.5) / number - 0.5)
+    return result
 
 
 def _rounded(tables: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -26,7 +26,8 @@ def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | flo
 
 def ratio(part: np.ndarray, total: np.ndarray, above: float = 0.0) -> np.ndarray:
     """`part` over `total`, NaN where that is not `above`."""
-    return np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > above)
+    result: np.ndarray = np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > above)
+    return result
 
 
 def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
@@ -142,7 +143,7 @@ def _dense_ranks(values: np.ndarray) -> np.ndarray:
     """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, columns)."""
     order = np.argsort(values, axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
-    ranks, ranks_found = np.zeros((2, *values.shape), dtype=np.int64)
+    ranks, ranks_found = (np.zeros(values.shape, dtype=np.int64) for _ in range(2))
     np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=ranks[1:])
     np.put_along_axis(ranks_found, order, ranks, axis=0)
     return ranks_found
@@ -152,7 +153,8 @@ def _tied_pairs(values: np.ndarray) -> np.ndarray:
     """(columns,) pairs of equal values in each column of `values` (n, columns)."""
     ordered, places = np.sort(values, axis=0), np.arange(len(values))[:, None]
     starts = np.vstack([np.ones((1, values.shape[1]), dtype=bool), ordered[1:] != ordered[:-1]])
-    return (places - np.maximum.accumulate(np.where(starts, places, 0), axis=0)).sum(axis=0)
+    result: np.ndarray = (places - np.maximum.accumulate(np.where(starts, places, 0), axis=0)).sum(axis=0)
+    return result
 
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
@@ -352,7 +354,8 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
 def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:
     """(columns, columns) number of model pairs significant in both columns with opposite order."""
     positive, negative = (signs.sign > 0).astype(float), (signs.sign < 0).astype(float)
-    return (positive.T @ negative + negative.T @ positive).astype(int)
+    result: np.ndarray = (positive.T @ negative + negative.T @ positive).astype(int)
+    return result
 
 
 def better_than(signs: PairSigns, column: int, models: int) -> np.ndarray:

@@ -137,7 +137,8 @@ def _by_family(
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """(models, benchmarks) which scores take part."""
-    return np.isfinite(np.reshape(scores, (len(scores), -1))) & np.isfinite(terms).all(axis=1)[:, None]
+    result: np.ndarray = np.isfinite(np.reshape(scores, (len(scores), -1))) & np.isfinite(terms).all(axis=1)[:, None]
+    return result
 
 
 def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray, terms: np.ndarray) -> bool:

@@ -49,7 +49,8 @@ class Kernels:
         median = [np.full(len(kernels), WEIGHT) for kernels in (self.shared, self.own)]
         for weights in median:
             weights[0] = BASE_WEIGHT
-        return np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]]))
+        result: np.ndarray = np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]]))
+        return result
 
     def parts(self, cells: Cells) -> np.ndarray:
         """(weights, cells, cells) covariance of the cells by weight, the noise left out."""
@@ -81,16 +82,18 @@ class Covariance:
         pairs_of_cells = np.ix_(first.model, second.model)
         same_benchmark = first.benchmark[:, None] == second.benchmark
         product = np.outer(first.direct, second.direct)
-        return (
+        result: np.ndarray = (
             self.shared[pairs_of_cells]
             + self.direct_shared * product
             + same_benchmark * (self.own[pairs_of_cells] + self.direct_own * product)
         )
+        return result
 
     def variance(self, cells: Cells) -> np.ndarray:
         """(cells,) prior variance of the process at each cell."""
         without_direct = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
-        return without_direct + (self.direct_shared + self.direct_own) * cells.direct**2
+        result: np.ndarray = without_direct + (self.direct_shared + self.direct_own) * cells.direct**2
+        return result
 
     def sample(self, cells: Cells, benchmarks: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
@@ -100,13 +103,15 @@ class Covariance:
         slope = np.sqrt(self.direct_shared) * rng.standard_normal(draws)
         slopes = np.sqrt(self.direct_own) * rng.standard_normal((benchmarks, draws))
         process = shared[cells.model] + own_part[cells.model, cells.benchmark]
-        return process + cells.direct[:, None] * (slope + slopes[cells.benchmark])
+        result: np.ndarray = process + cells.direct[:, None] * (slope + slopes[cells.benchmark])
+        return result
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:
     """A factor R with R R' = `matrix`, which may be singular."""
     values, vectors = np.linalg.eigh(matrix)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
+    result: np.ndarray = vectors * np.sqrt(np.maximum(values, 0.0))
+    return result
 
 
 def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> Kernels:
@@ -136,7 +141,8 @@ def standardized(values: np.ndarray) -> np.ndarray:
     """Values in standard deviations of their column, 0 where unknown and where all are equal."""
     centred = values - finite_mean(values, axis=0)
     spread = np.sqrt(finite_mean(centred**2, axis=0))
-    return np.nan_to_num(centred / np.where(spread > 1e-12, spread, 1.0))
+    result: np.ndarray = np.nan_to_num(centred / np.where(spread > 1e-12, spread, 1.0))
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -181,7 +187,8 @@ class ScoreLink:
 
     def _inside(self, scores: np.ndarray) -> np.ndarray:
         """Places in the range, in (0, 1)."""
-        return np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
+        result: np.ndarray = np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
+        return result
 
 
 class Losses(NamedTuple):
@@ -227,7 +234,8 @@ class CellProcess:
     @property
     def measured(self) -> np.ndarray:
         """(models, benchmarks) True where there is a score."""
-        return np.isfinite(self.scores)
+        result: np.ndarray = np.isfinite(self.scores)
+        return result
 
     def predict(self, widening: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(score, low, high): a new score of each cell and its 95% interval, in the scores' own units."""
@@ -240,7 +248,8 @@ class CellProcess:
         """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
         deviations; NaN where there is no score."""
         standard = (self.link.to(self.scores) - self.center) / self.scale
-        return (standard - self.without) / np.sqrt(self.without_variance)
+        result: np.ndarray = (standard - self.without) / np.sqrt(self.without_variance)
+        return result
 
     def draws(self, number: int, rng: np.random.Generator, widening: float = 1.0) -> np.ndarray:
         """(number, models, benchmarks) tables: measured scores as they are, the others drawn together.
@@ -281,7 +290,8 @@ class _Solver:
     def variance(self) -> np.ndarray:
         """(cells,) variance of the process at each cell, given the known scores."""
         explained = [((block @ self.inverse_root.T) ** 2).sum(axis=1) for block in self.blocks()]
-        return np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
+        result: np.ndarray = np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
+        return result
 
     def blocks(self) -> Iterator[np.ndarray]:
         """(part, known) covariances of all cells with the known ones, part by part: together they take much memory."""
@@ -466,10 +476,12 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
     unmeasured = agreeing - _products(measured)
 
     def estimate(keep: Keep) -> np.ndarray:
-        return _ratio(keep(predicted), keep(total)) + _ratio(keep(unmeasured), keep(number))
+        result: np.ndarray = _ratio(keep(predicted), keep(total)) + _ratio(keep(unmeasured), keep(number))
+        return result
 
     def difference(keep: Keep) -> np.ndarray:
-        return estimate(keep) - _ratio(keep(agreeing), keep(number))
+        result = estimate(keep) - _ratio(keep(agreeing), keep(number))
+        return result
 
     by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(everywhere).sum(axis=0))
     corrected = (_with_others(signs.sign) - _with_others(measured)).sum(axis=0)
@@ -498,12 +510,14 @@ Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models 
 
 def _products(values: np.ndarray) -> np.ndarray:
     """(pairs,) sum over a < b of v_a v_b, from the square of the sum."""
-    return (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
+    result: np.ndarray = (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
+    return result
 
 
 def _with_others(values: np.ndarray) -> np.ndarray:
     """(pairs, benchmarks) v_a times the sum of the other benchmarks' v."""
-    return values * (values.sum(axis=1, keepdims=True) - values)
+    result: np.ndarray = values * (values.sum(axis=1, keepdims=True) - values)
+    return result
 
 
 def _jackknife(signs: PairSigns, estimate: Callable[[Keep], np.ndarray]) -> float:
@@ -526,7 +540,8 @@ def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
     def without_each(part: np.ndarray) -> np.ndarray:
         twice = np.where(first == second, part, 0.0)
         gone = np.bincount(first, part, number) + np.bincount(second, part, number) - np.bincount(first, twice, number)
-        return part.sum() - gone
+        result: np.ndarray = part.sum() - gone
+        return result
 
     return without_each
 
@@ -534,7 +549,8 @@ def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
 def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     """part / whole, NaN where there is nothing; counts are whole numbers but for rounding."""
     part, total = np.asarray(part, dtype=float), np.asarray(total, dtype=float)
-    return np.divide(part, total, out=np.full(part.shape, np.nan), where=total > 0.5)
+    result: np.ndarray = np.divide(part, total, out=np.full(part.shape, np.nan), where=total > 0.5)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -548,7 +564,8 @@ def expected_signs(process: CellProcess) -> np.ndarray:
     """
     first, second = np.triu_indices(len(process.scores), 1)
     mean, variance = process.without, process.without_variance
-    return 2 * ndtr((mean[first] - mean[second]) / np.sqrt(variance[first] + variance[second])) - 1
+    result: np.ndarray = 2 * ndtr((mean[first] - mean[second]) / np.sqrt(variance[first] + variance[second])) - 1
+    return result
 
 
 def mean_standing(tables: np.ndarray) -> np.ndarray:
@@ -558,7 +575,8 @@ def mean_standing(tables: np.ndarray) -> np.ndarray:
     """
     centred = tables - tables.mean(axis=-2, keepdims=True)
     spread = np.sqrt((centred**2).mean(axis=-2, keepdims=True))
-    return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12).mean(axis=-1)
+    result: np.ndarray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12).mean(axis=-1)
+    return result
 
 
 def rank_draws(tables: np.ndarray) -> np.ndarray:

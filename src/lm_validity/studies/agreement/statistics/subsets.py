@@ -136,7 +136,8 @@ def standardize(scores: np.ndarray) -> np.ndarray:
     """Columns of mean 0 and standard deviation 1 over their known cells; constant columns become 0."""
     centered = scores - finite_mean(scores, axis=0)
     spread = np.sqrt(finite_mean(centered**2, axis=0))
-    return centered / np.where(spread > 0, spread, 1.0)
+    result: np.ndarray = centered / np.where(spread > 0, spread, 1.0)
+    return result
 
 
 def nested_agreement(standardized: np.ndarray, orders: np.ndarray) -> np.ndarray:

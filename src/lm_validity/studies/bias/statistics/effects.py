@@ -282,7 +282,8 @@ def smallest_detectable_shift(differences: np.ndarray, level: float) -> float | 
     spread = float(np.std(differences, ddof=1))
     if spread < 1e-12:
         return Missing("The subsamples of the task do not differ: what a test could find is unknown.")
-    return _shift_needed(number, level) * spread / np.sqrt(number)
+    result: float | Missing = _shift_needed(number, level) * spread / np.sqrt(number)
+    return result
 
 
 @cache

@@ -368,7 +368,8 @@ def draw_predictor(design: Design, mode: Mode, size: int, generator: np.random.G
     if system.observation_precision is not None:
         noise = generator.standard_normal(moved.shape) / np.sqrt(system.observation_precision)
         moved = moved * (1.0 - system.weight / system.observation_precision) + noise
-    return moved + ((design.columns @ mode.u)[design.pattern] + mode.v[:, None] + mode.e)
+    result: np.ndarray = moved + ((design.columns @ mode.u)[design.pattern] + mode.v[:, None] + mode.e)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -405,7 +406,8 @@ def marginal_effect(levels: np.ndarray, spreads: np.ndarray, weights: np.ndarray
 def model_levels(design: Design, fixed: np.ndarray) -> np.ndarray:
     """(L,) mean log-odds of the language models between the two arms, from `fixed` effects (mu, alphas; L,)."""
     models = len(fixed)
-    return design.columns[: 2 * models : 2, :models] @ fixed
+    result: np.ndarray = design.columns[: 2 * models : 2, :models] @ fixed
+    return result
 
 
 def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
@@ -413,7 +415,8 @@ def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
     models = design.beta
     shared = (scales[:, : design.pair + 1] ** 2).sum(axis=1, keepdims=True)
     variances = scales[:, design.pair + 1 :] ** 2 if design.noise is not None else np.zeros((len(scales), models))
-    return np.sqrt(shared + variances)
+    result: np.ndarray = np.sqrt(shared + variances)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -584,7 +587,8 @@ class _Proposal:
         standard = linalg.solve_triangular(self.factor, (scales - self.centre).T, lower=True)
         density = -0.5 * (freedom + size) * np.log1p(np.sum(standard**2, axis=0) / freedom)
         density += gammaln((freedom + size) / 2) - gammaln(freedom / 2) - 0.5 * size * np.log(freedom * np.pi)
-        return density - np.sum(np.log(np.diag(self.factor))) - self.log_inside
+        result: np.ndarray = density - np.sum(np.log(np.diag(self.factor))) - self.log_inside
+        return result
 
 
 def _curvature(target: _Target, centre: np.ndarray) -> np.ndarray:
@@ -602,7 +606,8 @@ def _curvature(target: _Target, centre: np.ndarray) -> np.ndarray:
             mixed = corner + opposite - up[i] - up[j] - down[i] - down[j] + 2 * middle
             hessian[i, j] = hessian[j, i] = mixed / (2 * step**2)
     values, vectors = np.linalg.eigh(hessian)
-    return (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
+    result: np.ndarray = (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -669,7 +674,8 @@ def difference_draws(design: Design, probability: np.ndarray, generator: np.rand
     noise = present / np.maximum(design.total, 1) / trials**2
     mean = np.einsum("ps,rps->r", sign, probability)
     variance = np.einsum("ps,rps->r", noise, probability * (1 - probability))
-    return mean + np.sqrt(variance) * generator.standard_normal(len(mean))
+    result: np.ndarray = mean + np.sqrt(variance) * generator.standard_normal(len(mean))
+    return result
 
 
 def _by_pattern(design: Design, values: np.ndarray) -> np.ndarray:
@@ -677,7 +683,8 @@ def _by_pattern(design: Design, values: np.ndarray) -> np.ndarray:
     present, patterns = design.total > 0, len(design.columns)
     number = np.bincount(design.pattern.ravel(), present.ravel(), patterns)
     total = np.bincount(design.pattern.ravel(), (values * present).ravel(), patterns)
-    return np.divide(total, number, out=np.full(patterns, np.nan), where=number > 0)
+    result: np.ndarray = np.divide(total, number, out=np.full(patterns, np.nan), where=number > 0)
+    return result
 
 
 def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> tuple[np.ndarray, float]:

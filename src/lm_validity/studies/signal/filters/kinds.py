@@ -121,7 +121,8 @@ class AnyOf(ItemFilter):
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where at least one chain keeps the item. Chains do not see each other's choices."""
-        return np.any([keep_items(chain, candidates).kept for chain in self.chains], axis=0)
+        result: np.ndarray = np.any([keep_items(chain, candidates).kept for chain in self.chains], axis=0)
+        return result
 
 
 def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
@@ -330,7 +331,8 @@ class Subjects(ItemFilter):
             if value not in labels_known:
                 hint = did_you_mean(value, labels_known, f"one of {', '.join(labels_known[:20])}.")
                 raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
-        return np.isin(labels, self.values) != self.complement
+        result: np.ndarray = np.isin(labels, self.values) != self.complement
+        return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -342,7 +344,8 @@ def slopes(scores: np.ndarray) -> np.ndarray:
     """Ordinary-least-squares slope per checkpoint of each item: (items,) for `scores` (checkpoints,
     items)."""
     steps = np.arange(scores.shape[0]) - (scores.shape[0] - 1) / 2.0
-    return steps @ scores / (steps @ steps)
+    result: np.ndarray = steps @ scores / (steps @ steps)
+    return result
 
 
 @dataclass(frozen=True)
@@ -374,10 +377,12 @@ class PositiveSlope(ItemFilter):
                 )
             by_model.append(slopes(model_scores(answers, model, self.score)))
         if self.pooling == "each":
-            return np.min(by_model, axis=0) > 0
+            result: np.ndarray = np.min(by_model, axis=0) > 0
+            return result
         # By the length of each model's training, so that many checkpoints do not mean many steps
         rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
-        return np.mean(rises, axis=0) > 0
+        result = np.mean(rises, axis=0) > 0
+        return result
 
 
 @dataclass(frozen=True)
@@ -575,7 +580,8 @@ class QualityGates(ItemFilter):
         for category in ("tech", "med", "edu", "sci"):
             if getattr(self, category) is not None:
                 is_kept &= self._above(documents, category)
-        return is_kept & self._readable(documents)
+        result: np.ndarray = is_kept & self._readable(documents)
+        return result
 
     def _above(self, documents: pd.DataFrame, column: str) -> np.ndarray:
         if column not in documents.columns:
@@ -589,7 +595,8 @@ class QualityGates(ItemFilter):
             raise InputError(
                 f"filter {self.name!r}: document {doc_id!r}, column {column!r}: not a number.", "annotate it."
             )
-        return values > getattr(self, column)
+        result: np.ndarray = values > getattr(self, column)
+        return result
 
     def _readable(self, documents: pd.DataFrame) -> np.ndarray:
         gates = []
@@ -690,4 +697,5 @@ class Duplicates(ItemFilter):
                 for context, choices, gold in questions(documents)
             ]
         )
-        return ~texts.duplicated().to_numpy()
+        result: np.ndarray = ~texts.duplicated().to_numpy()
+        return result

@@ -151,7 +151,8 @@ class UnanimousJudge(ItemFilter):
         are written to the cache."""
         documents = candidates.need_documents(self.name)
         cache = VerdictCache(Path(self.cache), self.judge_name)
-        return count_accepts(documents, self.judge, cache, self.promptings) == self.promptings
+        result: np.ndarray = count_accepts(documents, self.judge, cache, self.promptings) == self.promptings
+        return result
 
 
 @dataclass(frozen=True)
@@ -516,7 +517,8 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     check_values(settings, get_type_hints(kind), f"{where}, {name}")
     try:
-        return kind(**settings)
+        result: ItemFilter = kind(**settings)
+        return result
     except TypeError as error:
         hint = f"its settings are {', '.join(field.name for field in fields(kind))}."
         raise InputError(f"{where}, {name}: {error}.", hint) from error

@@ -33,7 +33,8 @@ def _distractors(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 def _best_distractor(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     # fmax skips NaN; NaN where every distractor is
-    return np.fmax.reduce(_distractors(values, gold), axis=-1)
+    result: np.ndarray = np.fmax.reduce(_distractors(values, gold), axis=-1)
+    return result
 
 
 def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -47,14 +48,16 @@ def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     count = np.count_nonzero(~np.isnan(wrong), axis=-1)
     total = np.nansum(wrong, axis=-1)
     mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return _of_gold(values, gold) - mean
+    result: np.ndarray = _of_gold(values, gold) - mean
+    return result
 
 
 def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     # Relative to the largest, so that log-likelihoods of long answers do not all underflow to 0
     largest = np.fmax.reduce(values, axis=-1)
     total = np.nansum(np.exp(values - largest[..., None]), axis=-1)
-    return np.exp(_of_gold(values, gold) - largest) / total
+    result: np.ndarray = np.exp(_of_gold(values, gold) - largest) / total
+    return result
 
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]

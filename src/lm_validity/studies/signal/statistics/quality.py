@@ -74,7 +74,8 @@ def fewest_checkpoints(convention: Convention) -> int:
 def is_constant(curves: np.ndarray) -> np.ndarray:
     """Whether each curve (..., n) has the same value everywhere, up to rounding."""
     level = np.abs(curves).max(axis=-1)
-    return np.ptp(curves, axis=-1) <= _CONSTANT * level
+    result: np.ndarray = np.ptp(curves, axis=-1) <= _CONSTANT * level
+    return result
 
 
 def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
@@ -152,7 +153,10 @@ def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centre
     squares = np.einsum("...i,...i->...", first, first), np.einsum("...i,...i->...", second, second)
     rounding = first.shape[-1] * (_CONSTANT * level) ** 2
     defined = (squares[0] > rounding) & (squares[1] > rounding)
-    return np.divide(covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined)
+    result: np.ndarray = np.divide(
+        covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined
+    )
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -183,10 +187,12 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
     items = scores.shape[1]
     residual = scores - scores.mean(axis=1, keepdims=True)
     if clusters is None:
-        return residual @ residual.T / (items - 1) / items
+        result: np.ndarray = residual @ residual.T / (items - 1) / items
+        return result
     number = int(clusters.max()) + 1
     sums = np.array([np.bincount(clusters, row, number) for row in residual])
-    return number / (number - 1) * (sums @ sums.T) / items**2
+    result = number / (number - 1) * (sums @ sums.T) / items**2
+    return result
 
 
 def random_items_quality(
@@ -202,7 +208,10 @@ def random_items_quality(
     for row in chosen:
         row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
     # sums of right answers are exact, so that ties between checkpoints stay ties
-    return np.mean([signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0)
+    result: np.ndarray = np.mean(
+        [signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0
+    )
+    return result
 
 
 def quality_by_items(
@@ -361,7 +370,8 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     means = np.empty((len(counts), len(values)))
     for start in range(0, len(counts), _BATCH):
         means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T
-    return means / counts.sum(axis=1, dtype=float)[:, None]
+    result: np.ndarray = means / counts.sum(axis=1, dtype=float)[:, None]
+    return result
 
 
 def resampling_interval(
@@ -611,7 +621,8 @@ def _residual_deviation(tails: np.ndarray) -> np.ndarray:
     steps = np.arange(tails.shape[1]) - (tails.shape[1] - 1) / 2
     slopes = tails @ steps / (steps @ steps)
     residuals = tails - tails.mean(axis=1, keepdims=True) - slopes[:, None] * steps
-    return np.sqrt((residuals**2).sum(axis=1) / (tails.shape[1] - 2))
+    result: np.ndarray = np.sqrt((residuals**2).sum(axis=1) / (tails.shape[1] - 2))
+    return result
 
 
 def step_direction(curves: np.ndarray) -> np.ndarray:
@@ -619,7 +630,8 @@ def step_direction(curves: np.ndarray) -> np.ndarray:
     steps = np.diff(curves, axis=-1)
     rising, falling = (steps > 0).sum(axis=-1), (steps < 0).sum(axis=-1)
     moved = rising + falling
-    return np.divide(rising - falling, moved, out=np.zeros(moved.shape), where=moved > 0)
+    result: np.ndarray = np.divide(rising - falling, moved, out=np.zeros(moved.shape), where=moved > 0)
+    return result
 
 
 def total_variation(curves: np.ndarray) -> np.ndarray:
@@ -631,7 +643,8 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
     """
     wander = np.abs(np.diff(curves, axis=-1)).sum(axis=-1) - np.abs(curves[..., -1] - curves[..., 0])
     spread = np.ptp(curves, axis=-1) * (curves.shape[-1] - 1)
-    return np.divide(wander, spread, out=np.full(np.shape(wander), np.nan), where=spread > 0)
+    result: np.ndarray = np.divide(wander, spread, out=np.full(np.shape(wander), np.nan), where=spread > 0)
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ def bootstrap_pair_consistency(
         return np.full(resamples, np.nan)
     base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
     better = gap[later][resample_blocks(int(later.sum()), resamples, generator)] > 0
-    return np.mean(better == (base_gap > 0)[:, None], axis=1)
+    result: np.ndarray = np.mean(better == (base_gap > 0)[:, None], axis=1)
+    return result
 
 
 def block_length(checkpoints: int) -> int:
@@ -138,7 +139,8 @@ def coin_flip_consistency(
     """
     length = max(block_length(later_checkpoints), min(length, later_checkpoints))
     coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
-    return np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
+    result: np.ndarray = np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
+    return result
 
 
 def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +167,8 @@ def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(
     first, second = (np.take(curves, side, axis=-2) for side in pairs)
     # bytes: with a thousand resamples most of the time is that of moving these numbers
     signs = (first > second).view(np.int8) - (first < second).view(np.int8)
-    return (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
+    result: np.ndarray = (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
+    return result
 
 
 def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -177,7 +180,8 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
     """
     first, second = np.triu_indices(early.shape[-1], k=1)
     agreement = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
-    return (1 + agreement.mean(axis=-1)) / 2
+    result: np.ndarray = (1 + agreement.mean(axis=-1)) / 2
+    return result
 
 
 def difference_errors(covariance: np.ndarray) -> np.ndarray:
@@ -188,7 +192,8 @@ def difference_errors(covariance: np.ndarray) -> np.ndarray:
     """
     first, second = np.triu_indices(covariance.shape[-1], k=1)
     variance = covariance[:, first, first] + covariance[:, second, second] - 2 * covariance[:, first, second]
-    return np.sqrt(np.maximum(variance, 0.0)).T
+    result: np.ndarray = np.sqrt(np.maximum(variance, 0.0)).T
+    return result
 
 
 def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
@@ -300,9 +305,11 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
     if normalisation == "none":
         return np.ones(1)
     if normalisation == "joint_minmax":
-        return np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True)
+        result: np.ndarray = np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True)
+        return result
     if normalisation == "sci_range":
-        return np.ptp(science, axis=-1, keepdims=True)
+        result = np.ptp(science, axis=-1, keepdims=True)
+        return result
     return science - chance
 
 

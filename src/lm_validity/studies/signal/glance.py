@@ -311,7 +311,7 @@ def _labels(
     for name in [*own_names, max(at_end, key=lambda key: at_end[key]), min(at_end, key=lambda key: at_end[key])]:
         y = up(at_end[name]) + 4
         if all(abs(y - placed_y) >= apart for placed_y in placed):
-            placed[y] = text(x, y, shortened(name, 12), "num" if name in own_names else "lab")
+            placed[y] = text(x, y, shortened(name, 11), "num" if name in own_names else "lab")
     return list(placed.values())
 
 

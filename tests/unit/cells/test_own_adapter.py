@@ -425,6 +425,58 @@ def test_what_is_no_usable_adapter_is_one_line(tmp_path):
         prefetch_model(model_row(tmp_path))
 
 
+def change_settings(adapter: Path, **settings) -> None:
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def test_tensors_of_another_size_than_the_settings_say_are_refused_with_both(tmp_path):
+    """A rank that the file does not have, and layers that were saved before they were gathered."""
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    change_settings(adapter, r=8)
+    with pytest.raises(InputError, match=r"Size\(\[4, \d+\]\).* Size\(\[8, \d+\]\)|\[4, \d+\].*\[8, \d+\]"):
+        prefetch_model(model_row(tmp_path))
+    change_settings(adapter, r=4)
+    assert prefetch_model(model_row(tmp_path))
+    change_tensors(adapter, lambda tensors: {name: value[:0] for name, value in tensors.items()})
+    with pytest.raises(InputError, match=r"\[0, \d+\]"):
+        prefetch_model(model_row(tmp_path))
+
+
+def test_an_adapter_that_changes_nothing_is_said(tmp_path, caplog):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    prefetch_model(model_row(tmp_path))
+    assert "changes nothing" not in caplog.text
+    change_tensors(adapter, lambda tensors: {name: 0 * v if "lora_B" in name else v for name, v in tensors.items()})
+    prefetch_model(model_row(tmp_path))
+    assert "changes nothing" in caplog.text and str(adapter) in caplog.text
+
+
+def test_settings_that_this_peft_does_not_know_are_said(tmp_path, caplog):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    change_settings(adapter, sixth_sense={"rho": 2}, seventh_sense=None)
+    prefetch_model(model_row(tmp_path))
+    assert "sixth_sense" in caplog.text and "seventh_sense" not in caplog.text
+
+
+def test_half_of_a_tokenizer_beside_an_adapter_is_refused(tmp_path):
+    """Its template would not be used, or its settings would be read without a vocabulary."""
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    (adapter / "chat_template.jinja").write_text("{% for m in messages %}[own] {{ m['content'] }}{% endfor %}")
+    with pytest.raises(InputError, match="chat template and no vocabulary"):
+        prefetch_model(model_row(tmp_path))
+    (adapter / "chat_template.jinja").unlink()
+    shutil.copy(base / "tokenizer_config.json", adapter)
+    with pytest.raises(InputError, match=r"tokenizer_config.json and no vocabulary"):
+        prefetch_model(model_row(tmp_path))
+    shutil.copy(base / "tokenizer.json", adapter)
+    assert prefetch_model(model_row(tmp_path))
+
+
 def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")

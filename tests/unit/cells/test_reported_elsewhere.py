@@ -1,5 +1,6 @@
 """What others reported of tokenizers, templates and answers, tried on a small model: against transformers by itself."""
 
+import gzip
 import json
 from types import SimpleNamespace
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import transformers
 from toy_world import load_toy, toy_model
+
+from lm_validity.cells.tasks.tasks import find_task, load_task
 
 WORDS = ("red", "a color of blue and", "yes no yes")
 
@@ -71,3 +74,34 @@ def test_templates_whose_roles_must_alternate_take_solved_examples(tmp_path, tur
     )
     content = "\n\n".join(["question answer"] * (turns - 1) + ["question"])
     assert lm.apply_chat_template([{"role": "user", "content": content}]) == f"<{content}>"
+
+
+def test_an_empty_question_has_one_beginning(tmp_path):
+    """The answer's log-likelihood behind the tokenizer's own beginning of text, which is there once."""
+    folder = toy_model("llama", tmp_path)
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(" green and red", return_tensors="pt").input_ids
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(ids).logits[0].log_softmax(-1)
+    expected = sum(float(logits[place - 1, ids[0, place]]) for place in range(1, ids.shape[1]))
+    lm = load_toy(folder)
+    assert ids[0, 0] == lm.prefix_token_id and ids[0, 1] != lm.prefix_token_id
+    request = SimpleNamespace(args=("", " green and red"))
+    assert lm.loglikelihood([request])[0][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_compressed_file_that_changed_is_read_again(tmp_path):
+    """The data library keeps what it read of a file, under the file's name."""
+    path = tmp_path / "quiz.jsonl.gz"
+    keys = {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": 0,
+    }
+    source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}}, "test_split": "test"}
+    (tmp_path / "quiz.yaml").write_text(json.dumps({"task": "compressed_quiz", **source, **keys}))
+    for word in ("first", "second"):
+        with gzip.open(path, "wt") as file:
+            file.write(json.dumps({"q": word, "choices": ["a", "b"]}) + "\n")
+        assert [doc["q"] for doc in load_task(find_task("compressed_quiz", tmp_path)).test_docs()] == [word]

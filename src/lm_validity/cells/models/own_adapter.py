@@ -6,14 +6,16 @@ rank-stabilised LoRA included. Whether adapter and base belong together is tried
 without values.
 """
 
+import dataclasses
+import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 import transformers
-from peft import PeftModel, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
@@ -24,8 +26,11 @@ from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
 
+log = logging.getLogger(__name__)
+
 # what PEFT and safetensors raise for an adapter that is damaged, or made for another model
 UNFIT = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, re.error, SafetensorError)
+_SECOND = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 NOT_WEIGHTS = re.compile(r"lora_|trainable_tokens|original_module")  # tensors that are no layer's weights
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -86,7 +91,23 @@ def check_fit(weights: Path, folder: Path, name: str) -> int | None:
         return None
     except UNFIT as error:
         raise _unfit(name, folder, error) from error
+    for remark in _remarks(folder):
+        log.warning("%s: %s %s", name, folder, remark)
     return int(model.get_input_embeddings().weight.shape[0])
+
+
+def _remarks(folder: Path) -> Iterator[str]:
+    """What is odd about an adapter that can be used all the same."""
+    known_settings = {field.name for field in dataclasses.fields(LoraConfig)}
+    settings = read_json(folder / CONFIG_NAME)
+    if unknown := sorted(name for name, value in settings.items() if value and name not in known_settings):
+        yield f"was saved by another PEFT: this one knows nothing of {', '.join(unknown)} and goes without"
+    with safe_open(folder / SAFETENSORS_WEIGHTS_NAME, "pt") as file:
+        names = list(file.keys())
+        # a layer's change is the product of two matrices, of which the second begins as zero
+        ends = [name for name in names if _SECOND.search(name)]
+        if 2 * len(ends) == len(names) and not any(file.get_tensor(name).any() for name in ends):
+            yield "changes nothing: it is as it was before its first training step, so that its scores are its base's"
 
 
 def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:

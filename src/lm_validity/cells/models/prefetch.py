@@ -381,6 +381,7 @@ def _bytes_digest(path: Path, start: int, end: int) -> str:
 log = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
@@ -560,6 +561,14 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
     _tensors(where, folder / ADAPTER_FILES[1], "fetch or copy the file again.")
+    half = "tokenizer_config.json" if (folder / "tokenizer_config.json").is_file() else "chat template"
+    if (half != "chat template" or read_chat_template(folder)) and not any(
+        path for pattern in VOCABULARIES for path in folder.glob(pattern)
+    ):
+        raise InputError(
+            f"{where}: its folder has a {half} and no vocabulary that goes with it.",
+            "copy the base model's tokenizer files into it, or remove what is there to have the base's.",
+        )
     base = configuration.get("base_model_name_or_path")
     if isinstance(base, str) and Path(base).name != Path(model.path).name:
         log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)

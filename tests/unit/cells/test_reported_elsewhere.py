@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+import yaml
 from toy_world import load_toy, toy_model
 
 from lm_validity.cells.tasks.tasks import find_task, load_task
@@ -100,8 +101,8 @@ def test_a_compressed_file_that_changed_is_read_again(tmp_path):
         "doc_to_target": 0,
     }
     source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}}, "test_split": "test"}
-    (tmp_path / "quiz.yaml").write_text(json.dumps({"task": "compressed_quiz", **source, **keys}))
+    (tmp_path / "quiz.yaml").write_text(yaml.safe_dump({"task": "compressed_quiz", **source, **keys}))
     for word in ("first", "second"):
         with gzip.open(path, "wt") as file:
-            file.write(json.dumps({"q": word, "choices": ["a", "b"]}) + "\n")
+            file.write(json.dumps({"q": word, "choices": ["a", "b"], "gold": 0}) + "\n")
         assert [doc["q"] for doc in load_task(find_task("compressed_quiz", tmp_path)).test_docs()] == [word]

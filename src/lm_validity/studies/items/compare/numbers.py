@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.answers import CELL, answers_matrix, cell_scores, model_items, model_scores
 from lm_validity.studies.items.statistics import (
     LEVEL,
+    RUNS_DO_NOT_DECIDE,
     McNemarTest,
     SamplingPart,
     StudentTest,
@@ -112,6 +113,25 @@ class Judged(Joint):
     items_needed: int | Missing
     runs_needed: int | Missing
     must: bool = page_only(default=False)
+
+    @property
+    def change_left_open(self) -> bool:
+        """Whether the interval by itself excludes no change, and p after Holm does not."""
+        ends = self.interval
+        excluded = isinstance(ends, tuple) and (ends[0] > 0 or ends[1] < 0)
+        undecided = self.verdict in ("not known", "not worse") and is_known(self.p)
+        return excluded and undecided and number(self.p) >= LEVEL
+
+    @property
+    def margin_left_open(self) -> bool:
+        """Whether the interval by itself excludes a loss of the margin, and its p after Holm does not."""
+        undecided = self.verdict == "not known" and is_known(self.margin) and is_known(self.p_margin)
+        return undecided and isinstance(self.interval, tuple) and self.interval[0] > -number(self.margin)
+
+    @property
+    def runs_decide(self) -> bool:
+        """Whether more runs of both models could decide; unlike `runs_needed`, known where that is not."""
+        return self.runs_needed is not RUNS_DO_NOT_DECIDE
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from lm_validity.studies.items.compare.numbers import (
     Joint,
     Judged,
 )
-from lm_validity.studies.items.statistics import LEVEL, RUNS_DO_NOT_DECIDE
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import count, decimal, explain_protocols
 
@@ -33,7 +32,7 @@ def to_decide(judged_row: Judged) -> str:
     if judged_row.verdict != "not known":
         return ""
     items = f"{judged_row.items_needed:,} items" if is_known(judged_row.items_needed) else ""
-    if judged_row.runs_needed is RUNS_DO_NOT_DECIDE:
+    if not judged_row.runs_decide:
         return f"{items or 'more items'}, not more runs,"
     runs = f"{judged_row.runs_needed:,} runs of each" if is_known(judged_row.runs_needed) else ""
     return " or ".join(filter(None, (items, runs)))
@@ -55,23 +54,13 @@ def verdict_words(joint: Joint) -> str:
     text = f"{words}: {written(joint.change)}{' points' if share else ''}"
     if isinstance(joint.interval, tuple):
         text += f" (95%: {' to '.join(map(written, joint.interval))}"
-        surely = joint.interval[0] > 0 or joint.interval[1] < 0
-        if surely and isinstance(joint, Judged) and joint.verdict in ("not known", "not worse") and is_known(joint.p):
-            text += f"; p {decimal(number(joint.p), 2)} after Holm" if number(joint.p) >= LEVEL else ""
-        text += _margin_left_open(joint)
+        if isinstance(joint, Judged) and joint.change_left_open:
+            text += f"; p {decimal(number(joint.p), 2)} after Holm"
+        if isinstance(joint, Judged) and joint.margin_left_open:
+            loss = written(number(joint.margin), signed=False)
+            text += f"; p of a loss of {loss} is {decimal(number(joint.p_margin), 2)} after Holm"
         text += ")"
     return text
-
-
-def _margin_left_open(joint: Joint) -> str:
-    """The p of a loss of the margin, where the interval by itself excludes that loss and Holm's adjustment does not."""
-    if joint.verdict != "not known" or not isinstance(joint, Judged) or not isinstance(joint.interval, tuple):
-        return ""
-    if not (is_known(joint.margin) and is_known(joint.p_margin)) or joint.interval[0] <= -number(joint.margin):
-        return ""
-    size = number(joint.margin)
-    written = svg.points(size, 1) if joint.share else decimal(size, 3)
-    return f"; p of a loss of {written} is {decimal(number(joint.p_margin), 2)} after Holm"
 
 
 def comparison_sentence(summary: CompareSummary, protocol: str) -> str:

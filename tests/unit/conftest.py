@@ -11,11 +11,18 @@ from lm_validity.tables.schema import SCORES, write_table
 BENCHMARKS = ("knot", "loom", "plough")
 
 
+@pytest.fixture(autouse=True)
+def undrawn_files(request, monkeypatch):
+    """SVG and PDF take much of a report's time: only the tests that ask for `drawn`, to look at them, have them made.
+    So do those of the workflow, of published numbers, of cases from outside, and in a browser."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+
+
 @pytest.fixture
-def undrawn_files(monkeypatch):
-    """Figures are drawn elsewhere."""
-    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+def drawn():
+    """Ask for the figures' files."""
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from lm_validity.outputs import LIST, check_file, files_of_page, replaced_folder
 from lm_validity.site.first_page import ORDER
 from lm_validity.tables.schema import SCORES, write_table
 
-pytestmark = pytest.mark.usefixtures("undrawn_files")
-
 
 def call(*arguments: object) -> tuple[int, str]:
     """Exit code and, where it is 2, the problem."""

@@ -17,39 +17,46 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-base, adapter, documents = sys.argv[1:]
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
-tokenizer = AutoTokenizer.from_pretrained(base)
-hits, rows = 0, [json.loads(line) for line in open(documents, encoding="utf-8")]
-for row in rows:
-    context = tokenizer(row["context"])["input_ids"]
-    with torch.no_grad():
-        if documents.endswith("table/validation.jsonl"):  # generated, one word
-            best = model(torch.tensor([context])).logits[0, -1].argmax().item()
-            hits += tokenizer.decode([best]) == row["answer"]
-            continue
-        scores = []
-        for choice in row["choices"]:
-            tokens = tokenizer(choice, add_special_tokens=False)["input_ids"]
-            logits = model(torch.tensor([context + tokens])).logits[0].log_softmax(-1)
-            scores.append(sum(logits[len(context) + i - 1, token].item() for i, token in enumerate(tokens)))
-    hits += scores.index(max(scores)) == row["gold"]
+
+def share_right(base, adapter, documents):
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    hits, rows = 0, [json.loads(line) for line in open(documents, encoding="utf-8")]
+    for row in rows:
+        context = tokenizer(row["context"])["input_ids"]
+        with torch.no_grad():
+            if documents.endswith("table/validation.jsonl"):  # generated, one word
+                best = model(torch.tensor([context])).logits[0, -1].argmax().item()
+                hits += tokenizer.decode([best]) == row["answer"]
+                continue
+            scores = []
+            for choice in row["choices"]:
+                tokens = tokenizer(choice, add_special_tokens=False)["input_ids"]
+                logits = model(torch.tensor([context + tokens])).logits[0].log_softmax(-1)
+                scores.append(sum(logits[len(context) + i - 1, token].item() for i, token in enumerate(tokens)))
+        hits += scores.index(max(scores)) == row["gold"]
+    return hits / len(rows)
+
+
+print(json.dumps([share_right(*files) for files in json.loads(sys.argv[1])]))
 assert not any(name.startswith(("lm_validity", "lm_eval")) for name in sys.modules)
-print(hits / len(rows))
 """
 
 
-@pytest.mark.parametrize(("model", "benchmark"), [("forum-llama-xs", "cloze"), ("data-gpt2-xs", "table")])
-def test_an_adapter_in_plain_peft_gives_the_recorded_validation_score(finished, model, benchmark):
-    (cell,) = (finished.folder / RESULTS / "store/finetune_adapter" / model).glob(f"{benchmark}.plain.lr3e-3.seed0--*")
-    recorded = json.loads((cell / "cell.json").read_text())["result"]["best_value"]
-    split = json.loads((finished.folder / RESULTS / f"splits/{benchmark}/validation.json").read_text())
-    documents = finished.folder / RESULTS / f"miniature/data/{benchmark}/validation.jsonl"
-    assert split["documents"] == len(documents.read_text().splitlines()) == 100
-    base = finished.folder / RESULTS / "miniature/models" / model
-    done = finished.run(sys.executable, "-I", "-c", PLAIN_PEFT, str(base), str(cell / "adapter"), str(documents))
-    assert float(done.stdout) == pytest.approx(recorded, abs=1e-12)
-    assert recorded > 0
+def test_adapters_in_plain_peft_give_the_recorded_validation_scores(finished):
+    recorded, files = [], []
+    for model, benchmark in (("forum-llama-xs", "cloze"), ("data-gpt2-xs", "table")):
+        store = finished.folder / RESULTS / "store/finetune_adapter" / model
+        (cell,) = store.glob(f"{benchmark}.plain.lr3e-3.seed0--*")
+        recorded.append(json.loads((cell / "cell.json").read_text())["result"]["best_value"])
+        split = json.loads((finished.folder / RESULTS / f"splits/{benchmark}/validation.json").read_text())
+        documents = finished.folder / RESULTS / f"miniature/data/{benchmark}/validation.jsonl"
+        assert split["documents"] == len(documents.read_text().splitlines()) == 100
+        base = finished.folder / RESULTS / "miniature/models" / model
+        files.append([str(base), str(cell / "adapter"), str(documents)])
+    done = finished.run(sys.executable, "-I", "-c", PLAIN_PEFT, json.dumps(files))
+    assert json.loads(done.stdout) == pytest.approx(recorded, abs=1e-12)
+    assert min(recorded) > 0
 
 
 def test_two_adapters_and_their_base_are_scored_in_one_job(finished, tmp_path):

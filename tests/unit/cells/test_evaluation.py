@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.api.filter import Filter
+from lm_eval.api.metrics import stderr_for_metric
 from toy_world import evaluate, head_of, lm_eval_itself, load_toy, toy_model
 
-from lm_validity.cells.tasks.evaluation import NonFiniteScore, metric_value, prepare_requests
+from lm_validity.cells.tasks import evaluation
+from lm_validity.cells.tasks.evaluation import RESAMPLES, NonFiniteScore, metric_value, prepare_requests
 from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
 from lm_validity.errors import CellError
 
@@ -33,10 +35,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "prompt"), CASES)
-def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task):
+def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task, monkeypatch):
     # a document of a corpus gets one BOS: lm-eval's own setting for that is add_bos_token=False
     rolling = {"add_bos_token": False} if name == "toy_corpus" else {}
-    theirs = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
+    # 1000 resamples of mcc take six seconds, here and in lm-eval: once
+    resamples = RESAMPLES if (kind, prompt) == ("llama", "plain") else 50
+    by_resamples = {"bootstrap_iters": resamples}
+    monkeypatch.setattr(evaluation, "stderr_for_metric", lambda metric, **_: stderr_for_metric(metric, **by_resamples))
+    theirs = lm_eval_itself(
+        model_folders[kind], toy_folder, name, chat=prompt == "chat", resamples=resamples, **rolling
+    )
     expected, samples = theirs["results"][name], theirs["samples"][name]
     task = toy_task(name)
     # the toy template puts a blank before an answer, which lm-eval leaves out

@@ -184,7 +184,16 @@ def evaluate(lm, task, docs, *, metric, **options):
     return score_prepared(lm, prepare_requests(lm, task, docs, **options), metric=metric)
 
 
-def lm_eval_itself(model: Path, tasks: Path, name: str, num_fewshot: int = 0, *, chat: bool = False, **model_args):
+def lm_eval_itself(
+    model: Path,
+    tasks: Path,
+    name: str,
+    num_fewshot: int = 0,
+    *,
+    chat: bool = False,
+    resamples: int = RESAMPLES,
+    **model_args,
+):
     """What `lm_eval.simple_evaluate` finds, without its record of the machine, for which it starts pip and git."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with (
@@ -198,7 +207,7 @@ def lm_eval_itself(model: Path, tasks: Path, name: str, num_fewshot: int = 0, *,
             num_fewshot=num_fewshot,
             device="cpu",
             batch_size=8,
-            bootstrap_iters=RESAMPLES,
+            bootstrap_iters=resamples,
             apply_chat_template=chat,
             task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         )

@@ -373,12 +373,6 @@ def check(folder: Path, number: int, monkeypatch, capsys) -> int:
     return code
 
 
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
-
-
 def run(numbers: range, folder: Path, monkeypatch, capsys) -> None:
     codes, failed = [], {}
     for number in numbers:

@@ -19,7 +19,6 @@ from lm_validity.files import read_json, read_json_or
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 
 DEEP = "[" * 100_000 + "]" * 100_000
-pytestmark = pytest.mark.usefixtures("undrawn_files")
 SCORE = ("model", "benchmark", "protocol", "value")
 
 

@@ -24,13 +24,6 @@ TBT = "train_before_test"
 TASKS = ("arc_easy", "boolq", "piqa", "sciq")
 
 
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    """The figures' files are looked at elsewhere: drawing them takes a fifth of the time."""
-    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
-
-
 def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASKS) -> None:
     """A result file a model, or a model and step, in a folder per model."""
     rng = np.random.default_rng(0)

@@ -24,11 +24,6 @@ def quick(request, monkeypatch):
         monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
 
 
-@pytest.fixture
-def drawn():
-    """Ask for the figures' files."""
-
-
 # four models, three benchmarks and a corpus (bits per byte, lower is better)
 SMALL = {
     DIRECT: {

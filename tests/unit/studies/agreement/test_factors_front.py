@@ -39,13 +39,6 @@ WORLDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    """The figures' files are looked at elsewhere: drawing them takes most of the time."""
-    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
-
-
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_world_keeps_to_the_grammar(tmp_path, world):
     table, options = WORLDS[world]

@@ -1,14 +1,16 @@
 """Pages: sections, tables, findings, and how they become HTML, JSON and CSV."""
 
 import base64
+import contextlib
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
@@ -16,6 +18,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
+from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
 from lm_validity.missing import Missing
 from lm_validity.pages.figures import Spec, can_draw, check_address_space, is_empty, label_room, save_figure, vega_lite
@@ -665,6 +668,22 @@ def write_library(site: Path) -> None:
 @cache
 def vega_script() -> str:
     """A script that keeps Vega, Vega-Lite and Vega-Embed, compressed, for the page: they set `window.vegaEmbed`."""
+    return _held("vega", deflated(_vega_bundle()))
+
+
+def _vega_bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script. Making it takes five seconds, so it is kept in the user's cache
+    folder, a file for each version of what makes it; where none can be written it is made each time."""
     import vl_convert
 
-    return _held("vega", deflated(vl_convert.javascript_bundle()))  # type: ignore[call-arg] # the stub lacks the default
+    name = f"vega-{metadata.version('vl-convert-python')}.js"
+    try:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm-validity" / name
+        return path.read_text(encoding="utf-8")
+    except RuntimeError:  # the user has no home
+        return vl_convert.javascript_bundle()  # type: ignore[call-arg] # the stub lacks the default
+    except (OSError, ValueError):
+        bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    with contextlib.suppress(OSError, InputError):
+        write_text(path, bundle)
+    return bundle

@@ -25,6 +25,7 @@ from lm_validity.pages.page import (
     _shown,
     page_document,
     render,
+    vega_script,
     write_library,
     write_page,
 )
@@ -270,3 +271,17 @@ def test_a_panel_of_rows_holds_values_and_intervals_beyond_its_axis():
 )
 def test_a_long_name_loses_its_folders_first(name, most, short):
     assert shortened(name, most) == short
+
+
+@pytest.mark.parametrize(("place", "times"), [("cache", 1), ("file/cache", 2)])
+def test_the_script_that_draws_figures_is_made_once_for_all_processes(tmp_path, monkeypatch, place, times):
+    """Unless its folder cannot be: below a file, here."""
+    made = []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda: made.append(1) or "é = 1")
+    for _process in range(2):
+        script = vega_script.__wrapped__()
+        (text,) = re.findall(r'"vega"\] = "(.*)";', script)
+        assert zlib.decompress(base64.b64decode(text)).decode() == "é = 1"
+    assert len(made) == times

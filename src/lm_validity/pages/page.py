@@ -220,10 +220,11 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
 
     Numbers are none of these, negative ones too, whether they are numbers in the frame or texts.
     """
-    return frame.map(_uncomputed).rename(columns=_uncomputed)
+    return frame.map(uncomputed).rename(columns=uncomputed)
 
 
-def _uncomputed(value: object) -> object:
+def uncomputed(value: object) -> object:
+    """A cell of a CSV file, with an apostrophe before a text that a spreadsheet would compute."""
     if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@":
         return value
     try:

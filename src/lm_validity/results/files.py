@@ -1,12 +1,11 @@
 """The files of a report: its page, results.parquet and results.csv, and summary.json."""
 
+import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from lm_validity.files import replace_file, write_json
-from lm_validity.pages.page import Finding, Page, Panel, Part, Section, for_spreadsheets, write_page
+from lm_validity.pages.page import Finding, Page, Panel, Part, Section, uncomputed, write_page
 from lm_validity.results.rows import Row, rows_of
 from lm_validity.results.summary import summary_values
 
@@ -48,9 +47,8 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
                for index, name in enumerate(Row._fields)]  # fmt: skip
     with replace_file(folder / "results.parquet") as temporary:
         pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
-    frame = pd.DataFrame(rows, columns=list(Row._fields)).astype({"n": "Int64"})
-    texts = frame.columns.difference(list(numbers), sort=False)
-    frame[texts] = for_spreadsheets(frame[texts])
-    with replace_file(folder / "results.csv") as temporary:
-        frame.to_csv(temporary, index=False, lineterminator="\n")
+    with replace_file(folder / "results.csv") as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(Row._fields)
+        table.writerows(map(uncomputed, row) for row in rows)
     write_json(folder / "summary.json", values)

@@ -146,7 +146,10 @@ def _record(item: object, part: str, index: int) -> tuple[dict[str, Any], list[s
         path, _, column = name.partition("=")
         value = item
         for key in path.split("."):
-            value = value[int(key)] if isinstance(value, list | tuple) else dict(entries_of(value))[key]
+            if isinstance(value, list | tuple):
+                value = value[int(key)]
+            else:
+                value = value[key] if isinstance(value, dict) and key in value else dict(entries_of(value))[key]
         fields_said[column or path] = value.item() if isinstance(value, np.generic) else value
         fields_told.append(path.partition(".")[0])
     return fields_said, fields_told
@@ -159,6 +162,12 @@ def _next(node: _Tree, key: str, where: str) -> tuple[_Tree | Line, dict[str, st
         if "{" in part and (match := _pattern(part).fullmatch(key)) is not None:
             return below, match.groupdict()
     raise ValueError(f"summary{where}: no line of results.keys.KEYS begins so")
+
+
+@cache
+def _names(text: str) -> frozenset[str]:
+    """The names in braces of a path or another text of `KEYS`."""
+    return frozenset(re.findall(r"\{(\w+)\}", text))
 
 
 @cache
@@ -186,11 +195,11 @@ def rows_of(study: str, summary: object) -> list[Row]:
     with_values = {line.quantity for line in lines_of(study) if not line.over}
     without: list[tuple[_Found, str]] = []  # intervals of which a summary says why there is none, once for many
     for leaf in _walk(summary, _tree(study), {}, (), ""):
-        labels = leaf.at | dict(leaf.line.given)
-        over = leaf.line.over.format(**labels)
-        if "{" in leaf.line.over:
-            labels = {name: text for name, text in labels.items() if f"{{{name}}}" not in leaf.line.over}
-        if over and leaf.line.quantity in with_values and set(re.findall(r"\{(\w+)\}", leaf.line.path)) - set(leaf.at):
+        labels, over = leaf.at | leaf.line.given if leaf.line.given else leaf.at, leaf.line.over
+        if "{" in over:
+            over = over.format(**labels)
+            labels = {name: text for name, text in labels.items() if name not in _names(leaf.line.over)}
+        if over and leaf.line.quantity in with_values and _names(leaf.line.path) - leaf.at.keys():
             without.append((leaf, over))
             continue
         number = numbers.setdefault(_place(leaf.line.quantity, labels), _Number())
@@ -202,7 +211,8 @@ def rows_of(study: str, summary: object) -> list[Row]:
             raise ValueError(f"{study}: two values for {leaf.line.path} at {leaf.at}")
         else:
             number.line, number.value = leaf.line, leaf.value
-            number.counted = leaf.line.counted.format(**labels) or None
+            counted = leaf.line.counted
+            number.counted = (counted.format(**labels) if "{" in counted else counted) or None
             number.n = _count(number.counted, leaf.around)
     lacking = {leaf.line.quantity for leaf, _ in without}
     places = [(lacking_place, number) for lacking_place, number in numbers.items() if lacking_place[0] in lacking]
@@ -215,7 +225,8 @@ def rows_of(study: str, summary: object) -> list[Row]:
 
 def _place(quantity: str, labels: Mapping[str, Any]) -> _Place:
     conditions = {name: value for name, value in labels.items() if name not in ("subject", "other", "protocol")}
-    return quantity, labels.get("subject"), labels.get("other"), labels.get("protocol"), _written(conditions)
+    text = _written(conditions) if conditions else "{}"
+    return quantity, labels.get("subject"), labels.get("other"), labels.get("protocol"), text
 
 
 _written = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
@@ -229,6 +240,8 @@ def _holds(labels: Mapping[str, object], row_place: _Place) -> bool:
 
 def _count(name: str | None, around: Sequence[Mapping[str, Any]]) -> int | None:
     """The number `name` of the nearest record that has it, where it is a number."""
+    if name is None:
+        return None
     value = next((record[name] for record in reversed(around) if name in record), None)
     return int(value) if isinstance(value, int | np.integer) else None
 

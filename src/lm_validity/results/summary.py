@@ -20,6 +20,7 @@ import numpy as np
 from lm_validity.missing import Missing
 
 KEYS_NAMED = 3  # of the places that share a reason
+_AS_THEY_ARE = frozenset((str, int, bool))
 
 
 def page_only(**options: Any) -> Any:
@@ -38,10 +39,10 @@ def summary_values(summary: object) -> dict[str, Any]:
     A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a
     null needs a reason.
     """
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     values = _plain(summary, "", reasons)
     notes = list(values.pop("notes", None) or [])
-    for reason, keys in reasons.items():
+    for reason, keys in ((reason, list(places)) for reason, places in reasons.items()):
         remainder = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
         notes.append(f"{', '.join(keys[:KEYS_NAMED])}{remainder}: {reason}")
     return values | {"notes": notes}
@@ -57,11 +58,11 @@ def entries_of(value: Any) -> Iterator[tuple[str, object]]:
             yield member.metadata.get("key", member.name), getattr(value, member.name)
 
 
-def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
+def _plain(value: object, where: str, reasons: dict[str, dict[str, None]]) -> Any:
+    if value is None or type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, Missing):
-        keys = reasons.setdefault(value.reason, [])
-        if where not in keys:
-            keys.append(where)
+        reasons.setdefault(value.reason, {})[where] = None
         return None
     if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
         inner = f"{where}." if where else ""

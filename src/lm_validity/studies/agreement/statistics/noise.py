@@ -640,27 +640,24 @@ class _Expectation:
     def add(self, tables: np.ndarray) -> np.ndarray:
         """(tables, k, k) tau-b of `tables` (tables, models, k), which count; sums of whole numbers, hence exact."""
         signs = self._signs(tables)
-        shape = signs.shape[1], signs.shape[2]
-        product, untied = (
-            np.zeros((shape[0], shape[1], shape[1])),
-            np.zeros((*shape, 1 if self.all_known else shape[1])),
-        )
+        is_untied = signs != 0
+        self.untied += is_untied[:, 0] if len(tables) == 1 else is_untied.sum(axis=1, dtype=np.int16)
+        product = np.zeros((len(tables), signs.shape[2], signs.shape[2]))
+        untied = np.zeros_like(product)
         # whole numbers are exact in single precision up to 2^24
         step = max(1, min(SIGNS_AT_ONCE // max(1, signs[0].size), 2**24))
         for group in np.unique(self.group):
             pairs = np.flatnonzero(self.group == group)
             for start in range(0, len(pairs), step):
                 part = pairs[start : start + step]
-                sign = signs[part].astype(np.float32)
-                own_product = sign.transpose(1, 2, 0) @ sign.transpose(1, 0, 2)
-                product += own_product
-                self.product[group] += own_product.sum(axis=0, dtype=float)
-                not_tied = np.abs(sign, out=sign)
-                self.untied[part] += not_tied.sum(axis=1).astype(np.int16)
-                if self.all_known:
-                    untied += not_tied.sum(axis=0)[:, :, None]
-                else:
-                    untied += not_tied.transpose(1, 2, 0) @ self.known[part].astype(np.float32)
+                is_known = None if self.all_known else self.known[part].astype(np.float32)
+                for table, sign in enumerate(signs[part].transpose(1, 0, 2).astype(np.float32)):
+                    product[table] += (own_product := sign.T @ sign)
+                    self.product[group] += own_product
+                    if is_known is not None:
+                        untied[table] += np.abs(sign).T @ is_known
+        if self.all_known:  # the square of a sign is 1 where a pair is not tied
+            untied[:] = np.diagonal(product, axis1=1, axis2=2)[:, :, None]
         return ratio(product, np.sqrt(untied * untied.swapaxes(1, 2)))
 
     def _signs(self, tables: np.ndarray) -> np.ndarray:
@@ -670,7 +667,8 @@ class _Expectation:
         for model, value in enumerate(values[:-1]):
             part = slice(start, start := start + len(values) - 1 - model)
             later_values = values[model + 1 :]
-            np.subtract(value > later_values, value < later_values, out=signs[part], dtype=np.int8)
+            larger, smaller = value > later_values, value < later_values
+            np.subtract(larger.view(np.int8), smaller.view(np.int8), out=signs[part])
         if not self.all_known:
             signs *= self.known[:, None]
         return signs

@@ -195,7 +195,7 @@ def rows_of(study: str, summary: object) -> list[Row]:
     with_values = {line.quantity for line in lines_of(study) if not line.over}
     without: list[tuple[_Found, str]] = []  # intervals of which a summary says why there is none, once for many
     for leaf in _walk(summary, _tree(study), {}, (), ""):
-        labels, over = leaf.at | leaf.line.given if leaf.line.given else leaf.at, leaf.line.over
+        labels, over = {**leaf.at, **leaf.line.given}, leaf.line.over
         if "{" in over:
             over = over.format(**labels)
             labels = {name: text for name, text in labels.items() if name not in _names(leaf.line.over)}

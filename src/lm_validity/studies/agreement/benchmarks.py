@@ -19,7 +19,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     reliability,
     separated_shares,
     smallest_difference,
-    tau_with_others,
+    taus_with_others,
     typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
@@ -77,8 +77,8 @@ def benchmark_figures(data: Data) -> dict[str, dict[str, Entry | Missing]]:
 def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
     masks = [_within(sizes, *distance) for distance in DISTANCES]
-    taus = [tau_with_others(scores, mask) for mask in masks]
-    turned = [tau_with_others(data.turned(protocol), mask) for mask in masks] if data.opposed[protocol] else taus
+    taus = taus_with_others(scores, masks)
+    turned = taus_with_others(data.turned(protocol), masks) if data.opposed[protocol] else taus
     everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
     ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
     significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)

@@ -245,7 +245,9 @@ def _tables_left_out(
     """
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
     upper = np.triu_indices(len(columns), 1)
-    sums = _Sums(signs.sign[:, columns], signs.known[:, columns], masks)
+    everything = len(columns) == signs.sign.shape[1]
+    sign, is_known = (each if everything else each[:, columns] for each in (signs.sign, signs.known))
+    sums = _Sums(sign, is_known, masks)
     simulated = None if expected is None else _Sums(expected.untied, expected.known, masks, expected.draws)
     parts = [sums] if simulated is None else [sums, simulated]
     whole_sums = [part.over(np.flatnonzero(sums.part < len(sums.inside))) for part in parts]
@@ -310,10 +312,9 @@ class _Sums:
         """As `over`, of pairs of one part, once."""
         values = self.values[pairs].astype(np.float32)
         product = 0.0 if self.draws else values.T @ values
-        untied = np.abs(values)
-        if self.known is None:
-            return product, untied.sum(axis=0)[:, None]
-        return product, untied.T @ self.known[pairs].astype(np.float32)
+        if self.known is None:  # the square of a sign is 1 where a pair is not tied
+            return product, (values.sum(axis=0) if self.draws else np.diagonal(product))[:, None]
+        return product, np.abs(values).T @ self.known[pairs].astype(np.float32)
 
 
 def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
@@ -421,16 +422,31 @@ def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
     (`transformed_interval`). NaN where no other benchmark has a tau, and without an interval where a model left out
     leaves none.
     """
-    signs, concerned = pair_signs(scores), np.flatnonzero(in_range.any(axis=1))
-    if len(concerned) < LEAST_MODELS:
-        return [Estimate(float("nan"), NONE)] * scores.shape[1]
-    tables = _tables_left_out(signs, None, in_range[signs.first, signs.second][None], np.arange(len(scores)))
-    whole_taus, *left_out = (finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus, _ in tables)
-    intervals = transformed_interval(whole_taus, np.array(left_out)[concerned].T, "tau")
-    return [
-        Estimate(float(tau), Interval(float(low), float(high)))
-        for tau, low, high in zip(whole_taus, *intervals, strict=True)
-    ]
+    return taus_with_others(scores, [in_range])[0]
+
+
+def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[list[Estimate]]:
+    """`tau_with_others` of each of some masks, for which the signs of all pairs of models are summed together."""
+    signs, concerned = pair_signs(scores), [np.flatnonzero(mask.any(axis=1)) for mask in in_ranges]
+    estimates = [[Estimate(float("nan"), NONE)] * scores.shape[1]] * len(in_ranges)
+    enough = [index for index, models in enumerate(concerned) if len(models) >= LEAST_MODELS]
+    if not enough:
+        return estimates
+    masks = np.array([in_ranges[index][signs.first, signs.second] for index in enough])
+    means = np.array(  # (1 + models, masks, benchmarks)
+        [
+            [finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus in of_masks]
+            for of_masks, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
+        ]
+    )
+    for place, index in enumerate(enough):
+        whole_taus, left_out = means[0, place], means[1:, place][concerned[index]]
+        intervals = transformed_interval(whole_taus, np.ascontiguousarray(left_out).T, "tau")
+        estimates[index] = [
+            Estimate(float(tau), Interval(float(low), float(high)))
+            for tau, low, high in zip(whole_taus, *intervals, strict=True)
+        ]
+    return estimates
 
 
 def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
@@ -458,10 +474,10 @@ def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
 
 
 def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
-    """(columns, columns) from `taus` (1, pairs of columns), NaN on the diagonal."""
+    """(columns, columns) from `taus` (pairs of columns,), NaN on the diagonal."""
     by_pair = np.full((columns, columns), np.nan)
     first, second = np.triu_indices(columns, 1)
-    by_pair[first, second] = by_pair[second, first] = taus[0]
+    by_pair[first, second] = by_pair[second, first] = taus
     return by_pair
 
 
@@ -475,7 +491,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
     if expected is None:
         return ceilings
     limits = _limits(expected, in_range[signs.first, signs.second][None])
-    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns)), axis=1)
+    ceilings[expected.columns] = finite_mean(_by_pair(limits[0], len(expected.columns)), axis=1)
     return ceilings
 
 

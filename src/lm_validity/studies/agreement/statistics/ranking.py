@@ -95,7 +95,9 @@ def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", other_signs:
     """
     other_signs = signs if other_signs is None else other_signs
     product = signs.sign.T @ other_signs.sign
-    if variant == "b":
+    if variant == "b" and signs.known.all() and other_signs.known.all():
+        scale = np.sqrt(np.outer(*(np.abs(each.sign).sum(axis=0) for each in (signs, other_signs))))
+    elif variant == "b":
         scale = np.sqrt((np.abs(signs.sign).T @ other_signs.known) * (signs.known.T @ np.abs(other_signs.sign)))
     elif variant == "a":
         scale = signs.known.T @ other_signs.known

@@ -427,6 +427,8 @@ class Data:
     @cached_property
     def common_significant(self) -> dict[str, PairSigns]:
         """The significant differences over the cells known under both."""
+        if self.in_both.all():
+            return self.significant
         in_both_protocols = pair_signs(self.common[DIRECT]).known
         return {
             p: PairSigns(signs.sign * in_both_protocols, signs.known * in_both_protocols, signs.first, signs.second)

@@ -17,6 +17,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     separated_shares,
     smallest_difference,
     tau_with_others,
+    taus_with_others,
     typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
@@ -98,6 +99,10 @@ def test_tau_at_a_distance_counts_only_such_pairs():
     same = (group[:, None] == group[None, :]) & EVERY
     assert tau_with_others(scores, same)[0].value == -1
     assert tau_with_others(scores, EVERY & ~same)[0].value == 1
+    nobody = np.zeros_like(same)
+    of_each = [tau_with_others(scores, mask) for mask in (same, nobody, EVERY)]
+    assert repr(taus_with_others(scores, [same, nobody, EVERY])) == repr(of_each)  # which has NaN
+    assert np.isnan(of_each[1][0].value)
 
 
 def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():

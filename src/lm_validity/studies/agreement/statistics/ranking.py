@@ -71,12 +71,18 @@ class PairSigns(NamedTuple):
 def pair_signs(scores: np.ndarray) -> PairSigns:
     """Signs of all pairwise differences of `scores` (models, columns), NaN where missing; ties are equal floats."""
     first, second = np.triu_indices(len(scores), 1)
-    difference = scores[first] - scores[second]
+    difference = np.asarray(scores[first], dtype=float)
+    difference -= scores[second]
     if np.isfinite(scores).all():
-        return PairSigns(np.sign(difference, out=difference), np.ones(difference.shape), first, second)
+        return PairSigns(np.sign(difference, out=difference), _ones(difference.shape), first, second)
     is_known = np.isfinite(difference)
     sign = np.sign(np.where(is_known, difference, 0.0))
     return PairSigns(sign, is_known.astype(float), first, second)
+
+
+def _ones(shape: tuple[int, ...]) -> np.ndarray:
+    """Ones that take no memory and cannot be written to."""
+    return np.broadcast_to(1.0, shape)
 
 
 def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", other_signs: PairSigns | None = None) -> np.ndarray:
@@ -350,7 +356,8 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
     is_known = np.isfinite(variance) & (signs.known > 0)
     difference = np.abs(scores[signs.first] - scores[signs.second])
     significant = is_known & (variance > 0) & (difference > Z_95 * np.sqrt(variance))
-    return PairSigns(np.where(significant, signs.sign, 0.0), is_known.astype(float), signs.first, signs.second)
+    known = _ones(is_known.shape) if is_known.all() else is_known.astype(float)
+    return PairSigns(np.where(significant, signs.sign, 0.0), known, signs.first, signs.second)
 
 
 def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:

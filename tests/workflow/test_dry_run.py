@@ -52,8 +52,11 @@ def test_published_grid(project):
 def test_the_first_real_study(project):
     """8 models (2 of them plainly and in chat) x 8 benchmarks, as many cells per job as fit; the page says 97 jobs."""
     command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/small/small.yaml")
-    found = jobs(project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9").stdout)
+    done = project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9")
+    found = jobs(done.stdout)
     assert found["prefetch_model"] == found["prefetch_benchmark"] == found["split_benchmark"] == 8
+    last = done.stderr.strip().splitlines()[-1]  # 8 benchmarks: plain of 8 models, chat of 2; a rate and a seed each
+    assert "left: 444 of 444 cells in 66 jobs" in last and "GPUs" in last
     assert found["evaluate_model"] == 8 + 2 and found["select_prompt"] == 2 and found["total"] == 97
 
 

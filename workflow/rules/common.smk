@@ -3,9 +3,11 @@
 Parsed by every job on a cluster: standard library and pydantic only, no pandas, no network.
 """
 
+import atexit
 import gc
 import glob
 import json
+import re
 import shlex
 import sys
 from pathlib import Path

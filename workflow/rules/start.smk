@@ -46,6 +46,25 @@ def configfile_of_module(wildcards):
 CONFIGFILE = configfile_of_module if IS_MODULE else f"{PLACE}/configuration.json"
 
 
+def say_what_is_left():
+    """The last line of a dry run, which counts jobs and knows nothing of cells and hours."""
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.render import render_left
+    from lm_validity.monitor.status import RunState
+
+    try:
+        left = render_left(Estimator(RUN), RunState(RUN))
+    except (InputError, OSError) as error:
+        left = f"not known what is left ({error})"
+    print(f"{RUN.name}: {left} (lm-validity cost)", file=sys.stderr)
+
+
+# Snakemake has nothing that is called at the end of a dry run.
+if workflow.is_main_process and not IS_MODULE:
+    if any(re.fullmatch(r"--dry-?run|-[a-z]*n", word) for word in sys.argv[1:]):
+        atexit.register(say_what_is_left)
+
+
 onstart:
     gc.enable()
     start_run()

@@ -213,15 +213,9 @@ NAMED = 6  # ids listed where something had to be assumed
 def render_cost(estimator: Estimator, state: RunState) -> str:
     """Jobs, hours, memory and storage, of everything and of what is left; what was assumed; how good the guess is."""
     run = estimator.run
-    unfinished = {entry.cell for entry in state.cells if entry.state != "done"}
     lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
-    if len(unfinished) < len(state.cells):
-        to_do = needs(estimator, unfinished)
-        lines.append(
-            f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in to_do):,} jobs, "
-            f"{_hours(sum(need.hours for need in to_do))} hours, "
-            f"{_hours(sum(need.gpu_hours for need in to_do))} of them on GPUs"
-        )
+    if any(entry.state == "done" for entry in state.cells):
+        lines.append(render_left(estimator, state))
     lines += describe_plans(run)
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
@@ -230,6 +224,17 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
     lines += [*_memory(estimator), storage, "", *_trust(estimator)]
     return "\n".join(lines)
+
+
+def render_left(estimator: Estimator, state: RunState) -> str:
+    """The cells that are to be computed, in one line: how many, in how many jobs and hours."""
+    unfinished = {entry.cell for entry in state.cells if entry.state != "done"}
+    to_do = needs(estimator, unfinished)
+    return (
+        f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in to_do):,} jobs, "
+        f"{_hours(sum(need.hours for need in to_do))} hours, "
+        f"{_hours(sum(need.gpu_hours for need in to_do))} of them on GPUs"
+    )
 
 
 def _table(rows: list[Need]) -> list[str]:

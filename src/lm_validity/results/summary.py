@@ -40,7 +40,7 @@ def summary_values(summary: object) -> dict[str, Any]:
     null needs a reason.
     """
     reasons: dict[str, dict[str, None]] = {}
-    values = _plain(summary, "", reasons)
+    values: dict[str, Any] = _plain(summary, "", reasons)
     notes = list(values.pop("notes", None) or [])
     for reason, keys in ((reason, list(places)) for reason, places in reasons.items()):
         remainder = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""

@@ -586,7 +586,8 @@ def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
 def size_ratios(size: np.ndarray) -> np.ndarray:
     """(models, models) the larger over the smaller `size` (models,), less rounding; NaN where one is unknown."""
     logarithm = np.log(np.where(size > 0, size, np.nan))
-    return np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9)
+    ratios: np.ndarray = np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9)
+    return ratios
 
 
 def distance_groups(sizes: Sizes) -> np.ndarray:

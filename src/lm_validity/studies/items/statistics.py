@@ -719,4 +719,5 @@ def may_be_best(p: np.ndarray) -> np.ndarray:
     """
     with_first = p[0]
     tested = int(np.isfinite(with_first).sum())
-    return ~(np.nan_to_num(with_first, nan=1.0) * tested < LEVEL)
+    may_be_best: np.ndarray = ~(np.nan_to_num(with_first, nan=1.0) * tested < LEVEL)
+    return may_be_best

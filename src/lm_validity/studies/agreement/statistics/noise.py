@@ -274,8 +274,9 @@ def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np
     """(masks, benchmark pairs) products of the two numbers of untied pairs of models, from what `_Sums` gives."""
     first, second = upper
     if untied.shape[2] == 1:
-        return untied[:, first, 0] * untied[:, second, 0]
-    return untied[:, first, second] * untied[:, second, first]
+        untied = np.broadcast_to(untied, (*untied.shape[:2], untied.shape[1]))
+    product: np.ndarray = untied[:, first, second] * untied[:, second, first]
+    return product
 
 
 class _Sums:

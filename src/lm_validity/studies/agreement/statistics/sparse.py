@@ -480,7 +480,7 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
         return result
 
     def difference(keep: Keep) -> np.ndarray:
-        result = estimate(keep) - _ratio(keep(agreeing), keep(number))
+        result: np.ndarray = estimate(keep) - _ratio(keep(agreeing), keep(number))
         return result
 
     by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(everywhere).sum(axis=0))

@@ -60,6 +60,22 @@ def is_rank_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
     )
 
 
+def is_win_rate_of(name: str, column: np.ndarray, other_columns: np.ndarray) -> bool:
+    """Whether a column (models,) that is called a win rate follows within rounding from the mean of the models' places
+    on others (models, n), as a mean over pairs of models does; of at least five models."""
+    is_known = np.isfinite(column) & np.isfinite(other_columns).all(axis=1)
+    named = bool({"win", "wins", "winrate", "winrates"} & set(parts(name)))
+    if not named or other_columns.shape[1] < 2 or is_known.sum() <= FEWEST_ROWS:
+        return False
+    column_known = column[is_known]
+    places = pd.DataFrame(other_columns[is_known]).rank().mean(axis=1).to_numpy(float)
+    if np.ptp(places) == 0:
+        return False
+    tolerance = 0.51 * 10.0 ** -decimals(column_known) + 1e-9
+    fitted = np.polyval(np.polyfit(places, column_known, 1), places)
+    return bool(np.abs(column_known - fitted).max() <= tolerance and np.ptp(column_known) > 6 * tolerance)
+
+
 def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict[str, tuple[str, str]]:
     """The columns of a table (models, benchmarks) that are no benchmarks, each with what it is and the source.
 
@@ -89,6 +105,8 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
             aggregates[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
         elif is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
             aggregates[str(name)] = ("a rank", "arithmetic")
+        elif is_win_rate_of(str(name), matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
+            aggregates[str(name)] = ("a mean of places on the others", "arithmetic")
     return aggregates
 
 

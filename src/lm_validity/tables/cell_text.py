@@ -116,7 +116,7 @@ _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
     ("seconds", "secs", "time", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime", "throughput",
      "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
-     "minutes", "hours", "speed")
+     "minutes", "hours", "speed", "timestamp")
 )  # fmt: skip
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
@@ -213,9 +213,9 @@ def is_no_score(metric: str) -> bool:
 
 
 def names_count(name: str) -> bool:
-    """Whether a name is that of a number of something: `n_wins`, `num_errors`, `total_tokens`."""
+    """Whether a name is that of a number of something: `n_wins`, `num_errors`, `#Languages`."""
     words = parts(name)
-    return len(words) > 1 and words[0] in ("n", "num", "number", "count")
+    return name.lstrip().startswith("#") or (len(words) > 1 and words[0] in ("n", "num", "number", "count"))
 
 
 def names_spread(name: str) -> str | None:

@@ -57,6 +57,10 @@ ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "
 RIGHT = ("pass1", "pass_1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match",
          "passed", "pass", "resolved", "right")  # fmt: skip
 _SCORE_ENDS = ("low", "high", "lower", "upper", "err", "margin", "conf")  # benchmarks may end so: `mmlu_high`
+_THINGS = frozenset(
+    ("outputs", "errors", "comments", "asks", "timeouts", "windows", "responses", "cases", "calls", "turns", "attempts",
+     "retries", "failures", "requests", "problems", "questions", "examples", "instances", "items")
+)  # fmt: skip
 SAYINGS = ("score", "left out", "about the models")  # what a reader may say of a column without a role
 _LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
 
@@ -211,11 +215,14 @@ def classify(
         elif saying is None and spread is not None and _is_numeric(texts(name)):
             columns.spreads.setdefault(spread[0], {})[spread[1]] = name
             columns.decisions.append(Decision("column", name, f"{spread[1]} of {spread[0]}", "name", READ, 1, "score"))
+        elif saying is None and (other := _not_a_score(name, owners)):
+            columns.leave_out(name, other, "name")
         elif fact and saying in (None, "about the models"):
             columns.facts[name] = fact
         elif saying == "score" or _may_be_scores(name, texts(name), columns):
             columns.scores.append(name)
     _own_spreads(columns, sayings, texts)
+    _whole_counts(columns, sayings, texts)
     of_one = variants([name for name in columns.scores if sayings.get(name) != "score"])
     for name, variant in of_one.items():
         decided = f"{variant['benchmark']}, {variant['metric']}"
@@ -240,6 +247,31 @@ def _own_spreads(columns: Columns, sayings: Mapping[str, str], texts: Callable[[
             columns.decisions.append(Decision("column", name, f"{kind} of {owners[0]}", "name", READ, 1, "score"))
         else:
             columns.leave_out(name, "is a spread of no column", "name")
+
+
+def _not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
+    """What a column is by its name beside others that is no score: `x Raw` beside `x`, a tracker's own, of training."""
+    owner = owners.get(plain(name).removesuffix("_raw"))
+    if plain(name).endswith("_raw") and owner is not None:
+        return f"is before normalising, {owner!r} after it"
+    if re.match(r"_(?!_)", name):
+        return "is a tracker's own"
+    return "is of training" if name.startswith("train/") else None
+
+
+def _whole_counts(columns: Columns, sayings: Mapping[str, str], texts: Callable[[str], np.ndarray]) -> None:
+    """Leave out numbers of things (`error_outputs`): by a last word in the plural, and whole numbers where another
+    column has decimals."""
+    cells = {name: [read_cell(text) for text in texts(name) if not is_missing(text)] for name in columns.scores}
+    whole = {
+        name for name, numbers in cells.items() if all(number is None or number.value % 1 == 0 for number in numbers)
+    }
+    if len(whole) == len(columns.scores):
+        return
+    for name in [name for name in columns.scores if name in whole and sayings.get(name) != "score"]:
+        if parts(name)[-1:] and parts(name)[-1] in _THINGS and not any(n and n.percent for n in cells[name]):
+            columns.scores.remove(name)
+            columns.leave_out(name, "counts things", "name and values")
 
 
 def _is_spread(name: str) -> bool:
@@ -277,6 +309,11 @@ def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def is_metric(name: str) -> bool:
     """Whether lm-eval's tasks have a metric of this name, which may end in `norm` or the like behind a comma."""
     return metric_direction(plain(name)) is not None
+
+
+def names_metric(name: str) -> bool:
+    """Whether a name is that of a usual metric: one of lm-eval's tasks, `accuracy`, `pass@5`."""
+    return is_metric(name) or plain(name) == "accuracy" or re.match(r"pass_?@?\d", name) is not None
 
 
 def _stem_and_metric(name: str) -> tuple[str, str]:

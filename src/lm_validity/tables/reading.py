@@ -41,7 +41,7 @@ from lm_validity.words import count, listing
 CONVERTED, AVERAGED, LEFT_OUT, CONTRADICTED, UNSURE, READ = KINDS = (
     "converted", "averaged", "left out", "contradicted", "unsure", "read",
 )  # fmt: skip
-WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell")
+WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell", "items")
 _COLUMNS = ("what", "where", "decided", "source", "alternatives", "values", "kind", "text")
 _NO_CORRECTION = ("runs", "by suite", "pooled")  # what a reading says that is no name, unit or kind
 _LAYOUT = f"a reading.tsv as an import writes it: columns {', '.join(_COLUMNS[:3])}."
@@ -216,21 +216,24 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
         factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
         odd[rows.index] = unit.odd
         if unit.beyond is not None:
-            factor[rows.index[unit.beyond]] = np.nan
-            _say_beyond(claims, rows.index[unit.beyond], reading)
+            factor = _beyond_all(claims, rows.index[unit.beyond], factor, reading)
         _say_unit(benchmark, unit, rows, "option" if given else "arithmetic", reading)
     factor = _of_whole_models(claims, factor, odd & unknown, unknown, reading)
     factor = factor.astype(float)
     return claims.assign(value=claims["value"] * factor, stderr=claims["stderr"] * factor)[factor.notna()]
 
 
-def _say_beyond(claims: pd.DataFrame, places: pd.Index, reading: Reading) -> None:
-    for model, benchmark, value, place in claims.loc[places, ["model", "benchmark", "value", "place"]].itertuples(
-        index=False
-    ):
-        where = f"{model} on {benchmark}"
-        text = f"{where if place is None else place}: {value:g} is neither share nor percent"
-        reading.add("unit", where, "left out", "arithmetic", LEFT_OUT, 1, "", text)
+def _beyond_all(claims: pd.DataFrame, places: pd.Index, factor: pd.Series, reading: Reading) -> pd.Series:
+    """The factors without those of values beyond all scores, unless the reader says their unit."""
+    factor = factor.copy()
+    for place in places:
+        where = f"{claims.at[place, 'model']} on {claims.at[place, 'benchmark']}"
+        given = reading.said("unit", where)
+        factor[place] = _SCALE.get(given or "", np.nan)
+        if given is None:
+            text = f"{claims.at[place, 'place'] or where}: {claims.at[place, 'value']:g} is neither share nor percent"
+            reading.add("unit", where, "left out", "arithmetic", LEFT_OUT, 1, "share, percent", text)
+    return factor
 
 
 def _may_be_negative(name: str) -> bool:
@@ -260,6 +263,10 @@ def _of_whole_models(
     factor = factor.copy()
     for model, rows in claims[unknown & claims["model"].isin(claims.loc[odd, "model"])].groupby("model"):
         mine = odd[rows.index]
+        given = reading.said("unit", str(model))
+        if given is not None:
+            factor[rows.index] = _SCALE.get(given, np.nan)
+            continue
         odd_factors = set(factor[rows.index][mine])
         small = rows["value"].abs().max() <= _ONE
         if mine.sum() >= 2 and len(odd_factors) == 1 and (small or mine.all()):
@@ -271,10 +278,15 @@ def _of_whole_models(
             continue
         for place in rows.index[mine]:
             benchmark, value = claims.at[place, "benchmark"], claims.at[place, "value"]
+            given = reading.said("unit", f"{model} on {benchmark}")
+            factor[place] = _SCALE.get(given or "", np.nan)
+            if given is not None:
+                continue
             where = claims.at[place, "place"] or f"{model} on {benchmark}"
             text = f"{where}: {value:g}, in another unit than the others"
-            reading.add("unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "", text)
-        factor[rows.index[mine]] = np.nan
+            reading.add(
+                "unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "share, percent", text
+            )
     return factor
 
 
@@ -460,6 +472,13 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         found |= find_aggregates(matrix, set(free.loc[free["n_items"].notna(), "benchmark"]))
     elif several.any():  # a single one beside those of several metrics
         found |= {name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True}
+    for _, rows in claims[~out & (claims["unit"] != "own")].groupby("metric", sort=False):
+        single = set(rows["benchmark"]) - set(several.index[several])
+        if single and len(single) < rows["benchmark"].nunique():  # beside benchmarks of several metrics
+            own = rows.drop_duplicates(["model", "checkpoint", "benchmark"])
+            matrix = own.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
+            means = find_aggregates(matrix, set(rows.loc[rows["n_items"].notna(), "benchmark"]))
+            found = {name: what for name, what in means.items() if name in single} | found
     if len(found) == len(several):
         return claims[~out]
     for name, (what, source) in found.items():

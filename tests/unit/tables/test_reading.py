@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.aggregates import find_aggregates, is_weighted_mean_of
+from lm_validity.tables.aggregates import find_aggregates, is_weighted_mean_of, is_win_rate_of
 from lm_validity.tables.cell_text import (
     is_no_score,
     lower_is_better,
     names_average,
     names_cost,
+    names_count,
     names_rank,
     read_cell,
 )
@@ -129,7 +130,7 @@ def test_a_reading_is_written_and_taken_back(tmp_path):
     (tmp_path / "r.tsv").write_text(
         "what\twhere\tdecided\nunit\ty\tpoints\nbenchmark\tsuite\tleft out\nmodel\ta\torg/a\n"
     )
-    options = ImportOptions(reading=tmp_path / "r.tsv")
+    options = ImportOptions(reading=tmp_path / "r.tsv" if corrections else None)
     scores, _ = import_files([table], tmp_path / "two", options)
     assert scores.groupby("benchmark")["value"].max().to_dict() == {"x": 0.6, "y": 1400}
     assert "org/a" in set(scores["model"])
@@ -185,3 +186,56 @@ def test_a_mean_by_items_of_columns_of_one_name_is_found():
     assert is_weighted_mean_of(np.round(parts @ [0.5, 0.3, 0.2], 4), parts)
     assert not is_weighted_mean_of(np.round(parts @ [0.5, 0.3, 0.2], 4)[:9], parts[:9])
     assert not is_weighted_mean_of(np.round(rng.uniform(0.2, 0.9, 12), 4), parts)
+
+
+def test_a_win_rate_follows_from_places():
+    """As places of five models on three columns, 1 to 5: their mean, times a factor, is no score; a score is."""
+    others = np.array([[0.1, 0.2, 0.3], [0.2, 0.1, 0.4], [0.3, 0.5, 0.35], [0.4, 0.4, 0.6], [0.5, 0.6, 0.5]])
+    mean_places = np.array([4, 5, 9, 12, 15]) / 3  # places (1, 2, 1), (2, 1, 3)... within each column, 1 the lowest
+    mean_places[1], mean_places[2] = (2 + 1 + 3) / 3, (3 + 4 + 2) / 3
+    mean_places[3], mean_places[4] = (4 + 3 + 5) / 3, (5 + 5 + 4) / 3
+    mean_places[0] = (1 + 2 + 1) / 3
+    win_rate = np.round((mean_places - 1) / 4, 3)
+    assert is_win_rate_of("Winrate", win_rate, others) and is_win_rate_of(
+        "mean win", np.round(7 * mean_places + 3, 2), others
+    )
+    assert not is_win_rate_of("ledger", win_rate, others)  # the name says nothing of wins
+    assert not is_win_rate_of("win_rate", np.array([0.31, 0.42, 0.35, 0.66, 0.7]), others)  # against one opponent
+    assert not is_win_rate_of("Winrate", win_rate[:4], others[:4])
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("#Languages", True), ("num_errors", True), ("n_wins", True), ("languages", False), ("c#", False)],
+)
+def test_names_of_counts(name, counts):
+    assert names_count(name) is counts
+
+
+def _read_back(tmp_path, text, corrections):
+    """Scores by (model, benchmark, run) of a CSV file with a reading of these rows (what, where, decided)."""
+    (tmp_path / "s.csv").write_text(text)
+    (tmp_path / "r.tsv").write_text("\n".join("\t".join(row) for row in [("what", "where", "decided"), *corrections]))
+    options = ImportOptions(reading=tmp_path / "r.tsv" if corrections else None)
+    scores, _ = import_files([tmp_path / "s.csv"], tmp_path / "out", options)
+    keys = scores[["model", "benchmark", "run", "seed"]].astype(object).where(lambda table: table.notna(), None)
+    return dict(zip(keys.itertuples(index=False, name=None), scores["value"].round(9), strict=True))
+
+
+def test_a_guess_is_taken_back_by_a_reading(tmp_path):
+    """Seeds that are no runs, a comma that ends no thousand, a cell that means a number, an odd value in its unit."""
+    seeds = "model,seed,ledger\na,1,0.3\na,2,0.4\nb,1,0.5\nb,2,0.6\n"
+    assert set(_read_back(tmp_path, seeds, [])) >= {("a", "ledger", 1, None)}
+    assert set(_read_back(tmp_path, seeds, [("column", "seed", "seed")])) >= {("a", "ledger", None, 1)}
+    commas = 'model,ledger,elo\na,"0,31","1,21"\nb,"0,42","1,35"\nc,"0,5","1,4"\n'
+    assert _read_back(tmp_path, commas, [])["a", "elo", None, None] == 1.21
+    cells = "model,ledger\na,0.31\nb,about .4\nc,0.5\n"
+    assert ("b", "ledger", None, None) not in _read_back(tmp_path, cells, [])
+    assert _read_back(tmp_path, cells, [("cell", "s.csv, ledger, row 3", "0.4")])["b", "ledger", None, None] == 0.4
+    odd = "model,ledger\na,31\nb,0.42\nc,50\nd,61\ne,44\n"
+    assert ("b", "ledger", None, None) not in _read_back(tmp_path, odd, [])
+    assert _read_back(tmp_path, odd, [("unit", "b on ledger", "share")])["b", "ledger", None, None] == 0.42
+    models = "model,ledger,quiz\na,31,41\nb,0.42,0.52\nc,50,60\nd,61,71\n"
+    assert _read_back(tmp_path, models, [])["b", "quiz", None, None] == 0.52
+    assert _read_back(tmp_path, models, [("unit", "b", "percent")])["b", "quiz", None, None] == 0.0052
+    assert ("b", "quiz", None, None) not in _read_back(tmp_path, models, [("unit", "b", "left out")])

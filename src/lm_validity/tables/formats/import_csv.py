@@ -8,18 +8,18 @@ answer, are items. What columns and values mean is decided in `tables/columns.py
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.rows import parse_text_rows, read_text
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.files import as_written
 from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, plain, plain_text, read_cell
 from lm_validity.tables.columns import (
     ITEM,
@@ -32,33 +32,43 @@ from lm_validity.tables.columns import (
     find_roles,
     in_billions,
     is_sheet,
-    one_header,
+    names_metric,
     telling,
 )
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.text_tables import (
+    ANSWERS,
+    MARKDOWN,
+    TASKS,
+    Notes,
+    Table,
+    named_columns,
+    open_tables,
+    text_table,
+    upright,
+    with_points,
+)
 from lm_validity.tables.reading import AVERAGED, CONVERTED, KEY, LEFT_OUT, READ, UNSURE, Decision
-from lm_validity.tables.schema import PROTOCOLS, readable
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
-_LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
-_MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders these are texts
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
-_ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
 _PROMPTS = ("plain", "chat")  # other prompts are wordings
 _HUNDRED = 100.0
 _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
-# 0,5 or 51,25; not 1,234, which may be a thousand
-_DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
 _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of the scores
 
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
 _FEWEST_STEPS = 100  # of the last of several such names
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
+_NAMES = ("name", "run_name")  # the column of runs in a tracker's table
+_BETWEEN = ("pred", "synthetic")  # folders between a model's and its files
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
 _OF_ITEMS = ("model", "benchmark", "metric", "num_fewshot", "run")  # roles in a table with a row for each answer
 _ROUNDED = 0.01  # of a share beside its counts
@@ -76,37 +86,6 @@ class _Cell(NamedTuple):
     errors: dict[str, str]
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A file as texts: `cells` (rows, columns); `lines` counts from 1, the header's line."""
-
-    path: Path
-    header: list[str]
-    cells: np.ndarray
-    lines: list[int]
-
-    def texts(self, name: str) -> np.ndarray:
-        """The texts of a column."""
-        return self.cells[:, self.places[name]]
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The indices of the columns, by name."""
-        return {name: place for place, name in reversed(list(enumerate(self.header)))}
-
-    def where(self, row: int, column: str) -> str:
-        """The place of a cell."""
-        return f"{self.path}, row {self.lines[row]}, column {column!r}"
-
-
-@dataclass
-class _Notes:
-    """What is said of a table: sentences, and decisions."""
-
-    lines: list[str]
-    decisions: list[Decision]
-
-
 def read_table(path: Path, options: ImportOptions, model: str | None = None) -> list[ScoreFile]:
     """The claims of a table; `model`: the name of the model of one without a column of models.
 
@@ -115,15 +94,15 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
     """
     if _beside(path, of_errors=False):
         return []  # standard errors, read with the scores that they belong to
-    notes = _Notes([], [])
+    notes = Notes([], [])
     files = []
-    for table in _open(path, options, notes):
+    for table in open_tables(path, options, notes):
         files += _of_table(table, options, model, notes)
     return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
 
 
-def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _Notes) -> list[ScoreFile]:
-    path, table = table.path, _with_points(table, notes)
+def _of_table(table: Table, options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
+    path, table = table.path, upright(with_points(table, options, notes))
     if (sheet := is_sheet(table.header)) is not None:
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
     check_roles(options.columns, table.header, path)
@@ -136,24 +115,65 @@ def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
         raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
-    if not answers and (long := _item_rows(table, roles)):
+    if not answers and (long := _item_rows(table, roles)) and options.corrections.get(("column", long[0])) != "no item":
         return _long_items(table, roles, *long, notes)
-    steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
     own: dict[str, Any] = {}
-    if "model" not in roles and options.across != "models" and (model is not None or steps_of_one):
-        own = {"model": model or _stem(path)}
-    if "model" not in roles and not own and not answers and options.across != "models" and "benchmark" not in roles:
-        column = telling(table.header, table.texts)
-        if column is not None and column not in named:
-            roles["model"] = column
-            text = f"{column!r} is read as the column of models: its texts are all different"
-            notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
+    if "model" not in roles and options.across != "models":
+        table, roles, own = _models_of(table, options, roles, model, notes, answers=answers)
     return _read_roles(table, options, roles, own, named, given, notes, answers=answers)
 
 
+def _models_of(
+    table: Table, options: ImportOptions, roles: dict[str, str], model: str | None, notes: Notes, *, answers: bool
+) -> tuple[Table, dict[str, str], dict[str, Any]]:
+    """Table, roles and the model of all rows, of a table without a column of models: a column of texts that are all
+    different is that of the models; steps of training, and metrics of benchmarks, are of one model."""
+    column = telling(table.header, table.texts)
+    runs = column is not None and plain(column) in _NAMES
+    steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
+    if model is not None or (steps_of_one and not runs):
+        return table, roles, {"model": model or _stem(table.path)}
+    if options.across is None and _of_one_model(table, roles):
+        table, own = _by_path(table, roles, notes)
+        return table, roles, own
+    if column is not None and column == roles.get("metric") and not {"benchmark", "value"} & set(roles):
+        text = f"{column!r} is read as the column of benchmarks, the others as models"
+        notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
+        return table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column}, {}
+    if answers or column is None or "benchmark" in roles or column in options.scores:
+        return table, roles, {}
+    text = f"{column!r} is read as the column of models: its texts are all different"
+    notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
+    if runs:
+        roles = {role: name for role, name in roles.items() if not name.startswith("_")}  # a tracker's own steps
+    return table, roles | {"model": column}, {}
+
+
+def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether a table without a column of models has rows of benchmarks and columns of metrics."""
+    others = [name for name in table.header if name not in roles.values()]
+    return "benchmark" in roles and ("value" in roles or any(map(names_metric, others)))
+
+
+def _by_path(table: Table, roles: Mapping[str, str], notes: Notes) -> tuple[Table, dict[str, Any]]:
+    """The table, and the model that its path names; numbers of folders between them, such as lengths of a text, are
+    put behind the benchmarks' names."""
+    folder, numbers = as_written(table.path), list[str]()
+    while folder.parent.name.isdigit() or folder.parent.name in _BETWEEN:
+        folder = folder.parent
+        numbers += [folder.name] if folder.name.isdigit() else []
+    name, shots = model_of_path(folder.with_name(table.path.name), None)
+    text = f"{table.path.name}: no column of models; its path names {name}"
+    notes.decisions.append(Decision("model", name, name, "name", UNSURE, 1, "", text))
+    cells = table.cells.copy()
+    place = table.places[roles["benchmark"]]
+    cells[:, place] = ["/".join([text, *numbers]) for text in cells[:, place]]
+    return replace(table, cells=cells), {"model": name} | ({} if shots is None else {"num_fewshot": shots})
+
+
 def _with_runs(
-    table: _Table, roles: dict[str, str], options: ImportOptions, notes: _Notes
-) -> tuple[_Table, dict[str, str]]:
+    table: Table, roles: dict[str, str], options: ImportOptions, notes: Notes
+) -> tuple[Table, dict[str, str]]:
     """The table and roles with a column of runs: one of that role, or a seed of direct scores, or a round (`epoch`)
     where nothing else tells scores apart. Runs without numbers are numbered in order of their names.
 
@@ -165,7 +185,7 @@ def _with_runs(
     column, role = roles.get("run"), "run"
     if column is None and not trained:
         column, role = (roles["seed"], "seed") if "seed" in roles else (named, "round")
-    if column is None or "run" in options.columns:
+    if column is None or "run" in options.columns or options.corrections.get(("column", column)) == "seed":
         return table, roles
     texts, models = table.texts(column), table.texts(roles["model"]) if "model" in roles else np.array([])
     if len(models) and len(set(zip(models, texts, strict=True))) > len(set(models)):
@@ -185,13 +205,13 @@ def _with_runs(
 
 
 def _read_roles(
-    table: _Table,
+    table: Table,
     options: ImportOptions,
     roles: dict[str, str],
     own: dict[str, Any],
     named: list[str],
     given: dict[str, str],
-    notes: _Notes,
+    notes: Notes,
     *,
     answers: bool,
 ) -> list[ScoreFile]:
@@ -225,7 +245,7 @@ def _read_roles(
     errors = _errors(table, roles, columns, scores, spread, options)
     notes.decisions += columns.decisions if spread is not None else []
     said = columns.variants if spread == "benchmark" else {}
-    claims = _claims(table, _cells(table, scores, errors, spread, said), keys, notes)
+    claims = _claims(table, _cells(table, scores, errors, spread, said), keys, options, notes)
     rows = _once(table, claims, options, notes.lines)
     if not rows:
         raise _no_number(table, scores)
@@ -239,81 +259,9 @@ def _spread(roles: dict[str, str], across: str | None, columns: Columns, *, with
         return None
     if across is None and "benchmark" in roles and not with_models:
         return "model"
-    if across is None and {"model", "benchmark"} <= set(roles) and columns.scores:
+    if across is None and with_models and "benchmark" in roles and columns.scores:
         return "metric"
     return "model" if across == "models" else "benchmark"
-
-
-# ---- the file ----------------------------------------------------------------------------------------------------
-
-
-def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
-    """The tables of a file (several only of Markdown), without columns that have no name; a first one of texts is that
-    of the models, where no other is."""
-    if path.suffix == ".parquet":
-        with readable(path):
-            frame = pd.read_parquet(path).astype(object)  # in which bytes that are no text are found
-        if not len(frame.columns):
-            raise InputError(f"{path}: a table without columns.", "give one with a column of models and one of scores.")
-        if not isinstance(frame.index, pd.RangeIndex):
-            frame = frame.reset_index(names=frame.index.name or "")
-        return [_named_columns(frame_table(path, frame), options, notes)]
-    text = read_text(path, _LAYOUT)
-    if re.match(r"\s*(<!--.*?-->\s*)?\|", text) or path.suffix in _MARKDOWN:
-        tables = list(markdown_tables(path, text))
-        if not tables and path.suffix in _MARKDOWN:
-            raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
-        if tables:
-            return [_named_columns(table, options, notes) for table in tables]
-    text, joined = one_header(text)
-    if joined:
-        words = f"two lines of names are read as one: {listing(joined, 4)}"
-        notes.decisions.append(
-            Decision("column", "header", "two lines", "structure", CONVERTED, len(joined), "", words)
-        )
-    rows = parse_text_rows(text, path, _LAYOUT, short_rows=True, headless=_ANSWERS)
-    cells = np.array(rows.rows, dtype=object).reshape(len(rows.rows), len(rows.header))
-    header = [plain_text(name) if set(name) & set("<[*") else name for name in rows.header]
-    return [_named_columns(_Table(path, header, cells, rows.lines), options, notes)]
-
-
-def frame_table(path: Path, frame: pd.DataFrame) -> _Table:
-    """A frame as a table of texts, as though it had been read from a CSV file."""
-    cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
-    return _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
-
-
-def markdown_tables(path: Path, text: str) -> Iterator[_Table]:
-    """The tables of a Markdown text: lines between |, the second of them a rule of dashes."""
-    block: list[tuple[int, list[str]]] = []
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        if line.lstrip().startswith("|") or (block and "|" in line):
-            inside = re.sub(r"\\\|", "\0", line.strip().strip("|"))
-            block.append((number, [plain_text(cell.replace("\0", "|")) for cell in inside.split("|")]))
-            continue
-        if len(block) > 2 and all(re.fullmatch(r":?-+:?", cell) for cell in block[1][1]):
-            header, rows = block[0][1], block[2:]
-            cells = [(row + [""] * len(header))[: len(header)] for _, row in rows]
-            yield _Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows])
-        block = []
-
-
-def _named_columns(table: _Table, options: ImportOptions, notes: _Notes) -> _Table:
-    key = "benchmark" if options.across == "models" else "model"
-    names = {plain(name) for name in table.header} | set(options.columns)
-    header = table.header
-    if header[:1] == [""] and not {key, *ROLES[key]} & names and all(map(_is_name, table.cells[:, 0])):
-        notes.lines.append(f"The first column has no name and is read as that of the {key}s.")
-        header = [key, *header[1:]]
-    named = [place for place, name in enumerate(header) if name]
-    kept = [row for row in range(len(table.cells)) if not all(map(is_missing, table.cells[row, 1:]))]
-    if len(kept) < len(table.cells) and kept and len(header) > 2:  # titles of sections
-        table = replace(table, cells=table.cells[kept], lines=[table.lines[row] for row in kept])
-    return replace(table, header=[header[place] for place in named], cells=table.cells[:, named])
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and read_cell(text) is None
 
 
 def _beside(path: Path, *, of_errors: bool) -> Path | None:
@@ -336,7 +284,7 @@ def _quoted(text: str) -> str:
 # ---- what the columns are ----------------------------------------------------------------------------------------
 
 
-def _named(table: _Table, given: Iterable[str]) -> list[str]:
+def _named(table: Table, given: Iterable[str]) -> list[str]:
     """The columns of `--scores`: names, patterns such as `eval/*`, and ranges `FIRST..LAST`, in the file's order."""
     chosen = set[str]()
     for each in given:
@@ -355,7 +303,7 @@ def _named(table: _Table, given: Iterable[str]) -> list[str]:
 
 
 def _facts(
-    table: _Table, keys: list[dict[str, Any]], described: dict[str, str], notes: _Notes
+    table: Table, keys: list[dict[str, Any]], described: dict[str, str], notes: Notes
 ) -> dict[str, dict[str, Any]]:
     """What the table says of each model. Tokens that differ within a model are those of its checkpoints, and go to
     `keys`; other columns that differ within one are left out."""
@@ -406,7 +354,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
+def _keys(table: Table, roles: dict[str, str]) -> list[dict[str, Any]]:
     """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
         **dict.fromkeys(("iteration", "seed", "run"), _whole),
@@ -471,7 +419,7 @@ def _plain_number(text: str) -> float | None:
 
 
 def _cells(
-    table: _Table,
+    table: Table,
     columns: list[str],
     errors: dict[str, dict[str, Any]],
     spread: str | None,
@@ -493,7 +441,7 @@ def _cells(
 
 
 def _errors(
-    table: _Table,
+    table: Table,
     roles: dict[str, str],
     columns: Columns,
     scores: list[str],
@@ -510,7 +458,7 @@ def _errors(
     return _beside_errors(table, spread, options) or columns.spreads
 
 
-def _of_long(table: _Table, roles: dict[str, str], columns: Columns) -> dict[str, dict[str, Any]]:
+def _of_long(table: Table, roles: dict[str, str], columns: Columns) -> dict[str, dict[str, Any]]:
     """The columns of errors of a long table: `stderr`, or one named as a kind of error is."""
     own: dict[str, Any] = dict(columns.spreads.get(roles["value"], {}))
     for name in table.header:
@@ -522,13 +470,13 @@ def _of_long(table: _Table, roles: dict[str, str], columns: Columns) -> dict[str
     return {roles["value"]: own}
 
 
-def _beside_errors(table: _Table, spread: str, options: ImportOptions) -> dict[str, dict[str, Any]]:
+def _beside_errors(table: Table, spread: str, options: ImportOptions) -> dict[str, dict[str, Any]]:
     """Texts of standard errors by the column of their scores, of a file of the same shape beside a wide table."""
     beside = _beside(table.path, of_errors=True)
     if beside is None:
         return {}
     across = replace(options, across="models" if spread == "model" else None)
-    (errors,) = _open(beside, across, _Notes([], []))
+    (errors,) = open_tables(beside, across, Notes([], []))
     if errors.header != table.header or errors.cells.shape != table.cells.shape:
         hint = "give it the same rows and columns, or another name."
         raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
@@ -536,7 +484,7 @@ def _beside_errors(table: _Table, spread: str, options: ImportOptions) -> dict[s
 
 
 def _claims(
-    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], notes: _Notes
+    table: Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: ImportOptions, notes: Notes
 ) -> list[tuple[_Cell, dict[str, Any]]]:
     """The claims with the cells that they are from; cells that are no number are missing, and named."""
     empty, claims = 0, list[tuple[_Cell, dict[str, Any]]]()
@@ -546,7 +494,9 @@ def _claims(
             continue
         number = read_cell(cell.text)
         if number is None:
-            where = f"{cell.column}, row {table.lines[cell.row]}"
+            where = f"{table.path.name}, {cell.column}, row {table.lines[cell.row]}"
+            number = read_cell(options.corrections.get(("cell", where), ""))
+        if number is None:
             text = f"{cell.text[:40]!r} in column {cell.column!r}, row {table.lines[cell.row]}, is no score"
             notes.decisions.append(Decision("cell", where, "missing", "values", LEFT_OUT, 1, "", text))
             continue
@@ -565,7 +515,7 @@ def _claims(
     return claims
 
 
-def _no_number(table: _Table, columns: list[str]) -> InputError:
+def _no_number(table: Table, columns: list[str]) -> InputError:
     """Names the first cell of scores that is none."""
     for name in columns:
         for row, text in enumerate(table.texts(name)):
@@ -575,21 +525,7 @@ def _no_number(table: _Table, columns: list[str]) -> InputError:
     return InputError(f"{table.path}: no scores in {listing(columns, 3)}.", "name other columns.")
 
 
-def _with_points(table: _Table, notes: _Notes) -> _Table:
-    """The table with points for decimal commas, where no number of it has a point and some comma ends no thousand."""
-    cells = [str(text) for text in table.cells.ravel()]
-    commas = [text for text in cells if _DECIMAL_COMMA.fullmatch(text)]
-    if not commas or any(re.fullmatch(r"[-+]?\d*\.\d+.*", text) for text in cells):
-        return table
-    pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[-+]?\d*,\d", text) else text for text in cells]
-    text = f"{commas[0]} is read as {commas[0].replace(',', '.')}"
-    notes.decisions.append(
-        Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "", text)
-    )
-    return replace(table, cells=np.array(pairs, dtype=object).reshape(table.cells.shape))
-
-
-def _error(table: _Table, cell: _Cell, error: float | None, kind: str | None) -> tuple[float, str] | None:
+def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> tuple[float, str] | None:
     """The error of a cell in the unit of its score, and what the file calls it."""
     numbers = {name: read_cell(text) for name, text in cell.errors.items() if not is_missing(text)}
     for name in ("stderr", "ci95", "sd", "variance"):
@@ -609,7 +545,7 @@ def _error(table: _Table, cell: _Cell, error: float | None, kind: str | None) ->
 
 
 def _once(
-    table: _Table, rows: list[tuple[_Cell, dict[str, Any]]], options: ImportOptions, notes: list[str]
+    table: Table, rows: list[tuple[_Cell, dict[str, Any]]], options: ImportOptions, notes: list[str]
 ) -> list[dict[str, Any]]:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -635,13 +571,13 @@ def _once(
 # ---- items -------------------------------------------------------------------------------------------------------
 
 
-def _are_answers(table: _Table, columns: list[str]) -> bool:
+def _are_answers(table: Table, columns: list[str]) -> bool:
     """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
     known = (text for name in columns for text in table.texts(name) if not is_missing(text))
-    return len(columns) >= _FEWEST_ITEMS and all(text in _ANSWERS for text in known)
+    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known)
 
 
-def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: _Notes) -> list[ScoreFile]:
+def _item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], notes: Notes) -> list[ScoreFile]:
     """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
     there are several names; else all are of one that is called as the file."""
     parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
@@ -656,7 +592,7 @@ def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], n
     files = []
     for row, key in enumerate(keys):
         answers = {
-            benchmark: {doc: _ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
+            benchmark: {doc: ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
             for benchmark, of_benchmark in items.items()
         }
         rows = []
@@ -676,7 +612,7 @@ def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[s
                 yield {"benchmark": benchmark, "doc_id": document, "correct": value}
 
 
-def _item_rows(table: _Table, roles: dict[str, str]) -> tuple[str, str] | None:
+def _item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
     """The columns of documents and of their values in a table with a row for each answer: each model has many
     documents, and the same ones, and values are from 0 to 1, or to 100."""
     names = {plain(name): name for name in reversed(table.header)}
@@ -692,11 +628,11 @@ def _item_rows(table: _Table, roles: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _answer(text: str) -> float | None:
-    known = _ANSWERS.get(text.strip(), _ANSWERS.get(text.strip().casefold()))
+    known = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
     return _plain_number(text) if known is None else known
 
 
-def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, notes: _Notes) -> list[ScoreFile]:
+def _long_items(table: Table, roles: dict[str, str], item: str, right: str, notes: Notes) -> list[ScoreFile]:
     """A file of scores and items for each model, by run where there are runs; else several answers to a document are
     averaged. Where a row has the numbers of right and of all answers, these are runs of the item.
 
@@ -732,8 +668,8 @@ def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, not
         text = f"{right}: percent to share, {len(told)} answers"
         notes.decisions.append(Decision("unit", right, "percent", "arithmetic", CONVERTED, len(told), "", text))
     decided = f"{right} of each {item}"
-    text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({item}, {right})"
-    notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), decided, text))
+    text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({decided})"
+    notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), "no item", text))
     if several:
         text = f"{several} items with several answers, their mean"
         notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))
@@ -744,7 +680,7 @@ def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, not
     return files
 
 
-def _counts(table: _Table, right: str) -> list[tuple[int, int]] | None:
+def _counts(table: Table, right: str) -> list[tuple[int, int]] | None:
     """How many answers of each row are right, and how many there are, where columns of both agree with its share."""
     names = {plain(name): name for name in reversed(table.header)}
     if not set(_COUNTS) <= set(names) or right == names["correct"]:
@@ -772,20 +708,19 @@ def _answers_by_run(
 # ---- records -----------------------------------------------------------------------------------------------------
 
 
-def record_table(path: Path, records: list[dict[str, Any]]) -> _Table:
-    """Records as a table of texts: a column for each key."""
-    header = list(dict.fromkeys(key for record in records for key in record))
-    cells = [["" if record.get(key) is None else str(record[key]).strip() for key in header] for record in records]
-    array = np.array(cells, dtype=object).reshape(len(cells), len(header))
-    return _Table(path, [name.strip() for name in header], array, list(range(1, len(cells) + 1)))
-
-
 def read_records(
     path: Path, records: list[dict[str, Any]], options: ImportOptions, model: str | None
 ) -> list[ScoreFile]:
-    """The claims of records, as those of a table."""
-    notes = _Notes([], [])
-    files = _of_table(_named_columns(record_table(path, records), options, notes), options, model, notes)
+    """The claims of records, as those of a table with a column for each key."""
+    header = list(dict.fromkeys(key for record in records for key in record))
+    table = text_table(path, header, [[record.get(key) for key in header] for record in records])
+    return read_text_table(table, options, model)
+
+
+def read_text_table(table: Table, options: ImportOptions, model: str | None) -> list[ScoreFile]:
+    """The claims of one table, with all that is said of it."""
+    notes = Notes([], [])
+    files = _of_table(named_columns(table, options, notes), options, model, notes)
     return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
 
 
@@ -795,10 +730,13 @@ def read_records(
 def _recognises(opened: Opened) -> bool:
     """A file that was named itself, or a text in a folder whose header has a column of models or of steps."""
     if opened.named or not opened.path.name.endswith(_SUFFIXES) or opened.path.suffix == ".parquet":
-        return opened.named and opened.path.name.endswith((*_SUFFIXES, *_MARKDOWN))
-    header = opened.head.split(b"\n", 1)[0].decode("utf-8", errors="replace")
-    names = {plain(name) for name in re.split(r"[,;\t]", header)}
-    return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
+        return opened.named and opened.path.name.endswith((*_SUFFIXES, *MARKDOWN))
+    header, below = [line.decode("utf-8", errors="replace") for line in (opened.head + b"\n").split(b"\n", 2)[:2]]
+    names = [name.strip(' "\r') for name in re.split(r"[,;\t]", header)]
+    found = {plain(name) for name in names}
+    turned = names == [*map(str, range(len(names)))] and plain(below.partition(",")[0]) in TASKS
+    of_one = bool(found & {"benchmark", *ROLES["benchmark"]}) and any(map(names_metric, names))
+    return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned
 
 
 CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options, opened.model))

@@ -5,7 +5,9 @@ from paths in, and settle what several files have.
 """
 
 import shutil
+import tarfile
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -15,12 +17,13 @@ from typing import Any
 
 import pandas as pd
 
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.formats import (
     checked,
     import_csv,
     import_every_eval_ever,
+    import_harnesses,
     import_helm,
     import_inspect,
     import_json,
@@ -64,6 +67,8 @@ from lm_validity.words import count
 FORMATS: tuple[Format, ...] = (
     import_helm.FORMAT,
     import_texts.FORMAT,
+    import_helm.TABLES,
+    *import_harnesses.FORMATS,
     import_every_eval_ever.FORMAT,
     import_lighteval.FORMAT,
     import_inspect.FORMAT,
@@ -77,6 +82,8 @@ FORMATS: tuple[Format, ...] = (
     import_json.JSON,
 )
 _HINT = "`lm-validity import --help` has the formats; --format names one."
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+_MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 
@@ -88,30 +95,50 @@ def import_files(
     In folders, what no format recognises is listed in the log. `options.strict`, a bad file that was named itself,
     scores in conflict and nothing left raise InputError, and nothing is written.
     """
+    options = options or ImportOptions()
+    log = ImportLog(strict=options.strict)
     with ExitStack() as stack:
-        return _import(_unpacked(paths, stack), Path(output), options or ImportOptions())
+        return _import(_unpacked(paths, stack, log), Path(output), options, log)
 
 
-def _unpacked(paths: Iterable[str | Path], stack: ExitStack) -> list[Path]:
-    """The paths, with a folder of what it holds for each zip or tar, until the stack ends."""
+def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> list[Path]:
+    """The paths, with a folder of what it holds for each zip or tar, also of those in folders, until the stack ends."""
     places = []
     for path in map(Path, paths):
-        if path.is_file() and path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{path.name}."))
+        is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
+        archives = [path] if is_archive else []
+        if path.is_dir():
+            archives = [each.path for each in find_files([path], _ARCHIVES)[0] if each.path.name.endswith(_ARCHIVES)]
+        places += [] if is_archive else [path]
+        for archive in archives:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{archive.name}."))
             try:
-                shutil.unpack_archive(path, folder, filter=None if path.suffix == ".zip" else "data")
-            except (shutil.ReadError, OSError, ValueError) as error:
-                raise InputError(f"{path}: cannot be unpacked ({error}).", "unpack it, and give the folder.") from error
-            path = Path(folder)
-        places.append(path)
+                if _size(archive) > _MOST_UNPACKED:
+                    raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+                shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
+                places.append(Path(folder))
+            except (shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+                problem = f"{archive}: cannot be unpacked ({first_line(error)})."
+                log.skip(archive, problem, "unpack it, and give the folder.", named=is_archive)
     return places
 
 
-def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions) -> tuple[pd.DataFrame, ImportLog]:
+def _size(archive: Path) -> int:
+    """Bytes of all that an archive holds."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as members:
+            return sum(member.file_size for member in members.infolist())
+    with tarfile.open(archive) as packed:
+        return sum(member.size for member in packed)
+
+
+def _import(
+    paths: Iterable[str | Path], output: Path, options: ImportOptions, log: ImportLog
+) -> tuple[pd.DataFrame, ImportLog]:
     """`import_files` of what is unpacked."""
     corrections = {} if options.reading is None else read_corrections(options.reading)
     options = replace(options, corrections=corrections)
-    log = ImportLog(strict=options.strict, reading=Reading(corrections))
+    log.reading = Reading(corrections)
     results, samples = _read_all(paths, options, log)
     check_identities(
         [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
@@ -165,6 +192,10 @@ def _read_all(
             if not each.named and each.path.suffix in import_texts.SUFFIXES and not import_texts.recognises(opened):
                 log.others[each.path.suffix] += 1  # a text such as any folder has
                 continue
+            yaml = not each.named and each.path.suffix in (".yaml", ".yml")
+            if yaml and not any(file_format.recognises(opened) for file_format in formats):
+                log.others[each.path.suffix] += 1  # settings
+                continue
             chosen = _whose(opened, formats)
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
             completed = [_completed(file, options, chosen.name) for file in placed]
@@ -174,7 +205,7 @@ def _read_all(
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
-    results = with_runs(results)
+    results = import_harnesses.with_totals(with_runs(results), options.corrections, log.reading)
     names_given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
     matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, names_given, log)]
     log.formats += Counter({"lm-eval": len(matched)})

@@ -7,6 +7,7 @@ The values are means over the run's trials, which have no standard error of item
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_no_score
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.import_csv import read_text_table
 from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.text_tables import text_table
+from lm_validity.tables.reading import LEFT_OUT, Decision
 
 _STATS, _SPEC, _ITEMS = "stats.json", "run_spec.json", "per_instance_stats.json"
 # Files of a run that have no scores of their own
@@ -122,4 +126,36 @@ def _made(adapter: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings_said.items() if value is not None}
 
 
+# ---- the tables of a release's groups (core_scenarios.json) ----------------------------------------------------------
+
+
+def _tables(document: Any) -> list[dict[str, Any]]:
+    tables = document if isinstance(document, list) else [document]
+    return tables if tables and all(isinstance(table, dict) and _is_table(table) for table in tables) else []
+
+
+def _is_table(table: dict[str, Any]) -> bool:
+    rows = [table.get("header"), *(table["rows"] if isinstance(table.get("rows"), list) else [None])]
+    cells = [cell for row in rows for cell in (row if isinstance(row, list) else [None])]
+    return len(rows) > 1 and all(isinstance(cell, dict) and "value" in cell for cell in cells)
+
+
+def _read_tables(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The table of accuracies of a group, else its first; the others are of calibration, seconds and such."""
+    tables = _tables(opened.document)
+    table = next((each for each in tables if str(each.get("title")).casefold() == "accuracy"), tables[0])
+    names, *rows = [[cell["value"] for cell in row] for row in (table["header"], *table["rows"])]
+    if any(len(row) != len(names) for row in rows):
+        raise InputError(
+            f"{opened.path}: a row of {table.get('title')!r} has more or fewer cells than the header.", _HINT
+        )
+    (file,) = read_text_table(text_table(opened.path, names, rows), options, opened.model)
+    text = f"{opened.path.name}: the table {table.get('title')!r} counts, not its {len(tables) - 1} others"
+    others = [
+        Decision("cell", f"{opened.path.name}, other tables", "left out", "name", LEFT_OUT, len(tables) - 1, "", text)
+    ]
+    return [replace(file, decisions=(*file.decisions, *(others if len(tables) > 1 else ())))]
+
+
 FORMAT = Format("helm", (".json",), _recognises, _read)
+TABLES = Format("helm-tables", (".json",), lambda opened: bool(_tables(opened.document)), _read_tables)

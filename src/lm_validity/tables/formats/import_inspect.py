@@ -83,6 +83,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             items=partial(_items, opened, benchmark, shots, results, by_epoch=several),
             sampling={EVERY: "" if seed is None else str(seed)} if checked.is_sampled(generation) else {},
             made=_made(eval_part, config),
+            log=str(eval_part.get("eval_id") or eval_part.get("run_id") or "") if several else "",
         )
     ]
 

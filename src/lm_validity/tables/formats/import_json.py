@@ -11,10 +11,10 @@ from lm_validity.config.rows import read_text
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_no_score, names_average, plain
-from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, is_metric
+from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
-from lm_validity.tables.formats.lm_eval_results import folder_name
+from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.task_facts import find_task_facts
 
@@ -34,9 +34,24 @@ def _records(document: Any) -> list[dict[str, Any]]:
         document = [{"model": key, **each} for key, each in document.items() if "model" not in each]
     if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
         return []
-    document = [row for each in document for row in _of_task(each)]
+    document = [row for each in document for deeper in _of_metrics(each) for row in _of_task(deeper)]
     flat = all(not isinstance(value, dict | list) for each in document for value in each.values())
     return document if flat else []
+
+
+def _of_metrics(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record; of one with objects of numbers by benchmark under a metric's name (`pass@1`) a record for each."""
+    by_metric = {name: each for name, each in record.items() if isinstance(each, dict) and names_metric(name)}
+    numbers = [value for each in by_metric.values() for value in each.values()]
+    if not numbers or any(value is not None and checked.finite(value) is None for value in numbers):
+        return [record]
+    fields = {name: value for name, value in record.items() if name not in by_metric}
+    return [
+        fields | {"benchmark": benchmark, "metric": metric, "value": value}
+        for metric, each in by_metric.items()
+        for benchmark, value in each.items()
+        if value is not None
+    ]
 
 
 def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -106,20 +121,6 @@ _RIGHT_ANSWERS = ("answer", "gold", "label", "target", "correct_answer", "gold_a
 _SUBJECTS = ("category", "subject", "subset", "task", "dataset", "benchmark")
 _SETTINGS = ("config", "metadata", "settings")  # beside the benchmarks of an object
 _RIGHT, _WRONG = ("corr", "correct", "right"), ("wrong", "incorrect")
-_BEFORE = re.compile(r"^(model_)?(outputs?|results?|eval|predictions?)_", re.IGNORECASE)
-_BEHIND = re.compile(r"[_-](results?|summary|outputs?|predictions?|scores?|metrics)$", re.IGNORECASE)
-_SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
-
-
-def _model_of(opened: Opened, benchmarks: set[str]) -> tuple[str, int | None]:
-    """The model that a path names, and solved examples: by the file's name without words such as results, or by the
-    folder's where the file is called as one of its benchmarks is or has no other word."""
-    stem = _BEHIND.sub("", _BEFORE.sub("", opened.path.stem))
-    shots = _SHOTS.search(stem)
-    stem = _SHOTS.sub("", stem)
-    generic = plain(stem) in {"", "results", "result", "summary", "scores", "metrics", "all", *map(plain, benchmarks)}
-    name = opened.model or (folder_name(opened.path) if generic else stem)
-    return name, int(shots[1]) if shots else None
 
 
 def _answers(document: Any) -> tuple[str, str, str] | None:
@@ -141,7 +142,7 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     item, prediction, right = _answers(opened.document) or ("", "", "")
     subject = next((name for name in _SUBJECTS if isinstance(opened.document[0].get(name), str)), None)
     benchmarks = {str(answer.get(subject)) for answer in opened.document} if subject else set()
-    model, shots = _model_of(opened, benchmarks)
+    model, shots = model_of_path(opened.path, opened.model, benchmarks)
     records = [
         {
             "model": answer.get("model") or model,
@@ -172,16 +173,12 @@ def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
     is_known = len(own_scores) < len(document) or any(
         names_average(name) or find_task_facts(name) for name in own_scores
     )
-    return own_scores if is_known and any(map(_names_metric, shared)) else {}
-
-
-def _names_metric(name: str) -> bool:
-    return is_metric(name) or plain(name) == "accuracy" or re.match(r"pass_?@?\d", name) is not None
+    return own_scores if is_known and any(map(names_metric, shared)) else {}
 
 
 def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     benchmarks = _benchmarks(opened.document)
-    model, shots = _model_of(opened, set(benchmarks))
+    model, shots = model_of_path(opened.path, opened.model, set(benchmarks))
     named = (_text_in(opened.document.get(name), "model") for name in _SETTINGS)
     rows = []
     for benchmark, metrics in benchmarks.items():

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
 from lm_validity.files import as_written
+from lm_validity.tables.cell_text import plain
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.reading import LEFT_OUT, Decision
@@ -610,6 +611,22 @@ def _name(
 def folder_name(path: Path) -> str:
     """A model's name from its folder, where lm-eval writes `__` for the `/` of a hub id."""
     return as_written(path).parent.name.replace("__", "/", 1)
+
+
+_BEFORE = re.compile(r"^(model_)?(outputs?|results?|eval|predictions?)_", re.IGNORECASE)
+_BEHIND = re.compile(r"[_-](results?|summary|outputs?|predictions?|scores?|metrics)$", re.IGNORECASE)
+_SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
+_NO_NAMES = frozenset(("", "results", "result", "summary", "scores", "metrics", "all", "output", "outputs"))
+
+
+def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ()) -> tuple[str, int | None]:
+    """The model that a path names, and solved examples: by the file's name without words such as results, or by the
+    folder's where the file is called as one of its benchmarks is or has no other word."""
+    stem = _BEHIND.sub("", _BEFORE.sub("", re.sub(r"\.(csv|tsv)$", "", path.stem)))
+    shots = _SHOTS.search(stem)
+    stem = _SHOTS.sub("", stem)
+    name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
+    return name, int(shots[1]) if shots else None
 
 
 def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:

@@ -294,7 +294,8 @@ class ScoreFile:
     are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose scores are
     in the group's. `facts`: columns of the models sheet by model. `items`: gives rows of ITEMS when it is called.
     `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all tasks.
-    `made`: columns of SETTINGS that hold for all rows; a row may have its own under `made`.
+    `made`: columns of SETTINGS that hold for all rows; a row may have its own under `made`. `log`: the id of a log that
+    has several runs of its own; those of other logs are further ones.
     """
 
     path: Path
@@ -315,6 +316,7 @@ class ScoreFile:
     decisions: tuple[Decision, ...] = ()
     sampling: Mapping[str, str] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
+    log: str = ""
 
     def drawn(self, benchmark: str) -> str | None:
         """The seed with which answers to a benchmark, or to a task of a group, were drawn; None where they were not."""
@@ -479,31 +481,43 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
         common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
         for index, row in enumerate(file.rows):
             row_said = common | row
-            if row_said.get("run") is None and file.drawn(row["benchmark"]) is not None:
-                key = (*map(row_said.get, KEY), file.weights, file.settings)
+            own_run = row_said.get("run")
+            if (file.drawn(row["benchmark"]) is not None) if own_run is None else file.log:
+                key = (*map((row_said | {"run": None}).get, KEY), file.weights, file.settings)
                 groups.setdefault(key, []).append((number, index))
     runs: dict[tuple[int, int], int] = {}
     prints: dict[int, tuple[Any, ...]] = {}
     for rows in groups.values():
-        if len(rows) > 1:
+        one_log = len({number for number, _ in rows}) == 1 and files[rows[0][0]].log  # has its own numbers
+        if len(rows) > 1 and not one_log:
             for number, _ in rows:
                 prints.setdefault(number, _print_of(files[number]))
             runs |= _numbered(files, rows, prints)
     changed = {number for number, _ in runs}
-    return [
-        replace(
-            file,
-            rows=[row | {"run": runs.get((number, index))} for index, row in enumerate(file.rows)],
-        )
-        if number in changed
-        else file
-        for number, file in enumerate(files)
-    ]
+    return [_renumbered(file, number, runs) if number in changed else file for number, file in enumerate(files)]
+
+
+def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int]) -> ScoreFile:
+    """The file, the `number`-th, with `runs` by file and row; its items go with the rows."""
+    rows = [row | {"run": runs.get((number, index), row.get("run"))} for index, row in enumerate(file.rows)]
+    moved = {
+        (row["benchmark"], row["run"]): new["run"]
+        for row, new in zip(file.rows, rows, strict=True)
+        if row.get("run") is not None
+    }
+    items = file.items
+    if items is None or not moved:
+        return replace(file, rows=rows)
+    return replace(
+        file,
+        rows=rows,
+        items=lambda: (row | {"run": moved.get((row["benchmark"], row.get("run")), row.get("run"))} for row in items()),
+    )
 
 
 def _print_of(file: ScoreFile) -> tuple[Any, ...]:
-    """Date, time stamp and scores: files that are equal in them are copies."""
-    return file.date or 0.0, file.stamp or 0.0, tuple(row["value"] for row in file.rows)
+    """Date, time stamp, or the id of a log, and scores: files that are equal in them are copies."""
+    return file.date or 0.0, 0.0 if file.log else file.stamp or 0.0, tuple(row["value"] for row in file.rows), file.log
 
 
 def _numbered(
@@ -511,7 +525,10 @@ def _numbered(
 ) -> dict[tuple[int, int], int]:
     """The run by row (file, place) of the rows under one key; {} where they are no runs."""
     name = files[rows[0][0]].rows[rows[0][1]]["benchmark"]
-    when = [(_ordered(files[number].drawn(name) or ""), *prints[number]) for number, _ in rows]
+    when = [
+        (_ordered(files[number].drawn(name) or ""), *prints[number], files[number].rows[index].get("run") or 0)
+        for number, index in rows
+    ]
     order = {moment: run for run, moment in enumerate(sorted(set(when)))}
     return {row: order[moment] for row, moment in zip(rows, when, strict=True)} if len(order) > 1 else {}
 

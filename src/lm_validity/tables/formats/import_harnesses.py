@@ -1,0 +1,299 @@
+"""Results that small harnesses write -> scores, and items where there are answers.
+
+Read are mteb (a file a task), SWE-bench (lists of resolved ids, reports of its own harness), promptfoo, OpenAI's evals
+(JSON lines of events) and VLMEvalKit (a table of parts for a model and benchmark).
+"""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lm_validity.config.rows import read_text
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import plain, read_cell
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.lm_eval_results import folder_name, model_of_path
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.reading import LEFT_OUT, READ, UNSURE, Decision, Reading
+from lm_validity.words import count
+
+# ---- mteb: {"task_name", "scores": {split: [{"hf_subset", "main_score", ...}]}} in model/revision --------------------
+
+_META = "model_meta.json"
+_MTEB_HINT = "mteb writes results/MODEL/REVISION/TASK.json."
+_REVISION = re.compile(r"[0-9a-f]{6,40}|\d+|external|no_revision_available")
+
+
+def _is_mteb(opened: Opened) -> bool:
+    document = opened.document
+    if not isinstance(document, dict):
+        return False
+    if opened.path.name == _META:
+        return {"name", "revision"} <= set(document)
+    return "mteb_version" in document and isinstance(document.get("scores"), dict)
+
+
+def _read_mteb(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The main score of a task, and of each subset of one that has several, on the test split, else on the first."""
+    path, document = opened.path, opened.document
+    if path.name == _META:
+        return []
+    meta = checked.read_json_file(path.with_name(_META), _MTEB_HINT) if path.with_name(_META).is_file() else {}
+    folder = path.parent if _REVISION.fullmatch(path.parent.name) else path
+    model = opened.model or meta.get("name") or folder_name(folder)
+    task = checked.required_text(document.get("task_name"), f"{path}, task_name", _MTEB_HINT)
+    splits = {name: entries for name, entries in document["scores"].items() if isinstance(entries, list)}
+    if not splits:
+        raise InputError(f"{path}: no scores of a split.", _MTEB_HINT)
+    split = "test" if "test" in splits else next(iter(splits))
+    rows = []
+    for entry in splits[split]:
+        subset = entry.get("hf_subset", "default") if isinstance(entry, dict) else None
+        value = checked.finite(entry.get("main_score")) if subset else None
+        if value is not None:
+            name = task if subset == "default" else f"{task}/{subset}"
+            rows.append({"benchmark": name, "metric": "main_score", "value": value, "higher_is_better": True})
+    number, parameters = sum(map(len, splits.values())) - len(splits[split]), checked.finite(meta.get("n_parameters"))
+    text = f"{task}: the scores of {split} count, not those of {', '.join(name for name in splits if name != split)}"
+    decisions = [Decision("cell", f"{task}, other splits", "left out", "structure", LEFT_OUT, number, "", text)]
+    return [
+        ScoreFile(
+            path,
+            rows,
+            {"model": model, "unit": "own"},
+            missing=len(splits[split]) - len(rows),
+            weights=f"{model}@{path.parent.name}",
+            facts={model: {"parameters_b": parameters / 1e9}} if parameters else {},
+            decisions=tuple(decisions) if number else (),
+            made={"harness": "mteb", "harness_version": document["mteb_version"]},
+        )
+    ]
+
+
+MTEB = Format("mteb", (".json",), _is_mteb, _read_mteb)
+
+
+# ---- SWE-bench: lists of ids, of which only the resolved ones are sure to be there -----------------------------------
+
+_RESOLVED = ("resolved", "resolved_ids")
+_BY_REPOSITORY, _BY_TIME = "resolved_by_repo.json", "resolved_by_time.json"
+
+
+@dataclass(frozen=True)
+class ListFile(ScoreFile):
+    """A file that lists which items are right. named: all that it lists. total: how many there are, None: not said."""
+
+    right: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
+    total: int | None = None
+
+
+def _is_list(opened: Opened) -> bool:
+    document = opened.document
+    beside = opened.path.name in (_BY_REPOSITORY, _BY_TIME) and opened.path.with_name("results.json").is_file()
+    return isinstance(document, dict) and (beside or any(_ids(document.get(name)) is not None for name in _RESOLVED))
+
+
+def _ids(value: Any) -> frozenset[str] | None:
+    """The ids of a list of texts; None for what is none."""
+    return frozenset(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+
+
+def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """A file without its share of items: it is that of `with_totals`, which sees all files."""
+    path, document = opened.path, opened.document
+    if path.name in (_BY_REPOSITORY, _BY_TIME):
+        return []
+    right = next(ids for name in _RESOLVED if (ids := _ids(document.get(name))) is not None)
+    named = right.union(*filter(None, map(_ids, document.values())))
+    total = checked.whole(document.get("total_instances"), f"{path}, total_instances", 1)
+    if total is None and path.with_name(_BY_REPOSITORY).is_file():
+        parts = checked.read_json_file(path.with_name(_BY_REPOSITORY), "leave it out.")
+        numbers = [
+            number for part in parts.values() if isinstance(part, dict) and type(number := part.get("total")) is int
+        ]
+        total = sum(numbers) if len(numbers) == len(parts) else None
+    folder = path.parent.parent if path.parent.name == "results" else path.parent
+    of_harness = "resolved_ids" in document  # MODEL.RUN.json
+    model = opened.model or (path.stem.rpartition(".")[0] if of_harness else folder.name) or path.stem
+    rows = [{"benchmark": (path if of_harness else folder).absolute().parent.name, "metric": "resolved", "value": 0.0}]
+    common = {"model": model.replace("__", "/", 1), "unit": "share"}
+    return [ListFile(path, rows, common, date_in(folder.name), right=right, named=named, total=total)]
+
+
+def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str], reading: Reading) -> list[ScoreFile]:
+    """The files, those of lists with their shares and items: of as many items as files or the reader say, else of those
+    that the lists of all files name.
+
+    An item that no list names was resolved by no model. Raises InputError for a number below that of the named.
+    """
+    benchmarks: dict[str, list[ListFile]] = defaultdict(list)
+    for file in files:
+        if isinstance(file, ListFile):
+            benchmarks[file.rows[0]["benchmark"]].append(file)
+    known: dict[str, list[str]] = {}
+    for benchmark, lists in benchmarks.items():
+        named = sorted(frozenset[str]().union(*(file.named for file in lists)))
+        said, decided = max((file.total or 0 for file in lists), default=0), given.get(("items", benchmark))
+        if decided is not None and not (decided.isdigit() and int(decided) >= len(named)):
+            raise InputError(
+                f"--reading: items of {benchmark}: {decided!r}.", f"a number from {len(named)}, the named."
+            )
+        total = int(decided) if decided else max(said, len(named))
+        if not total:
+            raise InputError(f"{lists[0].path}: its lists, and those beside it, name no item.", "leave it out.")
+        source = "reading" if decided else "said by the file" if said >= len(named) else "structure"
+        text = (
+            f"{benchmark}: shares are of {total} items, which {count(len(lists), 'file')} name; perhaps there are more"
+        )
+        kind = UNSURE if source == "structure" else READ
+        reading.add("items", benchmark, str(total), source, kind, len(lists), "more", text)
+        known[benchmark] = named + [f"unlisted {number}" for number in range(1, total - len(named) + 1)]
+    return [_with_total(file, known) if isinstance(file, ListFile) else file for file in files]
+
+
+def _with_total(file: ListFile, known: Mapping[str, list[str]]) -> ScoreFile:
+    row = file.rows[0]
+    names = known[row["benchmark"]]
+    values = mean_of_items(np.array([float(name in file.right) for name in names]))
+    return replace(file, rows=[row | values], items=partial(_listed, row["benchmark"], names, file.right))
+
+
+def _listed(benchmark: str, names: list[str], right: frozenset[str]) -> Iterator[dict[str, Any]]:
+    for name in names:
+        yield {"benchmark": benchmark, "doc_id": name, "correct": float(name in right)}
+
+
+LISTS = Format("lists", (".json", ".yaml", ".yml"), _is_list, _read_list)
+
+
+# ---- promptfoo: {"results": {"results": [{"provider", "testIdx", "score", ...}]}} ------------------------------------
+
+_ERRORED = 2  # of `failureReason`: no answer came
+
+
+def _tests(document: Any) -> list[dict[str, Any]]:
+    results = document.get("results") if isinstance(document, dict) else None
+    tests = results.get("results") if isinstance(results, dict) else None
+    is_list = isinstance(tests, list) and bool(tests) and all(isinstance(test, dict) for test in tests)
+    return tests if is_list and {"provider", "testIdx", "success"} <= set(tests[0]) else []  # type: ignore[index,return-value]
+
+
+def _read_promptfoo(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The answers of each provider, with their scores. Prompts of one provider are benchmarks of their own."""
+    tests, config = _tests(opened.document), opened.document.get("config")
+    described = config.get("description") if isinstance(config, dict) else None
+    name = described or model_of_path(opened.path, None)[0]
+    prompts: dict[str, set[Any]] = defaultdict(set)
+    records = []
+    for test in tests:
+        provider, prompt = test["provider"], test.get("prompt")
+        if isinstance(provider, dict):
+            provider = provider.get("label") or provider.get("id")
+        provider = opened.model or checked.required_text(provider, f"{opened.path}, provider", "name it.")
+        prompts[provider].add(test.get("promptIdx"))
+        label = prompt.get("label") if isinstance(prompt, dict) else None
+        errored = test.get("failureReason") == _ERRORED
+        score = checked.finite(test.get("score"))
+        value = None if errored else int(test["success"] is True) if score is None else score
+        records.append(
+            {"model": provider, "benchmark": name, "metric": "score", "question_id": test["testIdx"], "correct": value}
+            | {"prompt": label or test.get("promptIdx")}
+        )
+    several = max(
+        (len({record["prompt"] for record in records if record["model"] == model}) for model in prompts), default=1
+    )
+    for record in records:
+        prompt = record.pop("prompt")
+        record["benchmark"] = f"{name} ({prompt})" if several > 1 else name
+    return read_records(opened.path, records, options, None)
+
+
+PROMPTFOO = Format("promptfoo", (".json",), lambda opened: bool(_tests(opened.document)), _read_promptfoo)
+
+
+# ---- OpenAI's evals: JSON lines, the first of them the `spec` --------------------------------------------------------
+
+_EVALS_HINT = "oaieval writes a line with `spec`, one of each event, and one with `final_report`."
+
+
+def _is_evals(opened: Opened) -> bool:
+    return opened.path.suffix == ".jsonl" and re.match(rb'\s*\{"spec": ?\{', opened.head) is not None
+
+
+def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The answers of a run, by the events that say whether they are right; else the numbers of its final report."""
+    path = opened.path
+    try:
+        lines = [json.loads(line) for line in read_text(path, _EVALS_HINT).splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON lines ({error}).", _EVALS_HINT) from error
+    spec = lines[0]["spec"]
+    names = spec.get("completion_fns")
+    model = opened.model or (names[0] if isinstance(names, list) and names else None)
+    model = checked.required_text(model, f"{path}, completion_fns", _EVALS_HINT)
+    benchmark = checked.required_text(spec.get("eval_name"), f"{path}, eval_name", _EVALS_HINT)
+    report: dict[str, Any] = next((line["final_report"] for line in lines if line.get("final_report")), {})
+    answers = {
+        event["sample_id"]: data["correct"]
+        for event in lines
+        if event.get("sample_id") and isinstance(data := event.get("data"), dict) and type(data.get("correct")) is bool
+    }
+    if answers:
+        fields = {"model": model, "benchmark": benchmark, "metric": "accuracy"}
+        records = [fields | {"sample_id": name, "correct": int(right)} for name, right in answers.items()]
+        files = read_records(path, records, options, None)
+    else:
+        rows = [
+            {"benchmark": benchmark, "metric": name, "value": value}
+            for name, number in report.items()
+            if (value := checked.finite(number)) is not None and "std" not in name
+        ]
+        if not rows:
+            raise InputError(f"{path}: no answers and no final report.", "run it again: it was stopped.")
+        files = [ScoreFile(path, rows, {"model": model})]
+    return [replace(file, date=date_in(str(spec.get("created_at")))) for file in files]
+
+
+EVALS = Format("openai-evals", (".jsonl",), _is_evals, _read_evals)
+
+
+# ---- VLMEvalKit: MODEL/MODEL_BENCHMARK_acc.csv with the columns split, Overall and one a part ------------------------
+
+_END = re.compile(r"_(acc|acc_all|score|scores|rating)$")
+
+
+def _is_vlm(opened: Opened) -> bool:
+    header = {plain(name) for name in opened.head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")}
+    own = opened.path.name.startswith(f"{opened.path.absolute().parent.name}_")
+    return opened.path.suffix == ".csv" and own and {"split", "overall"} <= header
+
+
+def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The overall score of a benchmark, and its parts, whose group it is; of several splits each."""
+    path, folder = opened.path, opened.path.absolute().parent.name
+    table = list(csv.DictReader(read_text(path, "columns split, Overall and one a part.").splitlines()))
+    name = _END.sub("", path.stem.removeprefix(f"{folder}_"))
+    rows = []
+    for line, cells in enumerate(table, 2):
+        whole = f"{name}/{cells.get('split')}" if len(table) > 1 else name
+        for column, text in cells.items():
+            number = read_cell(text or "")
+            if plain(column or "") != "split" and number is not None:
+                is_whole = plain(column) == "overall"
+                place = f"{path}, row {line}, column {column!r}"
+                fields = {"benchmark": whole if is_whole else f"{whole}/{column}", "group": None if is_whole else whole}
+                rows.append(fields | {"value": number.value, "place": place})
+    return [ScoreFile(path, rows, {"model": opened.model or folder.replace("__", "/", 1)})]
+
+
+VLM = Format("vlmevalkit", (".csv",), _is_vlm, _read_vlm)
+FORMATS = (MTEB, LISTS, PROMPTFOO, EVALS, VLM)

@@ -1,0 +1,162 @@
+"""A file as tables of texts: CSV, TSV, Markdown and parquet, with one header line and points for decimal commas."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.rows import parse_text_rows, read_text
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import is_missing, plain, plain_text, read_cell
+from lm_validity.tables.columns import ROLES, names_metric, one_header
+from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.reading import CONVERTED, Decision
+from lm_validity.tables.schema import readable
+from lm_validity.words import listing
+
+_LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
+MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders these are texts
+# Texts of answers to items, and what they count
+ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
+# 0,5 or 51,25; not 1,234, which may be a thousand
+_DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
+TASKS = ("task", "tasks", "benchmark", "benchmarks", "dataset", "datasets")  # a first column of rows of benchmarks
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file as texts: `cells` (rows, columns); `lines` counts from 1, the header's line."""
+
+    path: Path
+    header: list[str]
+    cells: np.ndarray
+    lines: list[int]
+
+    def texts(self, name: str) -> np.ndarray:
+        """The texts of a column."""
+        return self.cells[:, self.places[name]]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The indices of the columns, by name."""
+        return {name: place for place, name in reversed(list(enumerate(self.header)))}
+
+    def where(self, row: int, column: str) -> str:
+        """The place of a cell."""
+        return f"{self.path}, row {self.lines[row]}, column {column!r}"
+
+
+@dataclass
+class Notes:
+    """What is said of a table: sentences, and decisions."""
+
+    lines: list[str]
+    decisions: list[Decision]
+
+
+def open_tables(path: Path, options: ImportOptions, notes: Notes) -> list[Table]:
+    """The tables of a file (several only of Markdown), without columns that have no name; a first one of texts is that
+    of the models, where no other is."""
+    if path.suffix == ".parquet":
+        with readable(path):
+            frame = pd.read_parquet(path).astype(object)  # in which bytes that are no text are found
+        if not len(frame.columns):
+            raise InputError(f"{path}: a table without columns.", "give one with a column of models and one of scores.")
+        if not isinstance(frame.index, pd.RangeIndex):
+            frame = frame.reset_index(names=frame.index.name or "")
+        return [named_columns(frame_table(path, frame), options, notes)]
+    text = read_text(path, _LAYOUT)
+    if re.match(r"\s*(<!--.*?-->\s*)?\|", text) or path.suffix in MARKDOWN:
+        tables = list(markdown_tables(path, text))
+        if not tables and path.suffix in MARKDOWN:
+            raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
+        if tables:
+            return [named_columns(table, options, notes) for table in tables]
+    text, joined = one_header(text) if options.corrections.get(("column", "header")) != "one line" else (text, [])
+    if joined:
+        words = f"two lines of names are read as one: {listing(joined, 4)}"
+        notes.decisions.append(
+            Decision("column", "header", "two lines", "structure", CONVERTED, len(joined), "one line", words)
+        )
+    rows = parse_text_rows(text, path, _LAYOUT, short_rows=True, headless=ANSWERS)
+    cells = np.array(rows.rows, dtype=object).reshape(len(rows.rows), len(rows.header))
+    header = [plain_text(name) if set(name) & set("<[*") else name for name in rows.header]
+    return [named_columns(Table(path, header, cells, rows.lines), options, notes)]
+
+
+def frame_table(path: Path, frame: pd.DataFrame) -> Table:
+    """A frame as a table of texts, as though it had been read from a CSV file."""
+    return text_table(path, [*frame.columns], frame.astype(object).where(frame.notna(), None).to_numpy(object).tolist())
+
+
+def text_table(path: Path, header: list[Any], rows: list[list[Any]]) -> Table:
+    """Rows of values as a table of texts; None is an empty cell."""
+    cells = [["" if value is None else str(value).strip() for value in row] for row in rows]
+    array = np.array(cells, dtype=object).reshape(len(cells), len(header))
+    return Table(path, [str(name).strip() for name in header], array, list(range(1, len(cells) + 1)))
+
+
+def markdown_tables(path: Path, text: str) -> Iterator[Table]:
+    """The tables of a Markdown text: lines between |, the second of them a rule of dashes."""
+    block: list[tuple[int, list[str]]] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.lstrip().startswith("|") or (block and "|" in line):
+            inside = re.sub(r"\\\|", "\0", line.strip().strip("|"))
+            block.append((number, [plain_text(cell.replace("\0", "|")) for cell in inside.split("|")]))
+            continue
+        if len(block) > 2 and all(re.fullmatch(r":?-+:?", cell) for cell in block[1][1]):
+            header, rows = block[0][1], block[2:]
+            cells = [(row + [""] * len(header))[: len(header)] for _, row in rows]
+            yield Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows])
+        block = []
+
+
+def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
+    key = "benchmark" if options.across == "models" else "model"
+    names = {plain(name) for name in table.header} | set(options.columns)
+    header = table.header
+    if header[:1] == [""] and not {key, *ROLES[key]} & names and all(map(_is_name, table.cells[:, 0])):
+        notes.lines.append(f"The first column has no name and is read as that of the {key}s.")
+        header = [key, *header[1:]]
+    named = [place for place, name in enumerate(header) if name]
+    kept = [row for row in range(len(table.cells)) if not all(map(is_missing, table.cells[row, 1:]))]
+    if len(kept) < len(table.cells) and kept and len(header) > 2:  # titles of sections
+        table = replace(table, cells=table.cells[kept], lines=[table.lines[row] for row in kept])
+    return replace(table, header=[header[place] for place in named], cells=table.cells[:, named])
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and read_cell(text) is None
+
+
+def upright(table: Table) -> Table:
+    """The table with its names of columns where a frame's numbers of columns stand above them; turned, where its rows
+    are metrics and its columns tasks."""
+    if len(table.lines) > 1 and table.header == [str(number) for number in range(len(table.header))]:
+        table = replace(table, header=[*map(str, table.cells[0])], cells=table.cells[1:], lines=table.lines[1:])
+    if plain(table.header[0]) not in TASKS or not any(
+        name == "Score" or names_metric(name) for name in table.cells[:, 0]
+    ):
+        return table
+    cells = np.column_stack([np.array(table.header[1:], dtype=object), table.cells[:, 1:].T])
+    return replace(table, header=["benchmark", *table.cells[:, 0]], cells=cells, lines=[table.lines[0]] * len(cells))
+
+
+def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:
+    """The table with points for decimal commas, where no number of it has a point and some comma ends no thousand."""
+    cells = [str(text) for text in table.cells.ravel()]
+    commas = [text for text in cells if _DECIMAL_COMMA.fullmatch(text)]
+    points = any(re.fullmatch(r"[-+]?\d*\.\d+.*", text) for text in cells)
+    if not commas or points or options.corrections.get(("cell", table.path.name), "decimal comma") != "decimal comma":
+        return table
+    pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[-+]?\d*,\d", text) else text for text in cells]
+    text = f"{commas[0]} is read as {commas[0].replace(',', '.')}"
+    notes.decisions.append(
+        Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "thousands", text)
+    )
+    return replace(table, cells=np.array(pairs, dtype=object).reshape(table.cells.shape))

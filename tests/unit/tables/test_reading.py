@@ -130,7 +130,7 @@ def test_a_reading_is_written_and_taken_back(tmp_path):
     (tmp_path / "r.tsv").write_text(
         "what\twhere\tdecided\nunit\ty\tpoints\nbenchmark\tsuite\tleft out\nmodel\ta\torg/a\n"
     )
-    options = ImportOptions(reading=tmp_path / "r.tsv" if corrections else None)
+    options = ImportOptions(reading=tmp_path / "r.tsv")
     scores, _ = import_files([table], tmp_path / "two", options)
     assert scores.groupby("benchmark")["value"].max().to_dict() == {"x": 0.6, "y": 1400}
     assert "org/a" in set(scores["model"])

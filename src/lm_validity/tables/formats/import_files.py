@@ -81,9 +81,9 @@ FORMATS: tuple[Format, ...] = (
     import_csv.CSV,
     import_json.JSON,
 )
-_HINT = "`lm-validity import --help` has the formats; --format names one."
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
+_HINT = f"known formats are {', '.join(known.name for known in FORMATS)}; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 

@@ -417,7 +417,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     if frame.empty:
         raise InputError(
             "no scores in the given files.",
-            "give files with scores by model and benchmark; `lm-validity import --help` has the formats.",
+            "give files with scores by model and benchmark.",
         )
     missing = sum(file.missing for file in files)
     if missing:

@@ -203,6 +203,7 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
     other_signs = signs if other_signs is None else other_signs
     columns, resamples = (signs.sign.shape[1], other_signs.sign.shape[1]), len(weights)
     weights = np.asarray(weights, dtype=np.float32 if weights.shape[1] <= 4096 else np.float64)
+    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
     a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
     all_known = bool(signs.known.all() and other_signs.known.all())
     # where all is known, the untied pairs of a column do not depend on the other column
@@ -212,7 +213,7 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
     step = max(1, min(2**21 // max(resamples, 1), 2**23 // max(len(a), 1)))
     for start in range(0, len(signs.first), step):
         part = slice(start, start + step)
-        weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
+        weight = (of_models[signs.first[part]] * of_models[signs.second[part]]).T
         sign, is_known, sign_other, known_other = (
             values[part].astype(weights.dtype)
             for values in (signs.sign, signs.known, other_signs.sign, other_signs.known)

@@ -171,16 +171,17 @@ def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
     if not (signs.known > 0).all():
         return mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
     columns, total, squares = signs.sign.shape[1], np.zeros(len(weights)), np.zeros((len(weights), signs.sign.shape[1]))
-    step = max(1, 2**22 // max(1, len(weights), columns))  # pairs at a time
+    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
+    step = max(1, 2**20 // max(1, len(weights), columns))  # pairs at a time
     parts = [slice(start, start + step) for start in range(0, len(signs.first), step)]
     for part in parts:
-        squares += (weights[:, signs.first[part]] * weights[:, signs.second[part]]) @ np.abs(signs.sign[part])
+        squares += (of_models[signs.first[part]] * of_models[signs.second[part]]).T @ np.abs(signs.sign[part])
     scale = np.sqrt(ratio(np.ones(squares.shape), squares))
     defined = np.isfinite(scale).sum(axis=1)
     scale = np.nan_to_num(scale).T
     for part in parts:
-        weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
-        total += (weight.T * (signs.sign[part] @ scale) ** 2).sum(axis=0)
+        weight = of_models[signs.first[part]] * of_models[signs.second[part]]
+        total += np.einsum("pr,pr->r", weight, (signs.sign[part] @ scale) ** 2)
     return np.round(ratio(total - defined, defined * (defined - 1.0)), 12)
 
 

@@ -31,7 +31,11 @@ IMPORTED = (
     "lm_eval.evaluator",
     "lm_eval.models.huggingface",
     "peft",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
     "lm_validity.cells.runner",
+    "lm_validity.cells.scoring",
+    "lm_validity.cells.selection",
     "lm_validity.cells.training.worker",
     "lm_validity.cells.trials.worker",
     "lm_validity.cli.jobs",
@@ -120,6 +124,8 @@ def import_everything() -> None:
     made = "import vl_convert; print(vl_convert.javascript_bundle())"
     bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout
     import_module("vl_convert").javascript_bundle = lambda: bundle
+    # a thousand regular expressions, which transformers would compile in each process that loads a model
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     gc.collect()
     gc.freeze()
 

@@ -4,6 +4,7 @@ import datetime
 import json
 import logging
 
+import lm_eval.utils
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_world import evaluate, lm_eval_itself
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.tasks.answers import asked_text, replaced_examples
+from lm_validity.cells.tasks.answers import asked_text, check_answers, replaced_examples
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.splits import make_splits
 from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task, rows
@@ -225,7 +226,7 @@ def test_white_space_that_is_one_token_with_the_question_stays_with_it(merging):
 def test_a_choice_without_tokens_or_too_long_is_refused_with_its_document(choice_task, merging):
     documents = [{"q": "when", "choices": ["x" * 80, "b"], "gold": 0}]
     task = choice_task({"test": documents})
-    with pytest.raises(CellError, match=r"asked: document test:0: .* has 81 tokens behind"):
+    with pytest.raises(CellError, match=r"asked: document test:0: .* has 81 tokens after 20 "):
         evaluate(merging, task, test_documents(task), metric="acc,none")
 
 
@@ -288,3 +289,15 @@ def test_a_temperature_alone_samples_from_a_seed(choice_task, llama):
         found = evaluate(llama, task, test_documents(task), metric="exact_match,none")
         answers.append(found.items["response"].tolist())
     assert answers[0] == answers[1] and len(set(answers[0])) > 1, "it samples, from a stream of its own"
+
+
+def test_the_expression_of_targets_is_compiled_once(choice_task, monkeypatch):
+    """Of two hundred documents, whose targets are looked at one by one."""
+    compiled, compile_expression = [], lm_eval.utils.env.compile_expression
+    monkeypatch.setattr(
+        lm_eval.utils.env, "compile_expression", lambda *a, **k: compiled.append(a) or compile_expression(*a, **k)
+    )
+    asked = ASKED | {"doc_to_target": "{{a + ' or so'}}"}
+    task = choice_task({"test": [{"q": "how many", "a": f"{number}"} for number in range(200)]}, **asked)
+    check_answers(task, test_documents(task))
+    assert compiled == [("a + ' or so'",)]

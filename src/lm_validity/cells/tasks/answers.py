@@ -7,6 +7,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -160,8 +161,15 @@ def _value(task: Task, doc: Document) -> object:
     expression = re.fullmatch(r"\s*\{\{((?:(?!\}\}).)*)\}\}\s*", template, re.DOTALL)
     if expression is not None:
         with contextlib.suppress(jinja2.TemplateError):
-            return lm_eval.utils.env.compile_expression(expression[1], undefined_to_none=False)(**doc)
+            return _compiled(expression[1])(**doc)
     return ""
+
+
+@cache
+def _compiled(expression: str) -> jinja2.environment.TemplateExpression:
+    """The same for every document of a task: compiling takes longer than answering."""
+    environment: jinja2.Environment = lm_eval.utils.env
+    return environment.compile_expression(expression, undefined_to_none=False)
 
 
 def _check_target(task: Task, doc: Document, where: str) -> None:

@@ -41,7 +41,7 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
         tmp_path / "report", selections=tmp_path / "selections.parquet", section=Reports(resamples=0),
     )  # fmt: skip
-    assert times == {"scores.parquet": 2, "selections.parquet": 1}  # selected scores, and all
+    assert times == {"scores.parquet": 1, "selections.parquet": 1}  # all scores; those that count are remembered
     table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
     assert list(table["benchmark"]) == ["a", "b", "c", "a"] and set(table["model"]) == {"m3"}
     assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]

@@ -239,3 +239,9 @@ def test_a_guess_is_taken_back_by_a_reading(tmp_path):
     assert _read_back(tmp_path, models, [])["b", "quiz", None, None] == 0.52
     assert _read_back(tmp_path, models, [("unit", "b", "percent")])["b", "quiz", None, None] == 0.0052
     assert ("b", "quiz", None, None) not in _read_back(tmp_path, models, [("unit", "b", "left out")])
+
+
+@pytest.mark.parametrize("marked", ["**51,25**", "__51,25__", "51,25*", "51,25 %", "**51,25 %**"])
+def test_decimal_commas_of_marked_cells(tmp_path, marked):
+    text = f"model;ledger;quiz\na;{marked};41,5\nb;42,75;30,25\nc;61,5;52,0\n"
+    assert _read_back(tmp_path, text, [])["a", "ledger", None, None] == 0.5125

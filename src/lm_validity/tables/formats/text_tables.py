@@ -154,7 +154,7 @@ def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:
     points = any(re.fullmatch(r"[-+]?\d*\.\d+.*", text) for text in cells)
     if not commas or points or options.corrections.get(("cell", table.path.name), "decimal comma") != "decimal comma":
         return table
-    pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[-+]?\d*,\d", text) else text for text in cells]
+    pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[*_ ]*[-+]?\d*,\d", text) else text for text in cells]
     text = f"{commas[0]} is read as {commas[0].replace(',', '.')}"
     notes.decisions.append(
         Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "thousands", text)

@@ -123,21 +123,28 @@ def skip_hidden_jobs(quiet: Collection[Any]) -> None:
 
 _IN_RULE = re.compile(r"^Error in rule (\w+):$", re.MULTILINE)
 _LOG = re.compile(r"^ {4}log: ([^\n]*?) \(check log file", re.MULTILINE)
+_JOB = re.compile(r"^ {4}jobid: (\d+)$", re.MULTILINE)
 
 
 def failed_jobs(logs: Iterable[Path]) -> list[str]:
-    """A line for each job that failed, from Snakemake's logs: its rule, the last line of the job's own log, and where
-    that is."""
-    written = "\n".join(map(_text, logs))
+    """A line for each job that failed and that no further attempt has finished, from Snakemake's logs: its rule, the
+    last line of the job's own log, and where that is."""
+    return list(dict.fromkeys(line for log in logs for line in _failed_in(_text(log))))
+
+
+def _failed_in(written: str) -> list[str]:
     starts = [*_IN_RULE.finditer(written)]
-    ends = [*(match.start() for match in starts[1:]), len(written)]
+    ends = [*(match.start() for match in starts[1:]), len(written)][: len(starts)]
     found = []
     for start, end in zip(starts, ends, strict=True):
+        job = _JOB.search(written, start.start(), end)
+        if job and re.search(rf"^Finished jobid: {job[1]}\b", written[start.start() :], re.MULTILINE):
+            continue
         place = _LOG.search(written, start.start(), end)
         said = [line.strip() for line in _text(Path(place[1])).splitlines() if line.strip()] if place else []
         words = ": ".join([f"failed job: {start[1]}", *said[-1:]])
         found.append(f"{words} ({place[1]})" if place else words)
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _text(path: Path) -> str:

@@ -146,6 +146,16 @@ def test_each_failed_job_is_a_line_with_the_last_line_of_its_log(tmp_path, monke
     ]
 
 
+def test_a_job_that_a_retry_finished_has_not_failed(tmp_path):
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_text(
+        "Error in rule evaluate:\n    jobid: 3\nTrying to restart job 3.\nFinished jobid: 3 (Rule: evaluate)\n"
+        "Error in rule finetune:\n    jobid: 31\nFinished jobid: 4 (Rule: evaluate)\n"
+    )
+    second.write_text("Finished jobid: 31 (Rule: merge)\nError in rule merge:\n    jobid: 3\n")
+    assert failed_jobs([first, second]) == ["failed job: finetune", "failed job: merge"]
+
+
 def test_a_dry_run_that_hides_rules_writes_no_job_out(monkeypatch):
     from snakemake.executors import dryrun
     from snakemake.settings.enums import Quietness

@@ -50,6 +50,7 @@ from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, 
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.site.one_file import into_one_file
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.settings import Difference
 from lm_validity.words import beginnings, count, decimal, percent, scale_of
 
 ORDER = (
@@ -234,12 +235,20 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     if 0 < compared < len(cards):
         words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
     if sources.differing:
-        words += f" Settings differ: {'; '.join(dict.fromkeys(difference.words for difference in sources.differing))}."
+        words += f" Settings differ: {'; '.join(_settings_differing(sources.differing))}."
     if sources.preparation_is_assumed:
         words += (
             " We assume that models were trained on each benchmark's own training set first; the files do not say so."
         )
     return words
+
+
+def _settings_differing(differing: Sequence[Difference]) -> list[str]:
+    """Each setting once: with its values where they are one on all benchmarks concerned, else by its name."""
+    by_name: dict[str, set[str]] = {}
+    for difference in differing:
+        by_name.setdefault(difference.words.partition(":")[0], set()).add(difference.words)
+    return [name if len(words) > 1 else min(words) for name, words in by_name.items()]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

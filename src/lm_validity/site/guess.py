@@ -38,8 +38,8 @@ _NOT_FAMILY = re.compile(
     r"(?![a-z])|[-_.]?\d",
     re.IGNORECASE,
 )
-# A word and its number, which is no size
-_NUMBERED = re.compile(r"[a-z]+[-_ ]?v?\d+(?:\.\d+)?(?![\d.]*[bm]?\d|[\d.]*[bm](?![a-z]))")
+# A word and its number, which is no size and, as in 1024x28, no width
+_NUMBERED = re.compile(r"[a-z]+[-_ ]?v?\d+(?:\.\d+)?(?![\d.]*[bm]?\d|[\d.]*[bm](?![a-z])|[\d.]*x\d)")
 LEAST_NUMBERED = 6
 _INSTRUCTED = re.compile(r"(?<![a-z])(chat|instruct|instruction|it|sft|dpo|rlhf)(?![a-z])", re.IGNORECASE)
 _BATCH = re.compile(r"(\d+(?:\.\d+)?)MtokBS", re.IGNORECASE)  # Pythia's runs with other batches

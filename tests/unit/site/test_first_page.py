@@ -15,10 +15,11 @@ from lm_validity.site.cards.panels import steady_cell
 from lm_validity.site.cards.values import CardSources, measured
 from lm_validity.site.cards.verdict import NOT_KNOWN, YES, Mark, make_verdict
 from lm_validity.site.cards.write import make_card
-from lm_validity.site.first_page import benchmark_table, build_site, chosen_answers
+from lm_validity.site.first_page import _settings_differing, benchmark_table, build_site, chosen_answers
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.settings import Difference
 from lm_validity.words import decimal
 
 BENCHMARKS = ("alike", "noisy", "שפה", "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4)
@@ -261,3 +262,12 @@ def test_three_answers_the_first_of_each_study_before_any_second():
     assert chosen(("agreement", 2), ("factors", 1)) == ["agreement 0", "agreement 1", "factors 0"]
     assert chosen(("signal", 3)) == ["signal 0", "signal 1", "signal 2"]
     assert chosen(("data", 0)) == []
+
+
+def test_each_setting_that_differs_is_named_once():
+    rows = [
+        Difference("harness", "version of the harness: x (3), y (1)", ("arc",)),
+        Difference("harness", "version of the harness: x (2), y (2)", ("mmlu",)),
+        Difference("precision", "precision: bfloat16 (9), float16 (4)", ("arc", "mmlu")),
+    ]
+    assert _settings_differing(rows) == ["version of the harness", "precision: bfloat16 (9), float16 (4)"]

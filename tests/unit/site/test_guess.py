@@ -111,9 +111,10 @@ def test_a_group_has_the_facts_of_its_tasks():
         ([f"pythia-{size}" for size in ("70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")], {"pythia"}),
         ([f"llama-{number}-{size}b" for number in (1, 2, 3) for size in (7, 13)], {"llama"}),
         ([f"model-{number}" for number in range(20)], {"model"}),
+        ([f"gem-{width}x{depth}" for width in range(256, 3072, 256) for depth in (4, 8)], {"gem"}),
         ([f"fam{number}-{size}b" for number in range(6) for size in (1, 7)] + ["other-1b"], {"fam", "other"}),
     ],
-    ids=["numbers", "sizes", "generations", "models", "another word"],
+    ids=["numbers", "sizes", "generations", "models", "widths", "another word"],
 )
 def test_families_that_differ_by_their_number_alone(names, families):
     rows = scores([(name, "arc_easy", "acc,none", 0.5) for name in names])

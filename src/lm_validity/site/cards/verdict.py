@@ -75,7 +75,7 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("steady", YES): ("scores improve steadily in training", "*steady*: yes"),
     ("signal", YES): ("above chance from the first checkpoint", "*signal*: yes"),
     ("signal", "from"): ("above chance from {share} of training", "*signal*: no, but some model ends above chance"),
-    ("signal", NO): ("no model ends above chance", "*signal*: no model ends above chance"),
+    ("signal", NO): ("no model shown to end above chance", "*signal*: no model is shown to end above chance"),
     ("settled", YES): ("order settles by {share} of training", "*settled*: yes"),
     ("bias", YES): ("test text seen raises scores", "*bias*: yes"),
 }

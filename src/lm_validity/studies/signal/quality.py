@@ -473,7 +473,7 @@ def _findings(
     if with_chance:
         at_chance = [name for name, above in with_chance.items() if above == 0]
         of_all = f"{count(len(with_chance), 'benchmark')} with a known chance level"
-        sentence = f"No model ends above chance on {len(at_chance)} of {of_all}: {listing(at_chance, 4)}."
+        sentence = f"No model is shown to end above chance on {len(at_chance)} of {of_all}: {listing(at_chance, 4)}."
         if not at_chance:
             sentence = f"On each of {of_all}, at least one model ends above chance."
         basis = "One-sided tests of the last scores by their standard errors, at 5% with Holm's adjustment over models."

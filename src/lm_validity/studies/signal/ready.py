@@ -56,7 +56,9 @@ def _ready(data: SignalData, benchmark: BenchmarkCurves, results: Mapping[str, A
     starts = None if isinstance(start, Missing) else start * scale
     settles = None if isinstance(ends, Missing) else (ends[0] * scale, ends[1] * scale)
     if benchmark.models_above_chance == 0:
-        return Ready(name, "no", starts, settles, last, "no model ends above chance")
+        if starts is None:
+            return Ready(name, "no", starts, settles, last, "no model is shown to end above chance")
+        return Ready(name, "not known", starts, settles, last, "above chance on average, no model by itself")
     if starts is not None and settles is not None and benchmark.alignment.at_end:
         if max(starts, settles[1]) < last:
             return Ready(name, "yes", starts, settles, last)

@@ -1,12 +1,14 @@
 """The page of the signal report before its folds, and its answers for a site's first page, in many worlds."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from lm_validity.config.sections import Reports
+from lm_validity.missing import Missing
 from lm_validity.pages.page import page_document
 from lm_validity.pages.svg import LogAxis
 from lm_validity.results.rows import rows_of
@@ -187,3 +189,18 @@ def test_curves_have_names_and_doubling_steps_a_logarithmic_axis(tmp_path):
     assert [ready.longest_run(at) for at in (even, 2.0**even, np.r_[1.0, 2, 4, 8, 16, 20, 24])] == [1, 7, 4]
     axis = LogAxis(1, 1000, 0, 300)
     assert [axis(each) for each in (0, 1, 10, 100, 1000, 2000)] == [0, 0, 100, 200, 300, 300]
+
+
+@pytest.mark.parametrize(("starts", "outcome"), [(20.0, "not known"), (Missing("never"), "no")])
+def test_a_mean_above_chance_and_no_model_by_itself_is_no_sure_no(starts, outcome):
+    """Ten models that are each 1.8 standard errors above chance are above it together."""
+    benchmark = SimpleNamespace(
+        benchmark="quiz",
+        models_above_chance=0,
+        scored=["m"],
+        curves={"m": SimpleNamespace(progress=np.array([10.0, 60.0]))},
+    )
+    data = SimpleNamespace(benchmarks={"quiz": benchmark}, progress=SimpleNamespace(scale=1.0))
+    settled = {"settled_from_interval_b": (30.0, 60.0)}
+    results = {"benchmarks": {"quiz": {"above_chance_from_b": starts}}, "ranking": {"quiz": settled}}
+    assert [row.outcome for row in ready.readiness(data, results)] == [outcome]

@@ -84,6 +84,11 @@ MTEB = Format("mteb", (".json",), _is_mteb, _read_mteb)
 # ---- SWE-bench: lists of ids, of which only the resolved ones are sure to be there -----------------------------------
 
 _RESOLVED = ("resolved", "resolved_ids")
+# Lists of items beside these and those whose name ends in `_ids`; others are of containers, images and such
+_OF_ITEMS = frozenset(
+    ("resolved", "unresolved", "generated", "no_generation", "with_logs", "no_logs", "applied", "no_apply",
+     "install_fail", "reset_failed", "test_errored", "test_timeout")
+)  # fmt: skip
 _BY_REPOSITORY, _BY_TIME = "resolved_by_repo.json", "resolved_by_time.json"
 
 
@@ -113,7 +118,8 @@ def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if path.name in (_BY_REPOSITORY, _BY_TIME):
         return []
     right = next(ids for name in _RESOLVED if (ids := _ids(document.get(name))) is not None)
-    named = right.union(*filter(None, map(_ids, document.values())))
+    lists = (value for name, value in document.items() if name in _OF_ITEMS or name.endswith("_ids"))
+    named = right.union(*filter(None, map(_ids, lists)))
     total = checked.whole(document.get("total_instances"), f"{path}, total_instances", 1)
     if total is None and path.with_name(_BY_REPOSITORY).is_file():
         parts = checked.read_json_file(path.with_name(_BY_REPOSITORY), "leave it out.")
@@ -133,7 +139,8 @@ def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str]
     """The files, those of lists with their shares and items: of as many items as files or the reader say, else of those
     that the lists of all files name.
 
-    An item that no list names was resolved by no model. Raises InputError for a number below that of the named.
+    An item that no list names was resolved by no model. Raises InputError for a number below that of the named, which
+    files or the reader say.
     """
     benchmarks: dict[str, list[ListFile]] = defaultdict(list)
     for file in files:
@@ -147,6 +154,8 @@ def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str]
             raise InputError(
                 f"--reading: items of {benchmark}: {decided!r}.", f"a number from {len(named)}, the named."
             )
+        if decided is None and 0 < said < len(named):
+            raise _too_many(benchmark, lists, named, said)
         total = int(decided) if decided else max(said, len(named))
         if not total:
             raise InputError(f"{lists[0].path}: its lists, and those beside it, name no item.", "leave it out.")
@@ -154,10 +163,24 @@ def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str]
         text = (
             f"{benchmark}: shares are of {total} items, which {count(len(lists), 'file')} name; perhaps there are more"
         )
-        kind = UNSURE if source == "structure" else READ
+        counted = sorted({file.total for file in lists if file.total})
+        if len(counted) > 1 and decided is None:
+            text = f"{benchmark}: shares are of {total} items, though files count {counted[0]} to {counted[-1]}"
+        kind = UNSURE if source == "structure" or (len(counted) > 1 and decided is None) else READ
         reading.add("items", benchmark, str(total), source, kind, len(lists), "more", text)
         known[benchmark] = named + [f"unlisted {number}" for number in range(1, total - len(named) + 1)]
     return [_with_total(file, known) if isinstance(file, ListFile) else file for file in files]
+
+
+def _too_many(benchmark: str, lists: Sequence[ListFile], named: Sequence[str], said: int) -> InputError:
+    """The error of lists that name more items than there are: the first such file, else all together."""
+    file = next((file for file in lists if len(file.named) > (file.total or said)), None)
+    where = f"{lists[0].path.parent}: all lists" if file is None else f"{file.path}: its lists"
+    number, of = (len(named), said) if file is None else (len(file.named), file.total or said)
+    return InputError(
+        f"{where} name {number} items, of {of} that there are.",
+        f"keep files of one set of items in a folder, or say how many there are in a reading: items, {benchmark}.",
+    )
 
 
 def _with_total(file: ListFile, known: Mapping[str, list[str]]) -> ScoreFile:

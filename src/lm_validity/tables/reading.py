@@ -299,15 +299,15 @@ _LIKE = 0.08  # relative difference between an error and the one that its share 
 _FEWEST_ERRORS = 3
 
 
-def error_kind(values: np.ndarray, errors: np.ndarray, items: np.ndarray) -> str | None:
+def error_kind(values: np.ndarray, errors: np.ndarray, items: np.ndarray, fewest: int = _FEWEST_ERRORS) -> str | None:
     """Which of ERRORS the errors (n,) of shares `values` (n,) are, by p(1 - p) and the numbers of items (n, NaN
-    unknown); None where the values do not tell.
+    unknown); None where the values do not tell, or are fewer than `fewest`.
 
     sqrt(p(1-p)) is a standard deviation, that over sqrt(n) a standard error, 1.96 of these half of a 95% interval,
     p(1-p) a variance.
     """
     inside = (values > 0.02) & (values < 0.98) & (errors > 0)
-    if inside.sum() < _FEWEST_ERRORS:
+    if inside.sum() < fewest:
         return None
     spread = values[inside] * (1 - values[inside])
     errors, items = errors[inside], items[inside]
@@ -324,6 +324,7 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with standard errors in place of other errors; null where an error is of an unknown kind.
 
     `error` is what the file calls it. A file's `stderr` stays one unless its shares and numbers of items say otherwise.
+    Its `sd` is one over items, or a standard error, only where the shares say so: most are of runs.
     """
     known = claims["stderr"].notna() & claims["error"].notna()
     if not known.any():
@@ -334,7 +335,10 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         items = rows["n_items"].astype("float64").to_numpy()
         values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
         by_items = error_kind(values, errors, items)
-        kind = given or (str(said) if said in ERRORS else by_items)
+        if said == SD and by_items is None:
+            by_few = error_kind(values, errors, items, fewest=1)
+            by_items = by_few if by_few in (SD, STDERR) else None
+        kind = given or (str(said) if said in ERRORS and (said != SD or by_items) else by_items)
         source = "option" if given else "said by the file" if said in ERRORS else "arithmetic"
         if said in ERRORS and by_items in ERRORS and by_items != said and not given:
             kind, text = by_items, f"{benchmark}: called {said}, but they are {by_items} of shares"
@@ -351,7 +355,9 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             reading.add("errors", benchmark, str(kind), source, CONVERTED, used, ", ".join(ERRORS), text)
         else:
             text = f"{benchmark}: numbers after ± are of an unknown kind and are not used"
-            if kind is not None:
+            if said == SD and kind is None:
+                text = f"{benchmark}: of what its sd is, items or runs, is unknown, so not used"
+            elif kind is not None:
                 text = f"{benchmark}: errors are {kind}, and the number of items is unknown, so not used"
             reading.add("errors", benchmark, "not used", source, UNSURE, len(rows), ", ".join(ERRORS), text)
     return claims.assign(stderr=stderr)

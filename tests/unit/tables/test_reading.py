@@ -245,3 +245,30 @@ def test_a_guess_is_taken_back_by_a_reading(tmp_path):
 def test_decimal_commas_of_marked_cells(tmp_path, marked):
     text = f"model;ledger;quiz\na;{marked};41,5\nb;42,75;30,25\nc;61,5;52,0\n"
     assert _read_back(tmp_path, text, [])["a", "ledger", None, None] == 0.5125
+
+
+@pytest.mark.parametrize(
+    ("values", "spreads", "items", "expected"),
+    [
+        ([0.61, 0.6, 0.58, 0.55], [0.01, 0.012, 0.011, 0.009], 1000, None),  # between runs: of items it would be 0.49
+        ([0.61, 0.6, 0.58, 0.55], [0.488, 0.49, 0.494, 0.497], 1000, 0.0154),  # sqrt(0.61 * 0.39 / 1000)
+        ([0.61, 0.55], [0.488, 0.497], 1000, 0.0154),
+        ([0.61, 0.6, 0.58, 0.55], [0.0154, 0.0155, 0.0156, 0.0157], 1000, 0.0154),
+        ([0.61, 0.55], [0.0154, 0.0157], 1000, 0.0154),
+        ([7.1, 6.2, 5.5, 5.1], [2.1, 2.2, 2.0, 2.4], 80, None),  # a rating
+        ([0.61, 0.6, 0.58, 0.55], [0.21, 0.22, 0.2, 0.24], 80, None),  # neither
+    ],
+)
+def test_a_standard_deviation_is_one_over_items_only_where_shares_say_so(tmp_path, values, spreads, items, expected):
+    rows = [f"{m},quiz,{v},{s},{items}" for m, v, s in zip("abcd", values, spreads, strict=False)]
+    (tmp_path / "t.csv").write_text("\n".join(["model,benchmark,value,std,n_items", *rows]))
+    scores, log = import_files([tmp_path / "t.csv"], tmp_path / "out")
+    decided = [each for each in log.reading.decisions if each.what == "errors"]
+    if expected is None:
+        assert scores["stderr"].isna().all() and [each.decided for each in decided] == ["not used"]
+        (tmp_path / "r.tsv").write_text("what\twhere\tdecided\nerrors\tquiz\tsd\n")
+        scores, _ = import_files([tmp_path / "t.csv"], tmp_path / "own", ImportOptions(reading=tmp_path / "r.tsv"))
+        scale = 100 if max(values) > 1 else 1
+        assert scores["stderr"].iloc[0] == pytest.approx(spreads[0] / items**0.5 / scale)
+    else:
+        assert scores["stderr"].iloc[0] == pytest.approx(expected, rel=0.01) and decided

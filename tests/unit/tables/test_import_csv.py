@@ -262,6 +262,89 @@ def test_a_matrix_of_answers_is_items(tmp_path):
     assert by_cell(scores) == {("all-1", "all"): 0.75, ("all-2", "all"): 0.5} and log.items == 40
 
 
+def imported(tmp_path, text: str, name: str = "t.csv", **options):
+    """Scores, items and the decisions by what they concern, of one file."""
+    (tmp_path / name).write_text(text)
+    scores, log = import_files([tmp_path / name], tmp_path / "out", ImportOptions(**options))
+    decided = {(each.what, each.where): (each.decided, each.kind) for each in log.reading.decisions}
+    return scores, read_table(tmp_path / "out/items.parquet", ITEMS), decided
+
+
+def test_metrics_of_one_item_are_scores_of_their_own(tmp_path):
+    """Half right by exact match; f1 is 1 where that is and 0.5 elsewhere: 0.75. The one that counts is `correct`."""
+    rows = [
+        f"{model},squad,{metric},q{n},{value}"
+        for model in ("a", "b") for n in range(8)
+        for metric, value in (("f1", 0.5 + n % 2 / 2), ("exact_match", n % 2))
+    ]  # fmt: skip
+    only = [f"c,squad,f1,q{n},0.25" for n in range(8)]
+    scores, items, _ = imported(tmp_path, "model,benchmark,metric,question_id,value\n" + "\n".join([*rows, *only]))
+    values = scores.set_index(["model", "metric"])["value"].to_dict()
+    exact, f1 = "exact_match,none", "f1,none"
+    assert values == {("a", exact): 0.5, ("a", f1): 0.75, ("b", exact): 0.5, ("b", f1): 0.75, ("c", f1): 0.25}
+    assert set(scores["n_items"]) == {8} and len(items) == 24
+    own = items[items["model"] == "a"]
+    assert own["correct"].tolist() == [0, 1] * 4
+    assert [dict(both) for both in own["metric_values"][:2]] == [{f1: 0.5, exact: 0}, {f1: 1, exact: 1}]
+    other = items[items["model"] == "c"]
+    assert other["correct"].isna().all() and dict(other["metric_values"].iloc[0]) == {f1: 0.25}
+
+
+def test_each_row_of_answers_has_its_own_examples_in_the_prompt(tmp_path):
+    rows = [f"{model},{name},{q},{q % of == 0:d}" for model in "ab" for name, of in (("arc,0", 2), ("gsm,5", 4))
+            for q in range(8)]  # fmt: skip
+    scores, items, _ = imported(tmp_path, "model,benchmark,num_fewshot,question_id,correct\n" + "\n".join(rows))
+    own = scores[scores["model"] == "b"].set_index("benchmark")
+    assert own["num_fewshot"].to_dict() == {"arc": 0, "gsm": 5} and own["value"].to_dict() == {"arc": 0.5, "gsm": 0.25}
+    assert items.groupby("benchmark")["num_fewshot"].unique().map(list).to_dict() == {"arc": [0], "gsm": [5]}
+    rows = [f"{model},arc,{shots},{q},{q < shots:d}" for model in "ab" for shots in (0, 2) for q in range(8)]
+    scores, items, _ = imported(tmp_path, "model,benchmark,num_fewshot,question_id,correct\n" + "\n".join(rows))
+    assert scores.set_index(["model", "num_fewshot"])["value"].to_dict() == {
+        ("a", 0): 0, ("a", 2): 0.25, ("b", 0): 0, ("b", 2): 0.25,
+    }  # fmt: skip
+    assert len(items) == 32
+
+
+RATINGS = {"a": [8, 9, 10], "b": [6, 7, 8], "c": [4, 5, 6]}  # means 9, 7, 5
+
+
+def test_ratings_of_items_are_no_percentages_unless_the_reader_says_so(tmp_path):
+    rows = [f"{model},{n},{value}" for model, own in RATINGS.items() for n, value in enumerate(own)]
+    text = "model,question_id,score\n" + "\n".join(rows)
+    scores, items, decided = imported(tmp_path, text, "judged.csv")
+    assert by_cell(scores) == {("a", "judged"): 9, ("b", "judged"): 7, ("c", "judged"): 5}
+    assert scores["stderr"].tolist() == pytest.approx([3**-0.5] * 3)  # a standard deviation of 1, of 3 items
+    assert items[items["model"] == "a"]["correct"].tolist() == [8, 9, 10]
+    assert decided["unit", "judged"] == ("points", "unsure")
+    scores, items, decided = imported(tmp_path, text, "judged.csv", unit="percentages")
+    assert by_cell(scores)["a", "judged"] == pytest.approx(0.09) and items["correct"].max() == pytest.approx(0.1)
+    (tmp_path / "reading.tsv").write_text("what\twhere\tdecided\nunit\tjudged\tpercent\n")
+    scores, _, decided = imported(tmp_path, text, "judged.csv", reading=tmp_path / "reading.tsv")
+    assert by_cell(scores)["b", "judged"] == pytest.approx(0.07)
+
+
+def test_units_of_items_are_those_of_each_benchmark_and_metric(tmp_path):
+    """0 and 100 are percentages, a share of trials is one by its name, ratings and shares stay."""
+    parts = {
+        "quiz,value": [0, 100, 100, 0], "trials,acc": [66.6, 33.4, 100, 0], "chat,rating": [2, 5, 3, 4],
+        "chat,ok": [0, 1, 0, 0],
+    }  # fmt: skip
+    rows = [f"{m},{place},{n},{v}" for m in "ab" for place, own in parts.items() for n, v in enumerate(own)]
+    scores, items, decided = imported(tmp_path, "model,benchmark,metric,question_id,value\n" + "\n".join(rows))
+    own = scores[scores["model"] == "a"].set_index(["benchmark", "metric"])["value"]
+    assert own.to_dict() == pytest.approx(
+        {
+            ("quiz", "value,none"): 0.5,
+            ("trials", "acc,none"): 0.5,
+            ("chat", "rating,none"): 3.5,
+            ("chat", "ok,none"): 0.25,
+        }
+    )
+    assert decided["unit", "quiz"] == decided["unit", "trials"] == ("percent", "converted")
+    assert decided["unit", "chat"] == ("points", "unsure")
+    assert items[items["benchmark"] == "quiz"]["correct"].tolist() == [0, 1, 1, 0] * 2
+
+
 def test_a_very_wide_table_is_refused_at_once(read):
     names = ",".join(f"c{number}x" for number in range(40_000))
     values = ",".join(["0.5"] * 40_000)

@@ -22,8 +22,6 @@ from lm_validity.errors import InputError
 from lm_validity.files import as_written
 from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, plain, plain_text, read_cell
 from lm_validity.tables.columns import (
-    ITEM,
-    RIGHT,
     ROLES,
     Columns,
     check_column,
@@ -36,30 +34,30 @@ from lm_validity.tables.columns import (
     telling,
 )
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.item_tables import OF_ITEMS, are_answers, item_files, item_rows, long_items
 from lm_validity.tables.formats.lm_eval_results import model_of_path
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.formats.text_tables import (
-    ANSWERS,
     MARKDOWN,
     TASKS,
     Notes,
     Table,
     named_columns,
     open_tables,
+    plain_number,
+    stem,
     text_table,
     upright,
+    whole_number,
     with_points,
 )
-from lm_validity.tables.reading import AVERAGED, CONVERTED, KEY, LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.reading import KEY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 _PROMPTS = ("plain", "chat")  # other prompts are wordings
-_HUNDRED = 100.0
-_FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
-_FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
 _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of the scores
 
@@ -70,10 +68,6 @@ _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _NAMES = ("name", "run_name")  # the column of runs in a tracker's table
 _BETWEEN = ("pred", "synthetic")  # folders between a model's and its files
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
-_OF_ITEMS = ("model", "benchmark", "metric", "num_fewshot", "run")  # roles in a table with a row for each answer
-_ROUNDED = 0.01  # of a share beside its counts
-_COUNTS = ("correct", "count")  # right answers and all answers to an item
-_ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
 
 class _Cell(NamedTuple):
@@ -111,12 +105,13 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
     given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
     roles |= {said: name for name, said in given.items() if said in ROLES and name in table.header}
     table, roles = _with_runs(table, roles, options, notes)
-    answers = _are_answers(table, [name for name in table.header if name not in roles.values()])
+    answers = are_answers(table, [name for name in table.header if name not in roles.values()])
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
         raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
-    if not answers and (long := _item_rows(table, roles)) and options.corrections.get(("column", long[0])) != "no item":
-        return _long_items(table, roles, *long, notes)
+    if not answers and (long := item_rows(table, roles)) and options.corrections.get(("column", long[0])) != "no item":
+        keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
+        return long_items(table, keys, *long, options, notes)
     own: dict[str, Any] = {}
     if "model" not in roles and options.across != "models":
         table, roles, own = _models_of(table, options, roles, model, notes, answers=answers)
@@ -132,7 +127,7 @@ def _models_of(
     runs = column is not None and plain(column) in _NAMES
     steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
     if model is not None or (steps_of_one and not runs):
-        return table, roles, {"model": model or _stem(table.path)}
+        return table, roles, {"model": model or stem(table.path)}
     if options.across is None and _of_one_model(table, roles):
         table, own = _by_path(table, roles, notes)
         return table, roles, own
@@ -224,7 +219,7 @@ def _read_roles(
             columns = classify(table.header, table.texts, roles, given, facts=spread != "model")
     keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
-        keys = [said | {"model": f"{_stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
+        keys = [said | {"model": f"{stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
         notes.lines.append("No names of models: they are called as the file, with the number of their row.")
     key = "benchmark" if spread == "model" else "model"
     if not any(key in said for said in keys):
@@ -234,7 +229,7 @@ def _read_roles(
             f"say which: --columns {column}; for a table of models in columns, --across models.",
         )
     if answers and spread == "benchmark":
-        return _item_files(table, keys, [name for name in table.header if name not in roles.values()], notes)
+        return item_files(table, keys, [name for name in table.header if name not in roles.values()], notes)
     if spread != "model":
         _split_steps(keys, notes.lines)
     scores = [roles["value"]] if spread is None else named or columns.scores
@@ -271,10 +266,6 @@ def _beside(path: Path, *, of_errors: bool) -> Path | None:
         if name != path.name and path.with_name(name).is_file():
             return path.with_name(name)
     return None
-
-
-def _stem(path: Path) -> str:
-    return re.sub(r"(\.(csv|tsv|parquet|gz|jsonl?|ya?ml))+$", "", path.name)
 
 
 def _quoted(text: str) -> str:
@@ -357,9 +348,9 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 def _keys(table: Table, roles: dict[str, str]) -> list[dict[str, Any]]:
     """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
-        **dict.fromkeys(("iteration", "seed", "run"), _whole),
-        **{name: partial(_whole, least=least) for name, least in (("num_fewshot", 0), ("n_items", 1))},
-        "tokens_b": _plain_number,
+        **dict.fromkeys(("iteration", "seed", "run"), whole_number),
+        **{name: partial(whole_number, least=least) for name, least in (("num_fewshot", 0), ("n_items", 1))},
+        "tokens_b": plain_number,
         "higher_is_better": lambda text: _BOOLEANS.get(text.casefold()),
         "metric": lambda text: None if is_missing(text) else metric_key(text),
         "protocol": lambda text: text if text in PROTOCOLS else None,
@@ -406,16 +397,6 @@ def _place(keys: list[dict[str, Any]]) -> None:
             key.setdefault("checkpoint", f"step{key['iteration']}")
         elif "tokens_b" in key and points[key.get("model")] > 1:
             key.setdefault("checkpoint", f"tokens{key['tokens_b']:g}B")
-
-
-def _whole(text: str, least: int = -(2**63)) -> int | None:
-    number = _plain_number(re.sub(r"[- ]?shots?$", "", text.strip(), flags=re.IGNORECASE))
-    return int(number) if number is not None and number == int(number) and least <= number < 2**63 else None
-
-
-def _plain_number(text: str) -> float | None:
-    number = read_cell(text)
-    return None if number is None else number.value
 
 
 def _cells(
@@ -508,7 +489,7 @@ def _claims(
             row["unit"] = "percent"
         if (error := _error(table, cell, number.error, number.kind)) is not None:
             row["stderr"], row["error"] = error
-        if (items := _plain_number(cell.errors.get("n", ""))) and items >= 1:
+        if (items := plain_number(cell.errors.get("n", ""))) and items >= 1:
             row.setdefault("n_items", int(items))
         claims.append((cell, row))
     notes.lines += [f"Empty cells, no score: {empty}."] if empty else []
@@ -566,143 +547,6 @@ def _once(
     if len(kept) < len(rows):
         notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
     return list(kept.values())
-
-
-# ---- items -------------------------------------------------------------------------------------------------------
-
-
-def _are_answers(table: Table, columns: list[str]) -> bool:
-    """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
-    known = (text for name in columns for text in table.texts(name) if not is_missing(text))
-    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known)
-
-
-def _item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], notes: Notes) -> list[ScoreFile]:
-    """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
-    there are several names; else all are of one that is called as the file."""
-    parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
-    names = {part[1] for part in parts.values()}
-    several = len(parts) == len(columns) and len(names) > 1 and "" not in names
-    own = _stem(table.path)
-    items: dict[str, dict[str, str]] = defaultdict(dict)
-    for name in columns:
-        items[parts[name][1] if several else own][parts[name][2] if several else name] = name
-    texts = {name: table.texts(name) for name in columns}
-    notes.lines.append(f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}.")
-    files = []
-    for row, key in enumerate(keys):
-        answers = {
-            benchmark: {doc: ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
-            for benchmark, of_benchmark in items.items()
-        }
-        rows = []
-        for benchmark, given in answers.items():
-            known = np.array([value for value in given.values() if value is not None])
-            if len(known):
-                rows.append({"benchmark": benchmark, **mean_of_items(known)})
-        date, own_items = date_in(table.path.stem), partial(_items, answers)
-        files.append(ScoreFile(table.path, rows, key | {"unit": "share"}, date, items=own_items))
-    return files
-
-
-def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[str, Any]]:
-    for benchmark, given in answers.items():
-        for document, value in given.items():
-            if value is not None:
-                yield {"benchmark": benchmark, "doc_id": document, "correct": value}
-
-
-def _item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
-    """The columns of documents and of their values in a table with a row for each answer: each model has many
-    documents, and the same ones, and values are from 0 to 1, or to 100."""
-    names = {plain(name): name for name in reversed(table.header)}
-    item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
-    right = next((names[name] for name in RIGHT if name in names and names[name] != item), None)
-    if item is None or right is None or "model" not in roles:
-        return None
-    models, documents = table.texts(roles["model"]), table.texts(item)
-    if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
-        return None
-    values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
-    return (item, right) if values and all(value is not None and 0 <= value <= _HUNDRED for value in values) else None
-
-
-def _answer(text: str) -> float | None:
-    known = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
-    return _plain_number(text) if known is None else known
-
-
-def _long_items(table: Table, roles: dict[str, str], item: str, right: str, notes: Notes) -> list[ScoreFile]:
-    """A file of scores and items for each model, by run where there are runs; else several answers to a document are
-    averaged. Where a row has the numbers of right and of all answers, these are runs of the item.
-
-    Raises InputError for two different answers to a document in one run.
-    """
-    keys = _keys(table, {role: name for role, name in roles.items() if role in _OF_ITEMS})
-    counts = _counts(table, right)
-    answers: dict[str, dict[tuple[str, int | None], dict[str, list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
-    several, told = 0, [_answer(text) for text in table.texts(right)]
-    scale = 1 / _HUNDRED if max(filter(None, told), default=0) > 1 else 1
-    for row, (key, document, answer) in enumerate(zip(keys, table.texts(item), told, strict=True)):
-        if answer is None:
-            continue
-        value = answer * scale
-        of_run = answers[key["model"]][key.get("benchmark", _stem(table.path)), key.get("run")][document]
-        if key.get("run") is not None and of_run and of_run[0] != value:
-            problem = f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {key['run']}."
-            raise InputError(problem, "number the runs of a model, one answer to each document in each.")
-        of_run += [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
-        several += len(of_run) == 2 and not counts and key.get("run") is None
-    files = []
-    for model, parts in answers.items():
-        rows = [
-            {"benchmark": benchmark, "run": run, **mean_of_items(np.array([np.mean(of) for of in documents.values()]))}
-            for (benchmark, run), documents in parts.items()
-        ]
-        common = {"unit": "share", **{name: keys[0].get(name) for name in ("metric", "num_fewshot")}, "model": model}
-        items = partial(_answers_by_run, dict(parts), counted=counts is not None)
-        files.append(ScoreFile(table.path, rows, common, date_in(table.path.stem), items=items))
-    if scale != 1:
-        text = f"{right}: percent to share, {len(told)} answers"
-        notes.decisions.append(Decision("unit", right, "percent", "arithmetic", CONVERTED, len(told), "", text))
-    decided = f"{right} of each {item}"
-    text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({decided})"
-    notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), "no item", text))
-    if several:
-        text = f"{several} items with several answers, their mean"
-        notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))
-    if counts:
-        low, high = min(number for _, number in counts), max(number for _, number in counts)
-        many = f"{low}" if low == high else f"{low} to {high}"
-        notes.lines.append(f"Runs of each item, by its counts of right and of all answers: {many}.")
-    return files
-
-
-def _counts(table: Table, right: str) -> list[tuple[int, int]] | None:
-    """How many answers of each row are right, and how many there are, where columns of both agree with its share."""
-    names = {plain(name): name for name in reversed(table.header)}
-    if not set(_COUNTS) <= set(names) or right == names["correct"]:
-        return None
-    pairs = [tuple(map(_whole, pair)) for pair in zip(*(table.texts(names[name]) for name in _COUNTS), strict=True)]
-    known = [(number, of) for number, of in pairs if number is not None and of is not None and 0 <= number <= of > 0]
-    shares = [_answer(text) for text in table.texts(right)]
-    if len(known) < len(pairs) or None in shares:
-        return None
-    agree = all(abs(number / of - (share or 0.0)) < _ROUNDED for (number, of), share in zip(known, shares, strict=True))
-    return known if agree else None
-
-
-def _answers_by_run(
-    parts: Mapping[tuple[str, int | None], Mapping[str, list[float]]], *, counted: bool
-) -> Iterator[dict[str, Any]]:
-    """Items; `counted`: the answers to an item are its runs, else their mean counts."""
-    for (benchmark, run), documents in parts.items():
-        for document, values in documents.items():
-            own = enumerate(values) if counted else [(run, float(np.mean(values)))]
-            for number, value in own:
-                yield {"benchmark": benchmark, "run": number, "doc_id": document, "correct": value}
 
 
 # ---- records -----------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) 
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 EVERY = "*"  # in `ScoreFile.sampling`
-_UNITS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
+UNIT_OPTIONS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 
@@ -428,7 +428,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     log.notes += _several_commits(files)
     log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)
-    frame = read_claims(frame, unit=_UNITS[options.unit], split_groups=options.split_groups, reading=log.reading)
+    frame = read_claims(frame, unit=UNIT_OPTIONS[options.unit], split_groups=options.split_groups, reading=log.reading)
     if frame.empty:
         raise InputError(
             "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",

@@ -160,3 +160,20 @@ def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:
         Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "thousands", text)
     )
     return replace(table, cells=np.array(pairs, dtype=object).reshape(table.cells.shape))
+
+
+def stem(path: Path) -> str:
+    """A file's name without its endings."""
+    return re.sub(r"(\.(csv|tsv|parquet|gz|jsonl?|ya?ml))+$", "", path.name)
+
+
+def whole_number(text: str, least: int = -(2**63)) -> int | None:
+    """A whole number from `least`, perhaps with `shots` behind it; None for any other text."""
+    number = plain_number(re.sub(r"[- ]?shots?$", "", text.strip(), flags=re.IGNORECASE))
+    return int(number) if number is not None and number == int(number) and least <= number < 2**63 else None
+
+
+def plain_number(text: str) -> float | None:
+    """The number of a text; None where there is none."""
+    number = read_cell(text)
+    return None if number is None else number.value

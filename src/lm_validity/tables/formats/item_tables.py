@@ -1,0 +1,232 @@
+"""Answers to items in tables: a matrix of 0 and 1, or a row for each answer -> scores and items."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import is_missing, plain
+from lm_validity.tables.columns import ITEM, RIGHT
+from lm_validity.tables.formats.score_files import UNIT_OPTIONS, ImportOptions, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
+from lm_validity.tables.reading import AVERAGED, CONVERTED, READ, UNSURE, Decision, choose_metric
+from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
+from lm_validity.tables.task_facts import TaskFacts, find_task_facts
+from lm_validity.words import count
+
+_HUNDRED = 100.0
+_FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
+_FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
+_SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
+_NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
+_ROUNDED = 0.01  # of a share beside its counts
+_COUNTS = ("correct", "count")  # right answers and all answers to an item
+_ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
+OF_ITEMS = ("model", "benchmark", "metric", "num_fewshot", "run")  # roles in a table with a row for each answer
+
+
+class _ItemPlace(NamedTuple):
+    """What several items share, beside model and metric."""
+
+    benchmark: str
+    num_fewshot: int | None
+    run: int | None
+
+
+_Answers = dict[_ItemPlace, dict[str | None, dict[str, list[float]]]]  # by metric and document
+
+
+def are_answers(table: Table, columns: list[str]) -> bool:
+    """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
+    known = (text for name in columns for text in table.texts(name) if not is_missing(text))
+    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known)
+
+
+def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], notes: Notes) -> list[ScoreFile]:
+    """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
+    there are several names; else all are of one that is called as the file."""
+    parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
+    names = {part[1] for part in parts.values()}
+    several = len(parts) == len(columns) and len(names) > 1 and "" not in names
+    own = stem(table.path)
+    items: dict[str, dict[str, str]] = defaultdict(dict)
+    for name in columns:
+        items[parts[name][1] if several else own][parts[name][2] if several else name] = name
+    texts = {name: table.texts(name) for name in columns}
+    notes.lines.append(f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}.")
+    files = []
+    for row, key in enumerate(keys):
+        answers = {
+            benchmark: {doc: ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
+            for benchmark, of_benchmark in items.items()
+        }
+        rows = []
+        for benchmark, given in answers.items():
+            known = np.array([value for value in given.values() if value is not None])
+            if len(known):
+                rows.append({"benchmark": benchmark, **mean_of_items(known)})
+        date, own_items = date_in(table.path.stem), partial(_items, answers)
+        files.append(ScoreFile(table.path, rows, key | {"unit": "share"}, date, items=own_items))
+    return files
+
+
+def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[str, Any]]:
+    for benchmark, given in answers.items():
+        for document, value in given.items():
+            if value is not None:
+                yield {"benchmark": benchmark, "doc_id": document, "correct": value}
+
+
+def item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
+    """The columns of documents and of their values in a table with a row for each answer: each model has many
+    documents, and the same ones, and values are from 0 to 1, or to 100."""
+    names = {plain(name): name for name in reversed(table.header)}
+    item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
+    right = next((names[name] for name in RIGHT if name in names and names[name] != item), None)
+    if item is None or right is None or "model" not in roles:
+        return None
+    models, documents = table.texts(roles["model"]), table.texts(item)
+    if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
+        return None
+    values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
+    return (item, right) if values and all(value is not None and 0 <= value <= _HUNDRED for value in values) else None
+
+
+def _answer(text: str) -> float | None:
+    known = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
+    return plain_number(text) if known is None else known
+
+
+def long_items(
+    table: Table, keys: list[dict[str, Any]], item: str, right: str, options: ImportOptions, notes: Notes
+) -> list[ScoreFile]:
+    """A file of scores and items for each model, by metric, examples in the prompt, and run where there are runs; else
+    several answers to a document are averaged. Where a row has the numbers of right and of all answers, these are runs
+    of the item.
+
+    Raises InputError for two different answers to a document in one run.
+    """
+    counts, told = _counts(table, right), [_answer(text) for text in table.texts(right)]
+    places = [
+        _ItemPlace(key.get("benchmark", stem(table.path)), key.get("num_fewshot"), key.get("run")) for key in keys
+    ]
+    graded: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+    for key, place, answer in zip(keys, places, told, strict=True):
+        if answer is not None:
+            graded[place.benchmark, key.get("metric")].append(answer)
+    shares = counts is not None or plain(right) in _SHARES
+    units = {of: _unit_of_items(*of, values, options, notes, shares=shares) for of, values in graded.items()}
+    answers: dict[str, _Answers] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
+    several = 0
+    for row, (key, place, document, answer) in enumerate(zip(keys, places, table.texts(item), told, strict=True)):
+        if answer is None:
+            continue
+        metric = key.get("metric")
+        value = answer * units[place.benchmark, metric][0]
+        of_run = answers[key["model"]][place][metric][document]
+        if place.run is not None and of_run and of_run[0] != value:
+            problem = f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {place.run}."
+            raise InputError(problem, "number the runs of a model, one answer to each document in each.")
+        of_run += [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
+        several += len(of_run) == 2 and not counts and place.run is None
+    files = []
+    for model, parts in answers.items():
+        rows = [
+            {**place._asdict(), "metric": metric, "unit": units[place.benchmark, metric][1]}
+            | mean_of_items(np.array([np.mean(of) for of in documents.values()]))
+            for place, metrics in parts.items()
+            for metric, documents in metrics.items()
+        ]
+        items = partial(_answers_by_run, dict(parts), _main_metrics(graded), counted=counts is not None)
+        files.append(ScoreFile(table.path, rows, {"model": model}, date_in(table.path.stem), items=items))
+    decided = f"{right} of each {item}"
+    text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({decided})"
+    notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), "no item", text))
+    if several:
+        text = f"{several} items with several answers, their mean"
+        notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))
+    if counts:
+        low, high = min(number for _, number in counts), max(number for _, number in counts)
+        many = f"{low}" if low == high else f"{low} to {high}"
+        notes.lines.append(f"Runs of each item, by its counts of right and of all answers: {many}.")
+    return files
+
+
+def _unit_of_items(
+    benchmark: str, metric: str | None, values: list[float], options: ImportOptions, notes: Notes, *, shares: bool
+) -> tuple[float, str | None]:
+    """What makes answers to items (n,) shares, and their unit as claims have it.
+
+    Above 1 they are percentages where nearly all are 0 or 100, or where they are `shares` by their name; else ratings,
+    which stay as they are. What the reader says counts first; None: what `with_units` is to decide.
+    """
+    if max(values) <= 1:
+        return 1.0, "share"
+    unit = options.corrections.get(("unit", benchmark)) or UNIT_OPTIONS[options.unit]
+    given = bool(unit)
+    if not unit:
+        ends = sum(value in (0, _HUNDRED) for value in values) >= _NEARLY_ALL * len(values)
+        unit = "percent" if shares or ends or (metric or "").partition(",")[0] in _SHARES else "points"
+    source, name = "reading" if given else "arithmetic", benchmark
+    if unit == "percent":
+        text = f"{name}: percent to share, {len(values)} answers"
+        notes.decisions.append(Decision("unit", name, unit, source, CONVERTED, len(values), "points", text))
+    elif unit == "points":
+        text = f"{name}: {len(values)} answers from {min(values):g} to {max(values):g} are ratings, kept as they are"
+        kind = READ if given else UNSURE
+        notes.decisions.append(Decision("unit", name, unit, source, kind, len(values), "percent", text))
+    return (1 / _HUNDRED if unit == "percent" else 1.0), {"percent": "share", "share": "share", "points": "own"}.get(
+        unit
+    )
+
+
+def _main_metrics(graded: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
+    """The metric that is `correct` of the items of each benchmark that has several: the one that counts, else the
+    first."""
+    metrics: dict[str, list[str | None]] = defaultdict(list)
+    for benchmark, metric in graded:
+        metrics[benchmark].append(metric)
+    return {
+        benchmark: choose_metric(find_task_facts(benchmark) or TaskFacts(), list(filter(None, own))) or own[0]
+        for benchmark, own in metrics.items()
+        if len(own) > 1
+    }
+
+
+def _counts(table: Table, right: str) -> list[tuple[int, int]] | None:
+    """How many answers of each row are right, and how many there are, where columns of both agree with its share."""
+    names = {plain(name): name for name in reversed(table.header)}
+    if not set(_COUNTS) <= set(names) or right == names["correct"]:
+        return None
+    pairs = [
+        tuple(map(whole_number, pair)) for pair in zip(*(table.texts(names[name]) for name in _COUNTS), strict=True)
+    ]
+    known = [(number, of) for number, of in pairs if number is not None and of is not None and 0 <= number <= of > 0]
+    shares = [_answer(text) for text in table.texts(right)]
+    if len(known) < len(pairs) or None in shares:
+        return None
+    agree = all(abs(number / of - (share or 0.0)) < _ROUNDED for (number, of), share in zip(known, shares, strict=True))
+    return known if agree else None
+
+
+def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted: bool) -> Iterator[dict[str, Any]]:
+    """Items, of benchmarks in `main` with the values of all metrics; `correct` is that of the main one, null where it
+    is not known. `counted`: the answers to an item are its runs, else their mean counts."""
+    for place, metrics in parts.items():
+        several = place.benchmark in main
+        counts = main.get(place.benchmark, next(iter(metrics)))
+        for document in dict.fromkeys(document for documents in metrics.values() for document in documents):
+            by_run: dict[int | None, dict[str | None, float]] = defaultdict(dict)
+            for metric, documents in metrics.items():
+                answers = documents.get(document, [])
+                runs = enumerate(answers) if counted else [(place.run, float(np.mean(answers)))] if answers else []
+                for run, value in runs:
+                    by_run[run][metric] = value
+            for run, known in by_run.items():
+                named = [(metric, value) for metric, value in known.items() if metric is not None]
+                item = {"run": run, "doc_id": document, "correct": known.get(counts)}
+                yield place._asdict() | item | {"metric_values": named if several else None}

@@ -151,8 +151,8 @@ COLLECTIONS = (
         "EleutherAI/pythia",
         "a19eecb",
         "Apache 2.0",
-        "16 models at 27 points of their training. Of CrowS-Pairs a lower score is better, so its curves fall where "
-        "models get better. [The tutorial](../tutorials/pythia.md) leaves it out.",
+        "16 models at 27 points of their training. CrowS-Pairs stays out: nothing says which of its two metrics "
+        "counts. [The tutorial](../tutorials/pythia.md) reads on.",
         ("lm-validity report pythia/evals/pythia-v1/pythia-*/zero-shot --output site",),
         "arc_easy",
         (820, 745),

@@ -83,6 +83,7 @@ class Reading:
         lines = []
         for kind in KINDS[:-1]:
             own = [each for each in self.decisions if each.kind == kind]
+            own.sort(key=lambda each: kind != UNSURE or each.what != "unit")  # a unit changes most
             if own:
                 first = own[0].text or f"{own[0].where}: {own[0].decided}"
                 rest = "" if len(own) == 1 else f"; {len(own) - 1} more in reading.tsv"
@@ -134,6 +135,7 @@ _SCALE = {SHARE: 1.0, PERCENT: 0.01, POINTS: 1.0}
 _ONE = 1 + 1e-9
 _CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit
 _SLIGHTLY = 0.05  # below 0, of the largest value: chance, where a metric is centred
+_FINE = 2  # decimals: small values of more are rather shares
 _FEW = 0.1  # of the values, at least one: so many may be slips, such as 640 among percentages
 _FEWEST_VALUES = 4  # from which single ones are told
 
@@ -197,6 +199,7 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
     again = own & share & claims["benchmark"].isin(claims.loc[beyond, "benchmark"])
     unknown = claims["unit"].isna() | again
     odd = pd.Series(data=False, index=claims.index)
+    guessed = _among_percentages(claims, unknown)
     for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
         given = reading.said("unit", benchmark) or option
         if given == "left out":
@@ -211,16 +214,48 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
         unbounded &= not (names_perplexity(name) and len(values) and values.max() <= _ONE)
         signed = _may_be_negative(name)
         unit = unit_of(np.abs(values) if signed else values, unbounded=unbounded)
-        if given and not (unbounded and given == option):
-            unit = Unit(given, np.zeros(len(rows), dtype=bool))
+        guess = None if given or unbounded else guessed.get(name)
+        if guess or (given and not (unbounded and given == option)):
+            unit = Unit(guess or given, np.zeros(len(rows), dtype=bool))
         factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
         odd[rows.index] = unit.odd
         if unit.beyond is not None:
             factor = _beyond_all(claims, rows.index[unit.beyond], factor, reading)
-        _say_unit(benchmark, unit, rows, "option" if given else "arithmetic", reading)
+        _say_unit(benchmark, unit, rows, "table" if guess else "option" if given else "arithmetic", reading)
     factor = _of_whole_models(claims, factor, odd & unknown, unknown, reading)
     factor = factor.astype(float)
     return claims.assign(value=claims["value"] * factor, stderr=claims["stderr"] * factor)[factor.notna()]
+
+
+def _among_percentages(claims: pd.DataFrame, unknown: pd.Series) -> dict[str, str]:
+    """The guessed unit of columns, by `benchmark metric`, whose values are at most 1 in files of percentages.
+
+    That of the other columns where two or more, and no fewer than such columns, have percentages of the same models
+    and decimals are few, else share. No guess: more decimals than percentages have, another metric, a measure's name.
+    """
+    table = claims[["model", "benchmark", "file", "value"]].assign(metric=claims["metric"].fillna(""), known=~unknown)
+    table["name"] = table["benchmark"] + " " + table["metric"]
+    largest = table["value"].abs().groupby(table["name"]).transform("max")
+    if not (unknown & (largest <= _ONE)).any() or not (unknown & (largest > _CLEAR)).any():
+        return {}
+    table = table.assign(small=largest <= _ONE, percent=(largest > _CLEAR) & (largest <= 100 * _ONE))
+    guesses = {}
+    for name, rows in table[table["small"]].groupby("name", sort=False):
+        values, near = rows["value"].to_numpy(float), table[table["file"].isin(rows["file"])]
+        beside = near[near["percent"]]
+        digits = decimals(beside["value"].to_numpy(float))
+        sure = [each for _, each in near.loc[near["small"], "value"].groupby(near["name"]) if decimals(each) > digits]
+        scored, has_percent = rows.loc[rows["value"] > 0, "model"], beside.loc[beside["value"].abs() > _ONE, "model"]
+        if (
+            rows["known"].any() or near["known"].any() or sure or values.min() < 0
+            or not ((values > 0) & (values < 1)).any() or not scored.isin(has_percent).all()
+            or rows["metric"].iloc[0] not in set(beside["metric"]) or _may_be_negative(name)
+            or lower_is_better(name) or metric_direction(rows["benchmark"].iloc[0]) is not None
+        ):  # fmt: skip
+            continue
+        many = beside["name"].nunique() >= max(2, near.loc[near["small"], "name"].nunique())
+        guesses[name] = PERCENT if many and decimals(values) <= _FINE else SHARE
+    return guesses
 
 
 def _beyond_all(claims: pd.DataFrame, places: pd.Index, factor: pd.Series, reading: Reading) -> pd.Series:
@@ -243,7 +278,11 @@ def _may_be_negative(name: str) -> bool:
 
 def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, reading: Reading) -> None:
     number = len(rows)
-    if unit.name is None:
+    if source == "table":
+        values = rows["value"]
+        text = f"{benchmark}: {values.min():g} to {values.max():g} beside percentages, read as {unit.name}"
+        reading.add("unit", benchmark, unit.name, source, UNSURE, number, "share, percent", text)
+    elif unit.name is None:
         values = rows["value"]
         text = f"{benchmark}: {values.min():g} to {values.max():g} is neither share nor percent"
         reading.add("unit", benchmark, "left out", source, LEFT_OUT, number, "share, percent, points", text)
@@ -269,7 +308,8 @@ def _of_whole_models(
             continue
         odd_factors = set(factor[rows.index][mine])
         small = rows["value"].abs().max() <= _ONE
-        if mine.sum() >= 2 and len(odd_factors) == 1 and (small or mine.all()):
+        leads = small and _leads(rows[mine], claims[unknown & ~odd])
+        if mine.sum() >= 2 and len(odd_factors) == 1 and (small or mine.all()) and not leads:
             other = 1.0 if odd_factors == {0.01} else 0.01
             factor[rows.index if small else rows.index[mine]] = other
             unit = SHARE if other == 1.0 else PERCENT
@@ -288,6 +328,14 @@ def _of_whole_models(
                 "unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "share, percent", text
             )
     return factor
+
+
+def _leads(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
+    """Whether a model's small values, as shares, would be above all `others` somewhere, and are coarse."""
+    others = others[others["benchmark"].isin(rows["benchmark"])]
+    first = rows["value"] * 100 > rows["benchmark"].map(others.groupby("benchmark")["value"].max())
+    digits = min(_FINE - 1, decimals(others["value"].to_numpy(float)))
+    return bool(first.any()) and decimals(rows["value"].to_numpy(float)) <= digits
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -272,3 +272,42 @@ def test_a_standard_deviation_is_one_over_items_only_where_shares_say_so(tmp_pat
         assert scores["stderr"].iloc[0] == pytest.approx(spreads[0] / items**0.5 / scale)
     else:
         assert scores["stderr"].iloc[0] == pytest.approx(expected, rel=0.01) and decided
+
+
+def _values(tmp_path, text):
+    """Values by (model, benchmark), and the benchmarks whose unit is said as unsure."""
+    (tmp_path / "t.csv").write_text(text)
+    scores, log = import_files([tmp_path / "t.csv"], tmp_path / "values")
+    found = dict(zip(zip(scores["model"], scores["benchmark"], strict=True), scores["value"].round(9), strict=True))
+    return found, {each.where for each in log.reading.decisions if (each.what, each.kind) == ("unit", "unsure")}
+
+
+def test_a_column_of_at_most_1_has_the_unit_of_its_table(tmp_path):
+    hard = "model,mmlu,gsm8k,hle\na,71.3,90.1,0.9\nb,65.2,88.3,0.4\nc,60.4,84.4,0.6\nd,55.1,80.2,0.3\n"
+    found, unsure = _values(tmp_path, hard)
+    assert [found[model, "hle"] for model in "abcd"] == [0.009, 0.004, 0.006, 0.003] and unsure == {"hle"}
+    assert _read_back(tmp_path, hard, [("unit", "hle", "share")])["a", "hle", None, None] == 0.9
+    for shares in (
+        "model,x,y\na,0.4312,71.3\nb,0.5127,65.2\nc,0.6031,60.4\nd,0.6671,55.1\n",
+        "model,x,y,z\na,0.4312,71.3,90.1\nb,0.5127,65.2,88.3\nc,0.6031,60.4,84.4\nd,0.6671,55.1,80.2\n",
+        "model,x,y,z,mcc\na,0.43,71.3,90.1,0.4\nb,0.51,65.2,88.3,0.5\nc,0.6,60.4,84.4,0.3\nd,0.67,55.1,80.2,0.2\n",
+    ):
+        found, unsure = _values(tmp_path, shares)  # more decimals than percentages have
+        assert round(found["a", "x"], 2) == 0.43 and found["a", "y"] == 0.713 and not unsure
+    found, unsure = _values(tmp_path, "model,y,x\na,71.3,0.9\nb,65.2,0.4\nc,60.4,0.6\nd,55.1,0.3\n")
+    assert found["a", "x"] == 0.9 and unsure == {"x"}  # one column is too few to tell
+    fine = "model,x,y,z\na,0.4312,71.3122,90.1\nb,0.5127,65.2,88.3\nc,0.6031,60.4,84.4\nd,0.6671,55.1,80.2\n"
+    found, unsure = _values(tmp_path, fine)
+    assert found["a", "x"] == 0.4312 and unsure == {"x"}  # a table that is not rounded does not tell
+    found, unsure = _values(tmp_path, "model,y,z,x\na,71.3,52.2,\nb,65.2,41.1,\nc,0.6,0.4,0.3\nd,0.5,0.3,0.2\n")
+    assert found["c", "x"] == 0.3  # only of models in shares
+
+
+def test_a_weak_model_does_not_become_the_first(tmp_path):
+    weak = "model,mmlu,aime24,aime25\na,71.3,56.7,43.3\nb,65.2,33.3,26.7\nc,60.4,,\nd,,0.8,0.4\ne,70.1,40.0,20.0\n"
+    found, _ = _values(tmp_path, weak)
+    assert ("d", "aime24") not in found and ("d", "aime25") not in found and found["a", "aime24"] == 0.567
+    found, _ = _values(tmp_path, weak.replace("0.8,0.4", "0.412,0.308"))
+    assert found["d", "aime24"] == 0.412
+    found, _ = _values(tmp_path, weak.replace("0.8,0.4", "0.81,0.42").replace("71.3,56.7", "71.31,56.67"))
+    assert found["d", "aime24"] == 0.81 and found["a", "aime24"] == 0.5667  # shares of two decimals may be first

@@ -305,6 +305,17 @@ def test_each_row_of_answers_has_its_own_examples_in_the_prompt(tmp_path):
     assert len(items) == 32
 
 
+def test_answers_at_checkpoints_and_of_protocols_are_not_averaged(tmp_path):
+    places = [("early", "direct", 4), ("final", "direct", 2), ("final", "train_before_test", 1)]
+    rows = [f"{m},{at},{how},arc,{q},{q % of == 0:d}" for m in "ab" for at, how, of in places for q in range(8)]
+    text = "model,checkpoint,protocol,benchmark,question_id,correct\n" + "\n".join(rows)
+    scores, items, _ = imported(tmp_path, text)
+    key = ["checkpoint", "protocol"]
+    expected = {("early", "direct"): 0.25, ("final", "direct"): 0.5, ("final", "train_before_test"): 1}
+    assert scores[scores["model"] == "a"].set_index(key)["value"].to_dict() == expected
+    assert items[items["model"] == "b"].groupby(key)["correct"].mean().to_dict() == expected and len(items) == 48
+
+
 RATINGS = {"a": [8, 9, 10], "b": [6, 7, 8], "c": [4, 5, 6]}  # means 9, 7, 5
 
 

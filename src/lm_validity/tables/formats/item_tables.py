@@ -26,15 +26,22 @@ _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
 _ROUNDED = 0.01  # of a share beside its counts
 _COUNTS = ("correct", "count")  # right answers and all answers to an item
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
-OF_ITEMS = ("model", "benchmark", "metric", "num_fewshot", "run")  # roles in a table with a row for each answer
+# Roles in a table with a row for each answer; `steps` may be those of an agent's answer
+OF_ITEMS = ("model", "benchmark", "metric", "checkpoint", "protocol", "num_fewshot", "run")
 
 
 class _ItemPlace(NamedTuple):
     """What several items share, beside model and metric."""
 
     benchmark: str
+    checkpoint: str | None
+    protocol: str | None
     num_fewshot: int | None
     run: int | None
+
+    def said(self) -> dict[str, Any]:
+        """What of it is known, as columns of SCORES."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 _Answers = dict[_ItemPlace, dict[str | None, dict[str, list[float]]]]  # by metric and document
@@ -104,16 +111,15 @@ def _answer(text: str) -> float | None:
 def long_items(
     table: Table, keys: list[dict[str, Any]], item: str, right: str, options: ImportOptions, notes: Notes
 ) -> list[ScoreFile]:
-    """A file of scores and items for each model, by metric, examples in the prompt, and run where there are runs; else
-    several answers to a document are averaged. Where a row has the numbers of right and of all answers, these are runs
-    of the item.
+    """A file of scores and items for each model, by checkpoint, protocol, metric, examples in the prompt, and run where
+    there are runs; else several answers to a document are averaged. Where a row has the numbers of right and of all
+    answers, these are runs of the item.
 
     Raises InputError for two different answers to a document in one run.
     """
     counts, told = _counts(table, right), [_answer(text) for text in table.texts(right)]
-    places = [
-        _ItemPlace(key.get("benchmark", stem(table.path)), key.get("num_fewshot"), key.get("run")) for key in keys
-    ]
+    own = {"benchmark": stem(table.path)}
+    places = [_ItemPlace(*map((own | key).get, _ItemPlace._fields)) for key in keys]  # type: ignore[arg-type]
     graded: dict[tuple[str, str | None], list[float]] = defaultdict(list)
     for key, place, answer in zip(keys, places, told, strict=True):
         if answer is not None:
@@ -136,7 +142,7 @@ def long_items(
     files = []
     for model, parts in answers.items():
         rows = [
-            {**place._asdict(), "metric": metric, "unit": units[place.benchmark, metric][1]}
+            {**place.said(), "metric": metric, "unit": units[place.benchmark, metric][1]}
             | mean_of_items(np.array([np.mean(of) for of in documents.values()]))
             for place, metrics in parts.items()
             for metric, documents in metrics.items()
@@ -229,4 +235,4 @@ def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted:
             for run, known in by_run.items():
                 named = [(metric, value) for metric, value in known.items() if metric is not None]
                 item = {"run": run, "doc_id": document, "correct": known.get(counts)}
-                yield place._asdict() | item | {"metric_values": named if several else None}
+                yield place.said() | item | {"metric_values": named if several else None}

@@ -28,6 +28,8 @@ _ENDS = re.compile(rf"[\[(]\s*(?P<low>{_NUMBER})\s*%?\s*(?:,|;|–|to|-)\s*(?P<h
 _CHANGE = re.compile(rf"\(\s*[-+↑↓▲▼]\s*{_NUMBER}\s*%?\s*\)|[↑↓▲▼]\s*(?:{_NUMBER})?%?", re.I)
 _REMARK = re.compile(r"\(\s*[^()]*(?:shot|cot|maj|pass|@)[^()]*\)", re.I)
 _OF = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)", re.I)
+_FOOTNOTE = re.compile(r"<sup>[^<>]*</sup>|\^\{?\d+\}?", re.I)
+_BREAK = re.compile(r"<br\s*/?>", re.I)
 _TAG = re.compile(r"<[^<>]*>")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
 _LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
@@ -48,8 +50,8 @@ class CellValue(NamedTuple):
 
 
 def plain_text(text: str) -> str:
-    """A cell's or a name's text without markup: links, HTML tags, bold and LaTeX."""
-    text = _LINK.sub(r"\1", _TAG.sub("", text))
+    """A cell's or a name's text without markup: links, HTML tags, footnotes, bold and LaTeX."""
+    text = _LINK.sub(r"\1", _TAG.sub("", _BREAK.sub(" ", _FOOTNOTE.sub("", text))))
     text = _LATEX.sub(r"\1", text).replace("**", "").replace("\\%", "%").replace("\\_", "_").replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
 
@@ -183,6 +185,8 @@ def names_rank(name: str) -> bool:
 def names_cost(name: str) -> bool:
     """Whether a name is that of time, money or votes: by its last word, or where it has no other."""
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
+    if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
+        return words[-1] == "count" and f"{words[-2].rstrip('s')}s" in _COSTS
     return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words)
 
 
@@ -198,7 +202,11 @@ def lower_is_better(name: str) -> bool:
 def is_unbounded(name: str) -> bool:
     """Whether a name is that of a measure without bounds: a loss, a perplexity, a rating."""
     words = parts(name)
-    return bool(set(words) & _UNBOUNDED) or bool(_BITS.search("_".join(words))) or "mt_bench" in plain(name)
+    return (
+        bool(set(words) & _UNBOUNDED)
+        or bool(_BITS.search("_".join(words)))
+        or "mtbench" in plain(name).replace("_", "")
+    )
 
 
 def names_perplexity(name: str) -> bool:

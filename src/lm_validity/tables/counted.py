@@ -713,7 +713,8 @@ def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
 
 # in the name of a metric, or of a benchmark whose metric is unknown: less is better there
 _LOSS = re.compile(
-    r"(?:^|[^a-z])(?:bpb|bits?_per_byte|ppl|perplexity|nll|loss|cross_?entropy|brier|error|err|wer|cer)(?![a-z])",
+    r"(?:^|[^a-z])(?:bpb|bits?_per_byte|ppl|perplexity|nll|loss|cross_?entropy|brier|wer|cer)(?![a-z])"
+    r"|(?:^|[^a-z])err(?:or)?s?(?:[^a-z]*rates?)?[^a-z]*(?:\(.*)?$",  # at the end: to detect errors is none
     re.IGNORECASE,
 )
 

@@ -8,6 +8,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.aggregates import find_aggregates, is_weighted_mean_of, is_win_rate_of
 from lm_validity.tables.cell_text import (
     is_no_score,
+    is_unbounded,
     lower_is_better,
     names_average,
     names_cost,
@@ -38,6 +39,7 @@ from lm_validity.tables.task_facts import TaskFacts
         ("**64.1**", 64.1, None), ("42.0*", 42.0, None), ("1,234.5", 1234.5, None), ("1e-3", 0.001, None),
         ("57.1 [55.1, 59.1]", 57.1, 2.0), ("57.1 (+2.3)", 57.1, None), ("81.0 (5-shot)", 81.0, None),
         ("45/60", 0.75, None), ("\\textbf{64.1}", 64.1, None), ("<b>64.1</b>", 64.1, None), ("−3.5", -3.5, None),
+        ("71.3<sup>1</sup>", 71.3, None), ("71.3^2", 71.3, None), ("48<sup>2</sup>", 48, None), ("7.1^{3}", 7.1, None),
     ],
 )  # fmt: skip
 def test_cells_as_people_write_them(text, value, error):
@@ -45,7 +47,7 @@ def test_cells_as_people_write_them(text, value, error):
     assert cell.value == pytest.approx(value) and cell.error == (None if error is None else pytest.approx(error))
 
 
-@pytest.mark.parametrize("text", ["OOM", "–", "<1", "57.1/60.2", "1.234,5", "1_000", "v2", "4 of 3", "7b"])
+@pytest.mark.parametrize("text", ["OOM", "–", "<1", "57.1/60.2", "1.234,5", "1_000", "v2", "4 of 3", "7b", "64<br>5"])
 def test_cells_whose_number_is_not_known(text):
     assert read_cell(text) is None
 
@@ -89,6 +91,9 @@ def test_averages_ranks_and_costs_by_words_and_arithmetic():
     assert names_average("overall") and names_average("Average ⬆️") and names_average("timedial") is False
     assert names_average("mmlu_avg") is None and not names_rank("rank_fusion_qa") and names_rank("Rank")
     assert names_cost("Total cost ($)") and not names_cost("cost_of_living_qa")
+    assert names_cost("token_count") and names_cost("generation") and names_cost("Count")
+    assert not any(map(names_cost, ("LCB_generation", "Code Generation", "Letter Count", "word_count")))
+    assert is_unbounded("MTBench") and is_unbounded("MT-Bench 2") and not is_unbounded("MTBE")
 
 
 def test_directions():

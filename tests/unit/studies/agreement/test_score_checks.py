@@ -1,5 +1,7 @@
 """Scores, directions and metrics that contradict the benchmarks sheet are named, as are impossible errors."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -124,7 +126,15 @@ def test_scores_under_another_metric_only_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "name", "asked"), [("acc", "a_bpb", False), (None, "a_bpb", True), ("bpb", "a", True)]
+    ("metric", "name", "asked"),
+    [
+        ("acc", "a_bpb", False),
+        (None, "a_bpb", True),
+        ("bpb", "a", True),
+        (None, "a_error (top-1)", True),
+        (None, "a_error_rate", True),
+        (None, "translation_error_detection", False),
+    ],
 )
 def test_the_direction_of_what_is_named_like_a_loss_is_asked_for(tmp_path, metric, name, asked):
     rows = score_rows({DIRECT: {name: [0.9, 0.8, 0.7, 0.6], "b": [0.1, 0.2, 0.3, 0.4]}})
@@ -133,7 +143,7 @@ def test_the_direction_of_what_is_named_like_a_loss_is_asked_for(tmp_path, metri
     if not asked:
         assert f"{name}" in " ".join(notes_of(tmp_path, rows, sheet))  # higher counts as better
         return
-    with pytest.raises(InputError, match=f"higher is better on {name}") as error:
+    with pytest.raises(InputError, match=f"higher is better on {re.escape(name)}") as error:
         notes_of(tmp_path, rows, sheet)
     assert "higher_is_better" in error.value.hint
     given = sheet.replace("metric\n", "metric,higher_is_better\n", 1).replace(

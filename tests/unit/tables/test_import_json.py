@@ -50,3 +50,24 @@ def test_files_without_scores_or_a_name(read, document):
 def test_without_the_option_it_is_of_no_known_format(read):
     with pytest.raises(InputError, match="of no known format"):
         read({"m.json": SCORES}, format=None)
+
+
+def test_settings_beside_scores_are_no_models(tmp_path):
+    """An object of objects is one of models where something in it is a known task, or metrics stand beside others."""
+    table = [f"{model},arc_easy,acc,{value}" for model, value in (("a", 0.5), ("b", 0.6))]
+    (tmp_path / "scores.csv").write_text("\n".join(["model,benchmark,metric,value", *table]) + "\n")
+    settings = {"optimizer": {"beta1": 0.9, "beta2": 0.95}, "data": {"web": 0.3, "code": 0.1}}
+    (tmp_path / "hparams.json").write_text(json.dumps(settings))
+    (tmp_path / "by_benchmark.json").write_text(json.dumps({"one": {"acc": 0.4}, "two": {"acc": 0.3}}))
+    (tmp_path / "models.json").write_text(
+        json.dumps({"m1": {"GSM8K": 0.4}, "m2": {"GSM8K": 0.3}, "x": {"model": "m3", "GSM8K": 0.2}})
+    )
+    scores = read_files([tmp_path], ImportOptions(), ImportLog(strict=False))
+    found = scores.set_index(["model", "benchmark"])["value"].to_dict()
+    assert {(model, benchmark.lower()): value for (model, benchmark), value in found.items()} == {
+        ("a", "arc_easy"): 0.5,
+        ("b", "arc_easy"): 0.6,
+        ("m1", "gsm8k"): 0.4,
+        ("m2", "gsm8k"): 0.3,
+        ("m3", "gsm8k"): 0.2,
+    }

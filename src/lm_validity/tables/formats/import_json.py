@@ -31,7 +31,7 @@ def _records(document: Any) -> list[dict[str, Any]]:
         inner = next(iter(document.values())) if len(document) == 1 else None
         document = max(lists, key=len) if lists else inner if isinstance(inner, dict) else document
     if isinstance(document, dict) and len(document) > 1 and all(isinstance(each, dict) for each in document.values()):
-        document = [{"model": key, **each} for key, each in document.items() if "model" not in each]
+        document = [{"model": key, **each} for key, each in document.items()]
     if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
         return []
     document = [row for each in document for deeper in _of_metrics(each) for row in _of_task(deeper)]
@@ -102,8 +102,23 @@ def _recognises_records(opened: Opened) -> bool:
         except ValueError:
             return False
     else:
-        records = _records(opened.document)
+        records = _records(opened.document) if _may_be_scores(opened.document) else []
     return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
+
+
+def _may_be_scores(document: Any) -> bool:
+    """False for an object of objects in whose records nothing has the name of a model, a known task or a metric beside
+    other columns: settings (`optimizer: {beta1: ..}`), or metrics of benchmarks whose model nobody says."""
+    if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
+        return True
+    names = {name for each in document.values() for name in each}
+    if len(document) == 1:
+        names = {
+            name for each in document.values() for inner in each.values() if isinstance(inner, dict) for name in inner
+        }
+    if {plain(name) for name in names} & {"model", *ROLES["model"]}:
+        return True
+    return any(find_task_facts(name.lower()) for name in names) or 0 < sum(map(names_metric, names)) < len(names)
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:

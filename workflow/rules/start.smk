@@ -61,7 +61,9 @@ def say_what_is_left():
 
 # Snakemake has nothing that is called at the end of a dry run.
 if workflow.is_main_process and not IS_MODULE:
-    if any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z0-9]*", word) for word in sys.argv[1:]):
+    if any(
+        re.fullmatch(r"--dry-?run|-[a-z]*n[a-z0-9]*", word) for word in sys.argv[1:]
+    ):
         atexit.register(say_what_is_left)
 
 

@@ -27,29 +27,31 @@ def _records(document: Any) -> list[dict[str, Any]]:
     """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, where each
     one's key is the model; else []."""
     if isinstance(document, dict):
-        lists = [each for each in document.values() if isinstance(each, list) and each and isinstance(each[0], dict)]
+        lists = [
+            entry for entry in document.values() if isinstance(entry, list) and entry and isinstance(entry[0], dict)
+        ]
         inner = next(iter(document.values())) if len(document) == 1 else None
         document = max(lists, key=len) if lists else inner if isinstance(inner, dict) else document
-    if isinstance(document, dict) and len(document) > 1 and all(isinstance(each, dict) for each in document.values()):
-        document = [{"model": key, **each} for key, each in document.items()]
-    if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
+    if isinstance(document, dict) and len(document) > 1 and all(isinstance(entry, dict) for entry in document.values()):
+        document = [{"model": key, **entry} for key, entry in document.items()]
+    if not isinstance(document, list) or not document or not all(isinstance(entry, dict) for entry in document):
         return []
-    document = [row for each in document for deeper in _of_metrics(each) for row in _of_task(deeper)]
-    flat = all(not isinstance(value, dict | list) for each in document for value in each.values())
+    document = [row for entry in document for deeper in _of_metrics(entry) for row in _of_task(deeper)]
+    flat = all(not isinstance(value, dict | list) for entry in document for value in entry.values())
     return document if flat else []
 
 
 def _of_metrics(record: dict[str, Any]) -> list[dict[str, Any]]:
     """A record; of one with objects of numbers by benchmark under a metric's name (`pass@1`) a record for each."""
-    by_metric = {name: each for name, each in record.items() if isinstance(each, dict) and names_metric(name)}
-    numbers = [value for each in by_metric.values() for value in each.values()]
+    by_metric = {name: entry for name, entry in record.items() if isinstance(entry, dict) and names_metric(name)}
+    numbers = [value for entry in by_metric.values() for value in entry.values()]
     if not numbers or any(value is not None and checked.finite(value) is None for value in numbers):
         return [record]
     fields = {name: value for name, value in record.items() if name not in by_metric}
     return [
         fields | {"benchmark": benchmark, "metric": metric, "value": value}
-        for metric, each in by_metric.items()
-        for benchmark, value in each.items()
+        for metric, entry in by_metric.items()
+        for benchmark, value in entry.items()
         if value is not None
     ]
 
@@ -109,12 +111,12 @@ def _recognises_records(opened: Opened) -> bool:
 def _may_be_scores(document: Any) -> bool:
     """False for an object of objects in whose records nothing has the name of a model, a known task or a metric beside
     other columns: settings (`optimizer: {beta1: ..}`), or metrics of benchmarks whose model nobody says."""
-    if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
+    if not isinstance(document, dict) or not all(isinstance(entry, dict) for entry in document.values()):
         return True
-    names = {name for each in document.values() for name in each}
+    names = {name for entry in document.values() for name in entry}
     if len(document) == 1:
         names = {
-            name for each in document.values() for inner in each.values() if isinstance(inner, dict) for name in inner
+            name for entry in document.values() for inner in entry.values() if isinstance(inner, dict) for name in inner
         }
     if {plain(name) for name in names} & {"model", *ROLES["model"]}:
         return True

@@ -49,8 +49,8 @@ _Answers = dict[_ItemPlace, dict[str | None, dict[str, list[float]]]]  # by metr
 
 def are_answers(table: Table, columns: list[str]) -> bool:
     """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
-    known = (text for name in columns for text in table.texts(name) if not is_missing(text))
-    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known)
+    known_texts = (text for name in columns for text in table.texts(name) if not is_missing(text))
+    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known_texts)
 
 
 def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], notes: Notes) -> list[ScoreFile]:
@@ -59,10 +59,10 @@ def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], not
     parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
     names = {part[1] for part in parts.values()}
     several = len(parts) == len(columns) and len(names) > 1 and "" not in names
-    own = stem(table.path)
+    own_name = stem(table.path)
     items: dict[str, dict[str, str]] = defaultdict(dict)
     for name in columns:
-        items[parts[name][1] if several else own][parts[name][2] if several else name] = name
+        items[parts[name][1] if several else own_name][parts[name][2] if several else name] = name
     texts = {name: table.texts(name) for name in columns}
     notes.lines.append(f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}.")
     files = []
@@ -72,18 +72,18 @@ def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], not
             for benchmark, of_benchmark in items.items()
         }
         rows = []
-        for benchmark, given in answers.items():
-            known = np.array([value for value in given.values() if value is not None])
-            if len(known):
-                rows.append({"benchmark": benchmark, **mean_of_items(known)})
+        for benchmark, answers_of_items in answers.items():
+            known_values = np.array([value for value in answers_of_items.values() if value is not None])
+            if len(known_values):
+                rows.append({"benchmark": benchmark, **mean_of_items(known_values)})
         date, own_items = date_in(table.path.stem), partial(_items, answers)
         files.append(ScoreFile(table.path, rows, key | {"unit": "share"}, date, items=own_items))
     return files
 
 
 def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[str, Any]]:
-    for benchmark, given in answers.items():
-        for document, value in given.items():
+    for benchmark, answers_of_items in answers.items():
+        for document, value in answers_of_items.items():
             if value is not None:
                 yield {"benchmark": benchmark, "doc_id": document, "correct": value}
 
@@ -104,8 +104,8 @@ def item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _answer(text: str) -> float | None:
-    known = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
-    return plain_number(text) if known is None else known
+    word_value = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
+    return plain_number(text) if word_value is None else word_value
 
 
 def long_items(
@@ -117,34 +117,38 @@ def long_items(
 
     Raises InputError for two different answers to a document in one run.
     """
-    counts, told = _counts(table, right), [_answer(text) for text in table.texts(right)]
-    own = {"benchmark": stem(table.path)}
-    places = [_ItemPlace(*map((own | key).get, _ItemPlace._fields)) for key in keys]  # type: ignore[arg-type]
+    counts, answer_values = _counts(table, right), [_answer(text) for text in table.texts(right)]
+    defaults = {"benchmark": stem(table.path)}
+    places = [_ItemPlace(*map((defaults | key).get, _ItemPlace._fields)) for key in keys]  # type: ignore[arg-type]
     graded: dict[tuple[str, str | None], list[float]] = defaultdict(list)
-    for key, place, answer in zip(keys, places, told, strict=True):
+    for key, item_place, answer in zip(keys, places, answer_values, strict=True):
         if answer is not None:
-            graded[place.benchmark, key.get("metric")].append(answer)
+            graded[item_place.benchmark, key.get("metric")].append(answer)
     shares = counts is not None or plain(right) in _SHARES
-    units = {of: _unit_of_items(*of, values, options, notes, shares=shares) for of, values in graded.items()}
+    units = {pair: _unit_of_items(*pair, values, options, notes, shares=shares) for pair, values in graded.items()}
     answers: dict[str, _Answers] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     several = 0
-    for row, (key, place, document, answer) in enumerate(zip(keys, places, table.texts(item), told, strict=True)):
+    for row, (key, item_place, document, answer) in enumerate(
+        zip(keys, places, table.texts(item), answer_values, strict=True)
+    ):
         if answer is None:
             continue
         metric = key.get("metric")
-        value = answer * units[place.benchmark, metric][0]
-        of_run = answers[key["model"]][place][metric][document]
-        if place.run is not None and of_run and of_run[0] != value:
-            problem = f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {place.run}."
+        value = answer * units[item_place.benchmark, metric][0]
+        of_run = answers[key["model"]][item_place][metric][document]
+        if item_place.run is not None and of_run and of_run[0] != value:
+            problem = (
+                f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {item_place.run}."
+            )
             raise InputError(problem, "number the runs of a model, one answer to each document in each.")
         of_run += [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
-        several += len(of_run) == 2 and not counts and place.run is None
+        several += len(of_run) == 2 and not counts and item_place.run is None
     files = []
     for model, parts in answers.items():
         rows = [
-            {**place.said(), "metric": metric, "unit": units[place.benchmark, metric][1]}
-            | mean_of_items(np.array([np.mean(of) for of in documents.values()]))
-            for place, metrics in parts.items()
+            {**item_place.said(), "metric": metric, "unit": units[item_place.benchmark, metric][1]}
+            | mean_of_items(np.array([np.mean(runs_of_item) for runs_of_item in documents.values()]))
+            for item_place, metrics in parts.items()
             for metric, documents in metrics.items()
         ]
         items = partial(_answers_by_run, dict(parts), _main_metrics(graded), counted=counts is not None)
@@ -173,17 +177,17 @@ def _unit_of_items(
     if max(values) <= 1:
         return 1.0, "share"
     unit = options.corrections.get(("unit", benchmark)) or UNIT_OPTIONS[options.unit]
-    given = bool(unit)
+    by_reading = bool(unit)
     if not unit:
         ends = sum(value in (0, _HUNDRED) for value in values) >= _NEARLY_ALL * len(values)
         unit = "percent" if shares or ends or (metric or "").partition(",")[0] in _SHARES else "points"
-    source, name = "reading" if given else "arithmetic", benchmark
+    source, name = "reading" if by_reading else "arithmetic", benchmark
     if unit == "percent":
         text = f"{name}: percent to share, {len(values)} answers"
         notes.decisions.append(Decision("unit", name, unit, source, CONVERTED, len(values), "points", text))
     elif unit == "points":
         text = f"{name}: {len(values)} answers from {min(values):g} to {max(values):g} are ratings, kept as they are"
-        kind = READ if given else UNSURE
+        kind = READ if by_reading else UNSURE
         notes.decisions.append(Decision("unit", name, unit, source, kind, len(values), "percent", text))
     return (1 / _HUNDRED if unit == "percent" else 1.0), {"percent": "share", "share": "share", "points": "own"}.get(
         unit
@@ -197,9 +201,10 @@ def _main_metrics(graded: Iterable[tuple[str, str | None]]) -> dict[str, str | N
     for benchmark, metric in graded:
         metrics[benchmark].append(metric)
     return {
-        benchmark: choose_metric(find_task_facts(benchmark) or TaskFacts(), list(filter(None, own))) or own[0]
-        for benchmark, own in metrics.items()
-        if len(own) > 1
+        benchmark: choose_metric(find_task_facts(benchmark) or TaskFacts(), list(filter(None, metric_names)))
+        or metric_names[0]
+        for benchmark, metric_names in metrics.items()
+        if len(metric_names) > 1
     }
 
 
@@ -211,28 +216,35 @@ def _counts(table: Table, right: str) -> list[tuple[int, int]] | None:
     pairs = [
         tuple(map(whole_number, pair)) for pair in zip(*(table.texts(names[name]) for name in _COUNTS), strict=True)
     ]
-    known = [(number, of) for number, of in pairs if number is not None and of is not None and 0 <= number <= of > 0]
+    known_values = [
+        (number, number_of_all)
+        for number, number_of_all in pairs
+        if number is not None and number_of_all is not None and 0 <= number <= number_of_all > 0
+    ]
     shares = [_answer(text) for text in table.texts(right)]
-    if len(known) < len(pairs) or None in shares:
+    if len(known_values) < len(pairs) or None in shares:
         return None
-    agree = all(abs(number / of - (share or 0.0)) < _ROUNDED for (number, of), share in zip(known, shares, strict=True))
-    return known if agree else None
+    agree = all(
+        abs(number / number_of_all - (share or 0.0)) < _ROUNDED
+        for (number, number_of_all), share in zip(known_values, shares, strict=True)
+    )
+    return known_values if agree else None
 
 
 def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted: bool) -> Iterator[dict[str, Any]]:
     """Items, of benchmarks in `main` with the values of all metrics; `correct` is that of the main one, null where it
     is not known. `counted`: the answers to an item are its runs, else their mean counts."""
-    for place, metrics in parts.items():
-        several = place.benchmark in main
-        counts = main.get(place.benchmark, next(iter(metrics)))
+    for item_place, metrics in parts.items():
+        several = item_place.benchmark in main
+        counts = main.get(item_place.benchmark, next(iter(metrics)))
         for document in dict.fromkeys(document for documents in metrics.values() for document in documents):
             by_run: dict[int | None, dict[str | None, float]] = defaultdict(dict)
             for metric, documents in metrics.items():
                 answers = documents.get(document, [])
-                runs = enumerate(answers) if counted else [(place.run, float(np.mean(answers)))] if answers else []
+                runs = enumerate(answers) if counted else [(item_place.run, float(np.mean(answers)))] if answers else []
                 for run, value in runs:
                     by_run[run][metric] = value
-            for run, known in by_run.items():
-                named = [(metric, value) for metric, value in known.items() if metric is not None]
-                item = {"run": run, "doc_id": document, "correct": known.get(counts)}
-                yield place.said() | item | {"metric_values": named if several else None}
+            for run, value_by_metric in by_run.items():
+                named = [(metric, value) for metric, value in value_by_metric.items() if metric is not None]
+                item = {"run": run, "doc_id": document, "correct": value_by_metric.get(counts)}
+                yield item_place.said() | item | {"metric_values": named if several else None}

@@ -4,7 +4,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# nproc counts threads of OpenMP where these are limited.
+CORES ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 TEST_PROCESSES ?= 2
 # Rules and tests start `lm-validity` and `snakemake` by name.
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"

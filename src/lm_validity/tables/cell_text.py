@@ -120,6 +120,7 @@ _COSTS = frozenset(
      "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
      "minutes", "hours", "speed", "timestamp")
 )  # fmt: skip
+_OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
     "ci95": ("ci95", "ci", "ci_95", "95_ci", "95ci", "conf", "margin", "moe"),
@@ -186,7 +187,7 @@ def names_cost(name: str) -> bool:
     """Whether a name is that of time, money or votes: by its last word, or where it has no other."""
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
     if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
-        return words[-1] == "count" and f"{words[-2].rstrip('s')}s" in _COSTS
+        return words[-1] == "count" and (words[0] in _OF_COUNTS or f"{words[-2].rstrip('s')}s" in _COSTS)
     return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words)
 
 

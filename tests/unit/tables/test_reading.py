@@ -92,6 +92,7 @@ def test_averages_ranks_and_costs_by_words_and_arithmetic():
     assert names_average("mmlu_avg") is None and not names_rank("rank_fusion_qa") and names_rank("Rank")
     assert names_cost("Total cost ($)") and not names_cost("cost_of_living_qa")
     assert names_cost("token_count") and names_cost("generation") and names_cost("Count")
+    assert names_cost("total_count") and names_cost("n_count")
     assert not any(map(names_cost, ("LCB_generation", "Code Generation", "Letter Count", "word_count")))
     assert is_unbounded("MTBench") and is_unbounded("MT-Bench 2") and not is_unbounded("MTBE")
 

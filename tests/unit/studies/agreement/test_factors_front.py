@@ -133,7 +133,7 @@ def test_what_stands_together_is_of_the_same_cells(tmp_path):
 
 
 def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
-    table = {DIRECT: {name: [*of[:14], 0.9, 0.9] for name, of in scores(0.1)[DIRECT].items()}}
+    table = {DIRECT: {name: [*of[:14], 1.0, 1.0] for name, of in scores(0.1)[DIRECT].items()}}
     page, summary = report(tmp_path, table)
     assert sorted(each["rank"] for each in summary["potential"][DIRECT].values())[:2] == [1.5, 1.5]
     answer = page["answers"][0]

@@ -291,7 +291,8 @@ class _Sums:
         codes, self.part = np.unique(2.0 ** np.arange(len(masks)) @ ~masks, return_inverse=True)
         # (parts, masks): which masks a part is in; pairs that are in none are the last part, which does not count
         inside = np.array([masks[:, np.argmax(self.part == part)] for part in range(len(codes))], dtype=bool)
-        self.inside = inside[inside.any(axis=1)].reshape(-1, len(masks))
+        inside = inside.reshape(-1, len(masks))  # one model has no pairs
+        self.inside = inside[inside.any(axis=1)]
         # whole numbers are exact in single precision up to 2^24
         self.step = max(1, min(AT_ONCE // max(1, values.shape[1]), 2**24 // max(1, draws)))
 

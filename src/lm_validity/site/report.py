@@ -35,7 +35,7 @@ from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.site.heat import heat_picture, score_rows, score_section
 from lm_validity.studies.agreement.score_matrix import STUDY
-from lm_validity.tables.counted import PERPLEXITY, check_metrics, count_scores
+from lm_validity.tables.counted import check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
 from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, write_table
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
@@ -47,6 +47,7 @@ from lm_validity.tables.sheets import (
     read_model_facts,
     reruns_of,
 )
+from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.studies.bias.effects import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.trials import read_trials
-from lm_validity.tables.counted import PERPLEXITY
 from lm_validity.tables.schema import TRAINED
+from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

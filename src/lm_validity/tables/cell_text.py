@@ -31,6 +31,7 @@ _OF = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)", re.I)
 _FOOTNOTE = re.compile(r"<sup>[^<>]*</sup>|\^\{?\d+\}?", re.I)
 _BREAK = re.compile(r"<br\s*/?>", re.I)
 _TAG = re.compile(r"<[^<>]*>")
+_TAG_IN_NUMBER = re.compile(r"(?<=\d)(?:<[^<>]*>)+(?=\d)")  # what it parts is no number: `71.3<sub>2</sub>`
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
 _LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
 _MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
@@ -51,7 +52,7 @@ class CellValue(NamedTuple):
 
 def plain_text(text: str) -> str:
     """A cell's or a name's text without markup: links, HTML tags, footnotes, bold and LaTeX."""
-    text = _LINK.sub(r"\1", _TAG.sub("", _BREAK.sub(" ", _FOOTNOTE.sub("", text))))
+    text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
     text = _LATEX.sub(r"\1", text).replace("**", "").replace("\\%", "%").replace("\\_", "_").replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
 
@@ -136,14 +137,14 @@ _LONGEST_SPREAD_ENDS = sorted(SPREAD_ENDS, key=len, reverse=True)
 _LOWER = frozenset(
     ("loss", "nll", "bpb", "wer", "cer", "ter", "mer", "ece", "brier", "mae", "mse", "rmse", "error", "errors",
      "err", "toxic", "toxicity", "hallucination", "hallucinations", "perplexity", "ppl", "regret", "violation",
-     "violations")
+     "violations", "crossentropy")
 )  # fmt: skip
 _UNBOUNDED = frozenset(["loss", "nll", "bpb", "perplexity", "ppl", "elo", "rating"])
 _RATES = frozenset(
     ["rate", "rates", "fraction", "ratio", "share", "pct", "percent", "percentage", "score", "bin", "mean", "avg"]
 )
 _NO_SCORE = frozenset(
-    ("length", "len", "rate", "time", "num", "count", "total", "tokens", "bypass", "latency", "seconds", "invalid",
+    ("length", "len", "time", "num", "count", "total", "tokens", "bypass", "latency", "seconds", "invalid",
      "repeat", "n")
 )  # fmt: skip
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
@@ -197,7 +198,15 @@ def lower_is_better(name: str) -> bool:
     words = parts(name)
     while len(words) > 1 and (words[-1] in _RATES or words[-1].isdigit()):
         words.pop()
-    return bool(words) and (words[-1] in _LOWER or bool(_BITS.search("_".join(words))))
+    in_full = "_".join(words)
+    return bool(words) and (words[-1] in _LOWER or in_full.endswith("cross_entropy") or bool(_BITS.search(in_full)))
+
+
+def names_loss(name: str) -> bool:
+    """Whether a name is that of what is better when it is lower, also where the word comes first (`ppl_c4`); not
+    `weight_loss_qa`."""
+    first = next(iter(parts(name)), "")
+    return lower_is_better(name) or names_perplexity(name) or first in ("loss", "nll", "bpb")
 
 
 def is_unbounded(name: str) -> bool:
@@ -216,7 +225,7 @@ def names_perplexity(name: str) -> bool:
 
 
 def is_no_score(metric: str) -> bool:
-    """Whether a metric's name is that of a length, a number, a time or a rate of something."""
+    """Whether a metric's name is that of a length, a number or a time."""
     words = parts(metric.partition(",")[0])
     return bool(words) and bool(set(words) & _NO_SCORE) and not {"win", "success", "pass", "solve"} & set(words)
 

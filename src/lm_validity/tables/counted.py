@@ -20,6 +20,7 @@ from lm_validity.config.groups import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.cell_text import is_unbounded
+from lm_validity.tables.directions import check_directions, direction_notes, sheet_directions
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
@@ -41,11 +42,18 @@ from lm_validity.tables.sheets import (
     reruns_of,
     sheet_frame,
 )
-from lm_validity.tables.standard_errors import CHOICES, SHARES_OF_ITEMS, ErrorCheck, checked_errors, error_notes
+from lm_validity.tables.standard_errors import (
+    CHOICES,
+    PERPLEXITY,
+    SHARES_OF_ITEMS,
+    ErrorCheck,
+    checked_errors,
+    error_notes,
+)
 from lm_validity.words import listing, with_names
 
-PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
 FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
+COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,29 @@ class Counted:
         counted = self._of(rows, [], ("model", "benchmark", "checkpoint"))
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
+    def without_copies(self, *cell: str) -> "Counted":
+        """Each model once: of those that have the same scores everywhere (in each `cell` of columns), the first in the
+        order of the sheet, then of names. The others are named in a note. Reruns are no copies.
+
+        So many equal scores, 0 and 1 apart, have to be chance in less than `COINCIDENCE` of such tables, were each
+        value of a cell as likely as any other. Two copies are no two models: with them intervals are too narrow, and
+        neither of two best is the best. Two models alone are never taken for one.
+        """
+        rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
+        scores = rows.groupby(["model", *cell])["value"].mean().unstack([*cell])
+        in_sheet = [model for model in self.models["model"] if model in scores.index]
+        scores = scores.reindex([*dict.fromkeys(in_sheet), *scores.index.difference(in_sheet)])
+        pairs = len(scores) * (len(scores) - 1) / 2
+        distinct, first, copies = scores.nunique().to_numpy(), dict[bytes, str](), dict[str, str]()
+        for model, row in zip(scores.index, scores.to_numpy(), strict=True):
+            telling = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
+            if telling.any() and np.prod(1.0 / distinct[telling]) * pairs < COINCIDENCE:
+                original = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
+                copies |= {model: original} if original != model else {}
+        names = [f"{model} (as {original})" for model, original in copies.items()]
+        said = with_names({"Models with the same scores everywhere count once, under the first name: {}.": names})
+        return replace(self, rows=self.rows[~self.rows["model"].isin(copies)], notes=(*self.notes, *said))
+
     def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":
         """Some of the rows, with more notes, in which a `key` of columns is that of one score."""
         if rows.empty:
@@ -268,7 +299,7 @@ def _count(
     rows, notes = averaged.rows, [*notes, *averaged.notes]
     check_directions(rows, sheet, scores)
     notes += direction_notes(rows, sheet, scores)
-    facts = _with_directions(sheet, rows)
+    facts = sheet_directions(sheet, rows)
     notes += unit_notes(rows, facts, scores) + error_notes(checks)
     return Counted(
         rows, model_sheet, facts, tuple(notes), tuple(checks), scores, benchmarks, averaged.noise, tuple(kept_out)
@@ -688,16 +719,6 @@ def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.Da
     return rows.assign(stderr=checked["stderr"]), checks
 
 
-def _with_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
-    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
-    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
-    direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
-    corpus = facts["output_type"] == PERPLEXITY  # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
-    facts["higher_is_better"] = direction.where(direction.notna(), ~corpus).astype(bool)
-    return facts.assign(direction_known=direction.notna() | corpus)
-
-
 def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
     """Whether (n,) scores are fractions, whose differences are points: all of the benchmark's are from 0 to 1, it is no
     corpus, and neither its metric nor, where that is unknown, its own name is that of a loss, a perplexity or a rating.
@@ -709,66 +730,6 @@ def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
     bounded = cells["value"].between(0, 1) & ~cells["benchmark"].isin(corpora) & ~names.map(is_unbounded).astype(bool)
     result: np.ndarray = bounded.groupby([cells["benchmark"], cells["protocol"]]).transform("all").to_numpy(dtype=bool)
     return result
-
-
-# in the name of a metric, or of a benchmark whose metric is unknown: less is better there
-_LOSS = re.compile(
-    r"(?:^|[^a-z])(?:bpb|bits?_per_byte|ppl|perplexity|nll|loss|cross_?entropy|brier|wer|cer)(?![a-z])"
-    r"|(?:^|[^a-z])err(?:or)?s?(?:[^a-z]*rates?)?[^a-z]*(?:\(.*)?$",  # at the end: to detect errors is none
-    re.IGNORECASE,
-)
-
-
-def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str | Path) -> None:
-    """Ask for the direction of benchmarks that are named like a loss and for which nothing says it.
-
-    Raises InputError; of other benchmarks of unknown direction higher counts as better.
-    """
-    has_direction = rows.groupby("benchmark")["higher_is_better"].count() > 0
-    if sheet is not None:
-        facts = sheet.set_index("benchmark").reindex(has_direction.index)
-        has_direction |= facts["higher_is_better"].notna() | (facts["output_type"] == "loglikelihood_rolling")
-    metrics = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
-    names = [name for name in has_direction.index[~has_direction] if _LOSS.search(str(metrics.get(name, name)))]
-    if names:
-        raise InputError(
-            f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
-            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where lower is better, else 1.",
-        )
-
-
-def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
-    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins, or is assumed.
-
-    Raises InputError for a benchmark with both directions in the scores and none in the sheet.
-    """
-    conflicts: dict[bool, list[str]] = {True: [], False: []}
-    told_rows = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
-    by_benchmark = told_rows.groupby("benchmark").indices
-    for benchmark, direction in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        rows_of_benchmark = told_rows.iloc[by_benchmark.get(benchmark, [])]
-        higher = rows_of_benchmark["higher_is_better"].astype(bool)
-        if pd.isna(direction):
-            if higher.nunique() > 1:
-                raise InputError(
-                    f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{rows_of_benchmark.loc[higher, 'model'].iloc[0]}, false for "
-                    f"{rows_of_benchmark.loc[~higher, 'model'].iloc[0]}.",
-                    "fill in the column 'higher_is_better' of the benchmarks sheet.",
-                )
-        elif (higher != direction).any():
-            conflicts[bool(direction)].append(f"{benchmark} ({(higher != direction).sum()} of {len(higher)} scores)")
-    words = {True: "higher", False: "lower"}
-    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
-    untold = set(rows["benchmark"]) - by_benchmark.keys()
-    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in untold]
-    return [
-        f"The benchmarks sheet says that {words[direction]} is better, the scores say {words[not direction]}: "
-        f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
-        "on that benchmark."
-        for direction, benchmarks in conflicts.items()
-        if benchmarks
-    ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})
 
 
 def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> list[str]:
@@ -786,7 +747,7 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
             name for name in (fact.metric, *rows_of_benchmark["metric"].dropna().head(1)) if isinstance(name, str)
         ]
         name = metrics[0].split(",")[0] if metrics else ""
-        if rows_of_benchmark.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
+        if rows_of_benchmark.empty or fact.output_type == PERPLEXITY or name not in FRACTIONS:
             continue
         high = rows_of_benchmark["value"] > 1 + 1e-9  # a mean of ones may end above 1
         if high.any() and not high.all() and name in CHOICES:

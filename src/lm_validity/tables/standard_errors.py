@@ -13,6 +13,7 @@ import pandas as pd
 
 # metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
 CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
+PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
 SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
 
 ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = CODES = (
@@ -86,7 +87,7 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     for benchmark, places in rows.groupby("benchmark").indices.items():
         fact, rows_checked = facts[benchmark], all_rows.at(places)
         looked_at = np.isfinite(rows_checked.values) & (rows_checked.errors >= 0)
-        if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
+        if fact["output_type"] == PERPLEXITY or not looked_at.any():
             continue
         places = places[looked_at]
         checks, errors[places] = _of_benchmark(

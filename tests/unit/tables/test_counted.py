@@ -13,6 +13,7 @@ from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.answers import model_scores
 from lm_validity.studies.items.compare.numbers import compare_models
+from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables import counted as counted_scores
 from lm_validity.tables.counted import count_scores, last_checkpoints
 from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table
@@ -271,3 +272,30 @@ def test_the_same_files_are_read_once_and_changed_ones_again(tmp_path, monkeypat
     assert "setting_version" in count_scores(*paths).rows and len(read) == 4
     paths[2].write_text("benchmark,metric,higher_is_better\nx,acc,0\n")
     assert not count_scores(*paths).benchmarks["higher_is_better"].any() and len(read) == 5
+
+
+def test_a_model_under_two_names_is_one_in_every_study(tmp_path):
+    """`copy` has the scores of m0 at every point; `rerun` too, but the sheet says what it is; two models are two."""
+    rng = np.random.default_rng(3)
+    rows = [
+        {"model": f"m{number}", "benchmark": benchmark, "checkpoint": f"step{step}", "iteration": step}
+        | {"value": round(float(rng.uniform(0.3, 0.7)), 4)}
+        for number in range(6)
+        for benchmark in "uvxyz"
+        for step in (1, 2, 3)
+    ]
+    rows += [row | {"model": name} for name in ("copy", "rerun") for row in rows if row["model"] == "m0"]
+    models = "model,rerun_of\nm0,\ncopy,\nrerun,m0\n" + "".join(f"m{number},\n" for number in range(1, 6))
+    scores, model_sheet, benchmarks = table(tmp_path, rows, models=models)
+    expected = {f"m{number}" for number in range(6)}
+    matrix = read_score_matrix(scores, model_sheet, benchmarks)
+    ranked = model_scores(scores, (), benchmarks, model_sheet)
+    curves = read_learning_curves(scores, model_sheet, benchmarks, "all")
+    assert set(matrix.models) == set(ranked.rows["model"]) == set(curves.curves["x"]) == expected
+    assert set(curves.reruns["x"]) == {"m0"}
+    for notes in (matrix.notes, ranked.notes, curves.notes):
+        assert [note for note in notes if "copy (as m0)" in note] and not [
+            note for note in notes if "without any" in note
+        ]
+    two = model_scores(scores, ("m0", "copy"), benchmarks, model_sheet)
+    assert set(two.rows["model"]) == {"m0", "copy"}

@@ -59,6 +59,9 @@ def test_settings_beside_scores_are_no_models(tmp_path):
     settings = {"optimizer": {"beta1": 0.9, "beta2": 0.95}, "data": {"web": 0.3, "code": 0.1}}
     (tmp_path / "hparams.json").write_text(json.dumps(settings))
     (tmp_path / "by_benchmark.json").write_text(json.dumps({"one": {"acc": 0.4}, "two": {"acc": 0.3}}))
+    (tmp_path / "with_errors.json").write_text(
+        json.dumps({name: {"acc": 0.4, "stderr": 0.01} for name in ("q1", "q2")})
+    )
     (tmp_path / "models.json").write_text(
         json.dumps({"m1": {"GSM8K": 0.4}, "m2": {"GSM8K": 0.3}, "x": {"model": "m3", "GSM8K": 0.2}})
     )
@@ -71,3 +74,14 @@ def test_settings_beside_scores_are_no_models(tmp_path):
         ("m2", "gsm8k"): 0.3,
         ("m3", "gsm8k"): 0.2,
     }
+
+
+def test_a_rate_beside_another_metric_is_read_too(tmp_path):
+    records = [
+        {"model": f"m{number}", "task": "search", "metrics": {"hit_rate": hits, "f1": f1}}
+        for number, (hits, f1) in enumerate(((0.5, 0.4), (0.7, 0.3)))
+    ]
+    (tmp_path / "records.json").write_text(json.dumps(records))
+    scores = read_files([tmp_path], ImportOptions(), ImportLog(strict=False))
+    found = {(row.model, row.metric.partition(",")[0]): row.value for row in scores.itertuples()}
+    assert found == {("m0", "hit_rate"): 0.5, ("m0", "f1"): 0.4, ("m1", "hit_rate"): 0.7, ("m1", "f1"): 0.3}

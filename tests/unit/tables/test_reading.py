@@ -47,7 +47,23 @@ def test_cells_as_people_write_them(text, value, error):
     assert cell.value == pytest.approx(value) and cell.error == (None if error is None else pytest.approx(error))
 
 
-@pytest.mark.parametrize("text", ["OOM", "–", "<1", "57.1/60.2", "1.234,5", "1_000", "v2", "4 of 3", "7b", "64<br>5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OOM",
+        "–",
+        "<1",
+        "57.1/60.2",
+        "1.234,5",
+        "1_000",
+        "v2",
+        "4 of 3",
+        "7b",
+        "64<br>5",
+        "71.3<sub>2</sub>",
+        "71.3<a href='x'>2</a>",
+    ],
+)
 def test_cells_whose_number_is_not_known(text):
     assert read_cell(text) is None
 

@@ -13,12 +13,12 @@ from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.tables.counted import FRACTIONS, PERPLEXITY, count_scores
+from lm_validity.tables.counted import FRACTIONS, count_scores
 from lm_validity.tables.reruns import TrainingNoise, training_noise
 from lm_validity.tables.runs import Sampling
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, trained_here
 from lm_validity.tables.sheets import reruns_of, unique_labels
-from lm_validity.tables.standard_errors import ErrorCheck
+from lm_validity.tables.standard_errors import PERPLEXITY, ErrorCheck
 from lm_validity.words import listing, with_names
 
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
@@ -26,9 +26,6 @@ SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_va
 ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
-
-
-COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 
 
 class Sizes(NamedTuple):
@@ -187,6 +184,9 @@ def read_score_matrix(
     """
     counted = count_scores(scores, models, benchmarks, study=STUDY, groups=groups)
     last = counted.last()
+    everyone = set(last.rows["model"])
+    if not also:  # of a plan's next round every model is a row
+        last = last.without_copies("benchmark", "protocol")
     rows, notes, facts, model_sheet = last.rows, list(last.notes), last.benchmarks, last.models
     reruns = reruns_of(model_sheet)
     model_names = dict.fromkeys(model_sheet["model"])
@@ -194,10 +194,10 @@ def read_score_matrix(
     notes += with_names(
         {
             "Models that are not in the models sheet, of unknown family and size: {}.": sorted(
-                scored - set(model_names)
+                everyone - set(model_names)
             ),
             "Models of the sheet without any score: {}.": [
-                m for m in model_names if m not in scored and m not in reruns
+                m for m in model_names if m not in everyone and m not in reruns
             ],
         }
     )
@@ -211,9 +211,6 @@ def read_score_matrix(
             "the report compares benchmarks; their rows or their output types in the sheet are missing.",
         )
     planned = None if plan is None else read_cells(plan)
-    if not also:  # of a plan's next round every model is a row
-        rows, names, said = _once(rows, names, columns)
-        notes += said
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     arrays = {
@@ -244,36 +241,6 @@ def read_score_matrix(
         sampling_error=arrays["sampling_error"],
         sampling=counted.sampling,
     )
-
-
-class _Once(NamedTuple):
-    """Rows and models without those that another name has too, and what is said of them."""
-
-    rows: pd.DataFrame
-    models: tuple[str, ...]
-    notes: list[str]
-
-
-def _once(rows: pd.DataFrame, models: tuple[str, ...], benchmarks: Sequence[str]) -> _Once:
-    """Count a model that has two names once, under the first: every score is the same, under each protocol, and so many
-    equal scores, 0 and 1 apart, would be chance in less than `COINCIDENCE` of such tables. Two copies are no two
-    models: with them intervals are too narrow, and neither of two best is the best."""
-    parts = [_pivot(rows[rows["protocol"] == protocol], models, benchmarks, "value") for protocol in PROTOCOLS]
-    scores = np.concatenate(parts, axis=1)
-    # were models equal by chance alone, each value of a benchmark would be as likely as any other
-    distinct = np.array([len(np.unique(column[np.isfinite(column)])) for column in scores.T])
-    first: dict[bytes, str] = {}
-    same: dict[str, str] = {}
-    for model, row in zip(models, scores, strict=True):
-        measured = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
-        chance = np.prod(1.0 / distinct[measured]) * len(models) * (len(models) - 1) / 2
-        if measured.any() and chance < COINCIDENCE:
-            kept = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
-            if kept != model:
-                same[model] = kept
-    pairs = [f"{model} (as {kept})" for model, kept in same.items()]
-    notes = with_names({"Models with the same scores everywhere count once, under the first name: {}.": pairs})
-    return _Once(rows[~rows["model"].isin(same)], tuple(model for model in models if model not in same), notes)
 
 
 class _Chosen(NamedTuple):

@@ -27,8 +27,10 @@ def model_scores(
     unlike: Unlike = "out",
     study: str | None = None,
 ) -> Counted:
-    """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
+    """The last scores that count of `models` (all by default) and have a value, each model once. Raises InputError as
+    `count_scores`."""
     counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
+    counted = counted.without_copies("benchmark", "protocol")
     return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 

@@ -90,7 +90,7 @@ def read_learning_curves(
     Raises InputError as `count_scores` and `Counted.along_training`, and where no model has two. Gaps are named in
     `notes`.
     """
-    counted = count_scores(scores, models, benchmarks).along_training()
+    counted = count_scores(scores, models, benchmarks).along_training().without_copies("benchmark", "checkpoint")
     sheet = counted.models
     rows, of_axis = _on_one_axis(counted.rows)
     better = counted.benchmarks.set_index("benchmark")

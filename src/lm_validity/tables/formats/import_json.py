@@ -10,7 +10,7 @@ from typing import Any
 from lm_validity.config.rows import read_text
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.cell_text import is_no_score, names_average, plain
+from lm_validity.tables.cell_text import is_no_score, names_average, names_spread, plain
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
@@ -118,6 +118,7 @@ def _may_be_scores(document: Any) -> bool:
         names = {
             name for entry in document.values() for inner in entry.values() if isinstance(inner, dict) for name in inner
         }
+    names = {name for name in names if names_spread(name) is None}
     if {plain(name) for name in names} & {"model", *ROLES["model"]}:
         return True
     return any(find_task_facts(name.lower()) for name in names) or 0 < sum(map(names_metric, names)) < len(names)

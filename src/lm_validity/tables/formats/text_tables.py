@@ -117,6 +117,8 @@ def markdown_tables(path: Path, text: str) -> Iterator[Table]:
 
 
 def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
+    """The columns that have a name, without rows that are titles of sections. A first column without a name has that of
+    the models (or benchmarks, across which a row goes), where its cells are names; a line of `notes` says so."""
     key = "benchmark" if options.across == "models" else "model"
     names = {plain(name) for name in table.header} | set(options.columns)
     header = table.header

@@ -20,8 +20,8 @@ from lm_validity.studies.items.statistics import (
     p_by_errors,
     paired_tests,
 )
-from lm_validity.tables.counted import PERPLEXITY
 from lm_validity.tables.schema import trained_here
+from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count
 
 MOST_PAIRS = 2000  # that are listed

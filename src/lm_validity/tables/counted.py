@@ -174,19 +174,20 @@ class Counted:
         """Each model once: of those that have the same scores everywhere (in each `cell` of columns), the first in the
         order of the sheet, then of names. The others are named in a note. Reruns are no copies.
 
-        So many equal scores, 0 and 1 apart, have to be chance in less than `COINCIDENCE` of such tables, were each
-        value of a cell as likely as any other. Two copies are no two models: with them intervals are too narrow, and
-        neither of two best is the best. Two models alone are never taken for one.
+        So many equal scores, 0 and 1 apart, have to be chance in less than `COINCIDENCE` of such tables, were a value
+        as likely as it is frequent in its cell: models that give one constant answer are several. Two copies are no two
+        models: with them intervals are too narrow, and neither of two best is the best. Two models alone are two.
         """
         rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
         scores = rows.groupby(["model", *cell])["value"].mean().unstack([*cell])
         in_sheet = [model for model in self.models["model"] if model in scores.index]
         scores = scores.reindex([*dict.fromkeys(in_sheet), *scores.index.difference(in_sheet)])
         pairs = len(scores) * (len(scores) - 1) / 2
-        distinct, first, copies = scores.nunique().to_numpy(), dict[bytes, str](), dict[str, str]()
-        for model, row in zip(scores.index, scores.to_numpy(), strict=True):
+        shares = scores.apply(lambda cell: cell.map(cell.value_counts(normalize=True))).to_numpy()
+        first, copies = dict[bytes, str](), dict[str, str]()
+        for model, row, share in zip(scores.index, scores.to_numpy(), shares, strict=True):
             telling = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
-            if telling.any() and np.prod(1.0 / distinct[telling]) * pairs < COINCIDENCE:
+            if telling.any() and np.prod(share[telling]) * pairs < COINCIDENCE:
                 original = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
                 copies |= {model: original} if original != model else {}
         names = [f"{model} (as {original})" for model, original in copies.items()]

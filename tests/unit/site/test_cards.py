@@ -175,6 +175,9 @@ def test_signal_and_order_by_checkpoints():
     assert outcomes(measured("signal_from", None, 10.0, **points))["signal_from"] == YES
     # "no" only where no model at all ends above chance, as the page counts them
     assert outcomes(measured("signal_at_end", None, 0))["signal_at_end"] == NO
+    # ten models that are each 1.8 standard errors above chance: none by itself, and the mean surely
+    assert outcomes(late, measured("signal_at_end", None, 0))["signal_from"] == NO
+    assert verdict_of(late, measured("signal_at_end", None, 0)).sentence == "Above chance from 27% of training."
     assert outcomes(measured("signal_at_end", None, 3))["signal_from"] == NOT_MEASURED
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 99.0), **points))["settled_from"] == YES
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 100.0), **points))["settled_from"] == NOT_KNOWN
@@ -197,6 +200,8 @@ def test_ready_early_asks_for_signal_and_order():
     assert ready(early, measured("signal_from", None, 60.0, **points)) == NO  # ordered early, above chance late
     assert ready(measured("signal_from", None, 30.0, **points)) == NOT_KNOWN  # the order is not known
     assert ready(early, measured("signal_at_end", None, 0)) == NO
+    with_mean = (early, measured("signal_from", None, 30.0, **points), measured("signal_at_end", None, 0))
+    assert ready(*with_mean) == NOT_KNOWN
     assert ready(early, measured("signal_at_end", None, 2)) == NOT_KNOWN  # some are above chance, their mean never
     assert ready() == NOT_MEASURED
     unfinished = measured("settled_from", None, 40.0, (20, 50), **{"last common point": 100.0})

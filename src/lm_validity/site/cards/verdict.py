@@ -298,8 +298,10 @@ def _signal(values: Values) -> Statement:
     value, key = known(values, "signal_from"), "signal_from"
     subject = "when in training it rises above chance"
     at_end = known(values, "signal_at_end")
-    if at_end is not None and at_end.number == 0:
-        return Statement("signal", subject, NO, "no model ends training above chance", {}, ("signal_at_end",))
+    if value is None and at_end is not None and at_end.number == 0:
+        return Statement(
+            "signal", subject, NO, "no model is shown to end training above chance", {}, ("signal_at_end",)
+        )
     if value is None:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
     first = value.basis.get("first common point")
@@ -341,8 +343,9 @@ def _ready(values: Values, settings: Cards) -> Statement:
     keys = ("settled_from", "signal_from", "signal_at_end")
     settled, starts, at_end = (known(values, key) for key in keys)
     subject, thresholds = "whether it is ready early in training", {"early": settings.early}
-    if at_end is not None and at_end.number == 0:
-        return Statement("ready", subject, NO, "not above chance", thresholds, keys)
+    if at_end is not None and at_end.number == 0:  # no model by itself; the mean may be
+        outcome, words = (NO, "not shown above chance") if starts is None else (NOT_KNOWN, "")
+        return Statement("ready", subject, outcome, words, thresholds, keys)
     either = settled or starts
     last = None if either is None else either.basis.get("last checkpoint")
     if either is None or last is None:

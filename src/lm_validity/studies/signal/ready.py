@@ -79,7 +79,7 @@ def _why(benchmark: BenchmarkCurves, start: float | Missing, ends: object) -> st
     if benchmark.alignment.reason or not benchmark.alignment.at_end:
         return "trainings end at different points"
     if isinstance(start, Missing):
-        return "the mean is not above chance"
+        return "the mean is not shown above chance"
     return "no two models told apart" if isinstance(ends, Missing) else "not measured"
 
 

@@ -356,6 +356,16 @@ def test_units_of_items_are_those_of_each_benchmark_and_metric(tmp_path):
     assert items[items["benchmark"] == "quiz"]["correct"].tolist() == [0, 1, 1, 0] * 2
 
 
+def test_answers_without_a_value_are_named(tmp_path):
+    """Three of five answers of a have a value, two of which are right; the first without is in row 3."""
+    answers = {"a": ["1", "", "0", "1", "error"], "b": list("11100")}
+    rows = [f"{model},{n},{value}" for model, own in answers.items() for n, value in enumerate(own)]
+    scores, items, decided = imported(tmp_path, "model,question_id,correct\n" + "\n".join(rows), "quiz.csv")
+    assert by_cell(scores) == pytest.approx({("a", "quiz"): 2 / 3, ("b", "quiz"): 0.6})
+    assert scores.set_index("model")["n_items"].to_dict() == {"a": 3, "b": 5} and len(items) == 8
+    assert decided["cell", "question_id"] == ("left out", "left out")
+
+
 def test_a_very_wide_table_is_refused_at_once(read):
     names = ",".join(f"c{number}x" for number in range(40_000))
     values = ",".join(["0.5"] * 40_000)

@@ -62,3 +62,13 @@ def test_reports_that_count_differently_are_unsure(read):
     scores, log = read({"ant.run1.json": report(6), "bee.run1.json": report(8, total=20)})
     assert scores["value"].to_dict() == {"ant": 0.3, "bee": 0.4}
     assert {each.kind for each in log.reading.decisions if each.what == "items"} == {"unsure"}
+
+
+def test_a_broken_cell_of_parts_is_counted_as_missing(tmp_path):
+    """The overall score counts, of its parts too."""
+    path = tmp_path / "seer" / "seer_Shapes_acc.csv"
+    path.parent.mkdir()
+    path.write_text('"split","Overall","round","square"\n"none","0.5","N/A","0.25"\n')
+    scores = read_files([tmp_path], ImportOptions(), log := ImportLog())
+    assert scores["value"].tolist() == [0.5] and set(scores["model"]) == {"seer"}
+    assert any("1 score" in note for note in log.notes)

@@ -305,17 +305,18 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, folder = opened.path, opened.path.absolute().parent.name
     table = list(csv.DictReader(read_text(path, "columns split, Overall and one a part.").splitlines()))
     name = _END.sub("", path.stem.removeprefix(f"{folder}_"))
-    rows = []
+    rows, missing = [], 0
     for line, cells in enumerate(table, 2):
         whole = f"{name}/{cells.get('split')}" if len(table) > 1 else name
         for column, text in cells.items():
             number = read_cell(text or "")
+            missing += plain(column or "") != "split" and number is None
             if plain(column or "") != "split" and number is not None:
                 is_whole = plain(column) == "overall"
                 place = f"{path}, row {line}, column {column!r}"
                 fields = {"benchmark": whole if is_whole else f"{whole}/{column}", "group": None if is_whole else whole}
                 rows.append(fields | {"value": number.value, "place": place})
-    return [ScoreFile(path, rows, {"model": opened.model or folder.replace("__", "/", 1)})]
+    return [ScoreFile(path, rows, {"model": opened.model or folder.replace("__", "/", 1)}, missing=missing)]
 
 
 VLM = Format("vlmevalkit", (".csv",), _is_vlm, _read_vlm)

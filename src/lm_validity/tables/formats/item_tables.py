@@ -13,7 +13,7 @@ from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.columns import ITEM, RIGHT
 from lm_validity.tables.formats.score_files import UNIT_OPTIONS, ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
-from lm_validity.tables.reading import AVERAGED, CONVERTED, READ, UNSURE, Decision, choose_metric
+from lm_validity.tables.reading import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision, choose_metric
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import TaskFacts, find_task_facts
 from lm_validity.words import count
@@ -156,6 +156,10 @@ def long_items(
     decided = f"{right} of each {item}"
     text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({decided})"
     notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), "no item", text))
+    if without := [row for row, answer in enumerate(answer_values) if answer is None]:
+        first = f"{table.where(without[0], right)} ({table.texts(right)[without[0]] or 'empty'})"
+        text = f"{count(len(without), 'answer')} without a value, so of fewer items, first {first}"
+        notes.decisions.append(Decision("cell", item, "left out", "values", LEFT_OUT, len(without), "", text))
     if several:
         text = f"{several} items with several answers, their mean"
         notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))

@@ -12,6 +12,10 @@ from typing import Any
 
 from lm_validity.errors import InputError
 
+# An object of JSON or YAML that another program or a person wrote. It stays open, since nothing is known of its parts
+# before they are checked, each where it is read. Records of our own have types of their own
+Document = dict[str, Any]
+
 # no character of a name: control characters, ends of lines, halves of pairs, and what Unicode calls no character. XML,
 # which figures are drawn as, has none of them
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError, first_line
-from lm_validity.files import check_encodable
+from lm_validity.files import Document, check_encodable
 from lm_validity.tables.schema import LARGEST_SCORE
 
 NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
@@ -145,7 +145,7 @@ OF_FILE: dict[str, Callable[[object, str], Any]] = {
 }
 
 
-def is_sampled(options: dict[str, Any]) -> bool:
+def is_sampled(options: Document) -> bool:
     """Whether answers were drawn at random, by the options of generation as a file has them: numbers or texts."""
     temperature = options.get("temperature")
     try:

@@ -39,6 +39,12 @@ def find_task_facts(task: str) -> TaskFacts | None:
     return next((table[start] for start in starts if start in table), None)
 
 
+def names_task(name: str) -> bool:
+    """Whether a name is that of a task of the table, or of a group that its tasks' names begin with."""
+    name = name.lower()
+    return find_task_facts(name) is not None or (bool(name) and any(task.startswith(f"{name}_") for task in _table()))
+
+
 def metric_direction(metric: str) -> bool | None:
     """Whether a higher value of a metric (`name` or `name,filter`) is better, as tasks agree; None: unknown."""
     facts = _table().get(METRIC + metric.partition(",")[0])

@@ -85,3 +85,64 @@ def test_a_rate_beside_another_metric_is_read_too(tmp_path):
     scores = read_files([tmp_path], ImportOptions(), ImportLog(strict=False))
     found = {(row.model, row.metric.partition(",")[0]): row.value for row in scores.itertuples()}
     assert found == {("m0", "hit_rate"): 0.5, ("m0", "f1"): 0.4, ("m1", "hit_rate"): 0.7, ("m1", "f1"): 0.3}
+
+
+TWO = {("ant-1b", "mmlu"): 0.64, ("ant-1b", "gsm8k"): 0.52, ("bee-7b", "mmlu"): 0.7, ("bee-7b", "gsm8k"): 0.61}
+
+
+def by(first: int, make) -> dict:
+    """The scores of TWO in objects by model (0) or by benchmark (1), then by the other."""
+    outer: dict = {}
+    for key, value in TWO.items():
+        outer.setdefault(key[first], {})[key[1 - first]] = make(value)
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("document", "with_errors"),
+    [
+        (by(0, float), False),
+        (by(1, float), False),
+        (by(0, lambda value: {"acc": value, "acc_stderr": value / 100}), True),
+        (by(1, lambda value: {"acc": value, "acc_stderr": value / 100}), True),
+        ([{"model": model, "results": scores, "tags": ["x"]} for model, scores in by(0, float).items()], False),
+        ([{"model": model, "config": {"seed": 1}} | scores for model, scores in by(0, float).items()], False),
+        ({"date": "today", "models": [{"name": m, "params": 7, "scores": s} for m, s in by(0, float).items()]}, False),
+        ({m: {"config": {"seed": 1, "lr": 0.1}, "results": s} for m, s in by(0, float).items()}, False),
+        (
+            [{"model": m, "scores": s} for m, s in by(0, lambda value: {"acc": value, "stderr": value / 100}).items()],
+            True,
+        ),
+    ],
+)
+def test_objects_by_model_and_benchmark_in_either_order(tmp_path, document, with_errors):
+    (tmp_path / "all.json").write_text(json.dumps(document))
+    scores = read_files([tmp_path], ImportOptions(), ImportLog(strict=True))
+    assert scores.set_index(["model", "benchmark"])["value"].to_dict() == TWO
+    errors = scores["value"] / 100 if with_errors else scores["value"] * float("nan")
+    assert scores["stderr"].tolist() == pytest.approx(errors.tolist(), nan_ok=True)
+
+
+def test_metrics_of_one_models_benchmarks_need_not_be_the_same(tmp_path):
+    document = {"mmlu": {"acc": 0.64, "acc_stderr": 0.004}, "gsm8k": {"exact_match": 0.5, "n_items": 200}}
+    (tmp_path / "ant.json").write_text(json.dumps(document))
+    scores = read_files([tmp_path], ImportOptions(), ImportLog(strict=True)).set_index("benchmark")
+    assert scores["value"].to_dict() == {"mmlu": 0.64, "gsm8k": 0.5} and set(scores["model"]) == {"ant"}
+    assert scores.at["mmlu", "stderr"] == 0.004 and scores.at["gsm8k", "n_items"] == 200
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"mmlu": {"num_fewshot": 5, "batch_size": 8}, "gsm8k": {"num_fewshot": 8, "batch_size": 4}},
+        {"trainer": {"optimizer": {"lr": 0.1}}, "data": {"mix": {"web": 0.4, "code": 0.6}}},
+        [
+            {"name": "a", "sizes": {"layers": 4}, "data": {"web": 0.4}},
+            {"name": "b", "sizes": {"layers": 8}, "data": {}},
+        ],
+    ],
+)
+def test_objects_of_settings_are_no_scores(tmp_path, document):
+    (tmp_path / "all.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="of no known format"):
+        read_files([tmp_path], ImportOptions(), ImportLog(strict=True))

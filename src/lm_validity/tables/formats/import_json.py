@@ -4,11 +4,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lm_validity.config.rows import read_text
-from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_no_score, names_average, names_spread, plain
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
@@ -16,8 +16,10 @@ from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.task_facts import find_task_facts
+from lm_validity.tables.task_facts import names_task
 
+_HOLDERS = ("results", "scores", "benchmarks", "metrics", "evals", "evaluation", "evaluations", "performance")
+_SETTINGS = ("config", "metadata", "settings")  # beside scores
 _TASKS = ("task_name", "task", "benchmark", "dataset")
 
 # ---- records: flat objects, as the rows of a table -------------------------------------------------------------------
@@ -33,10 +35,23 @@ def _records(document: Any) -> list[dict[str, Any]]:
         inner = next(iter(document.values())) if len(document) == 1 else None
         document = max(lists, key=len) if lists else inner if isinstance(inner, dict) else document
     if isinstance(document, dict) and len(document) > 1 and all(isinstance(entry, dict) for entry in document.values()):
-        document = [{"model": key, **entry} for key, entry in document.items()]
+        if _are_models_of_benchmarks(document):
+            document = [
+                {"benchmark": benchmark, "model": model} | (scores if isinstance(scores, dict) else {"value": scores})
+                for benchmark, entry in document.items()
+                for model, scores in entry.items()
+            ]
+        else:
+            document = [{"model": key, **entry} for key, entry in document.items()]
     if not isinstance(document, list) or not document or not all(isinstance(entry, dict) for entry in document):
         return []
-    document = [row for entry in document for deeper in _of_metrics(entry) for row in _of_task(deeper)]
+    document = [
+        row
+        for entry in document
+        for of_metric in _of_metrics(entry)
+        for of_task in _of_task(of_metric)
+        for row in _of_objects(of_task)
+    ]
     flat = all(not isinstance(value, dict | list) for entry in document for value in entry.values())
     return document if flat else []
 
@@ -79,6 +94,39 @@ def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [fields | {"metric": name, "value": value} for name, value in numbers.items() if not is_no_score(name)]
 
 
+def _of_objects(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record; of one whose scores lie in an object (`results`), or in one for each benchmark, one row with the scores
+    by benchmark, or a row for each benchmark with its metrics. Its `name` is the model where nothing else is, and other
+    objects (settings) are left out."""
+    objects = {name: entry for name, entry in record.items() if isinstance(entry, dict) and name not in _SETTINGS}
+    holders = [name for name in objects if plain(name) in _HOLDERS]
+    scores = objects[holders[0]] if len(holders) == 1 else objects
+    fields = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
+    if not {"model", *ROLES["model"]} & set(map(plain, fields)):
+        fields = {"model": fields.get("name")} | fields
+    if not scores or fields.get("model", True) is None:
+        return [{name: value for name, value in record.items() if name not in _SETTINGS}]
+    if all(value is None or checked.finite(value) is not None for value in scores.values()):
+        return [fields | scores]
+    if not all(isinstance(metrics, dict) and any(map(names_metric, metrics)) for metrics in scores.values()):
+        return [record]
+    return [
+        fields
+        | {"benchmark": benchmark}
+        | {name: value for name, value in metrics.items() if value is None or checked.finite(value) is not None}
+        for benchmark, metrics in scores.items()
+    ]
+
+
+def _are_models_of_benchmarks(document: dict[str, dict[str, Any]]) -> bool:
+    """Whether objects are benchmarks, by the names of known tasks, and what they hold is of models: by names of which
+    none is a task or a metric, or written as settings are (`batch_size`)."""
+    names = {name for entry in document.values() for name in entry}
+    if not all(names_task(key) for key in document) or not names:
+        return False
+    return all(re.search(r"[A-Z\d/.-]", name) and not names_metric(name) and not names_task(name) for name in names)
+
+
 def _text_in(value: object, key: str) -> str | None:
     text_found = value.get(key) if isinstance(value, dict) else None
     return text_found if isinstance(text_found, str) else None
@@ -118,10 +166,20 @@ def _may_be_scores(document: Any) -> bool:
         names = {
             name for entry in document.values() for inner in entry.values() if isinstance(inner, dict) for name in inner
         }
+    objects = [inner for entry in document.values() for inner in entry.values() if isinstance(inner, dict)]
+    if _are_models_of_benchmarks(document) or (objects and all(any(map(names_metric, inner)) for inner in objects)):
+        return True
+    names |= {
+        name
+        for entry in document.values()
+        for holder in _HOLDERS
+        if isinstance(entry.get(holder), dict)
+        for name in entry[holder]
+    }
     names = {name for name in names if names_spread(name) is None}
     if {plain(name) for name in names} & {"model", *ROLES["model"]}:
         return True
-    return any(find_task_facts(name.lower()) for name in names) or 0 < sum(map(names_metric, names)) < len(names)
+    return any(names_task(name) for name in names) or 0 < sum(map(names_metric, names)) < len(names)
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -137,7 +195,6 @@ RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_reco
 _PREDICTIONS = ("pred", "prediction", "predicted", "predicted_answer", "model_answer", "extracted_answer", "model_pred")
 _RIGHT_ANSWERS = ("answer", "gold", "label", "target", "correct_answer", "gold_answer", "answer_letter")
 _SUBJECTS = ("category", "subject", "subset", "task", "dataset", "benchmark")
-_SETTINGS = ("config", "metadata", "settings")  # beside the benchmarks of an object
 _RIGHT, _WRONG = ("corr", "correct", "right"), ("wrong", "incorrect")
 
 
@@ -176,40 +233,31 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
-    """The metrics of each benchmark by its name, in an object that has them; {} for what is none: no metric is common
-    to all, or nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
+    """The metrics of each benchmark by its name, in an object that has them; {} for what is none: one has no metric, or
+    nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
     if not isinstance(document, dict) or not all(
         isinstance(scores_of_benchmark, dict) for scores_of_benchmark in document.values()
     ):
         return {}
-    own_scores = {name: scores_of_benchmark for name, scores_of_benchmark in document.items() if name not in _SETTINGS}
-    shared = (
-        set.intersection(*(set(scores_of_benchmark) for scores_of_benchmark in own_scores.values()))
-        if own_scores
-        else set()
-    )
-    is_known = len(own_scores) < len(document) or any(
-        names_average(name) or find_task_facts(name) for name in own_scores
-    )
-    return own_scores if is_known and any(map(names_metric, shared)) else {}
+    own_scores = {name: metrics for name, metrics in document.items() if name not in _SETTINGS}
+    is_known = len(own_scores) < len(document) or any(names_average(name) or names_task(name) for name in own_scores)
+    return own_scores if is_known and all(any(map(names_metric, metrics)) for metrics in own_scores.values()) else {}
 
 
 def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     benchmarks = _benchmarks(opened.document)
     model, shots = model_of_path(opened.path, opened.model, set(benchmarks))
     named = (_text_in(opened.document.get(name), "model") for name in _SETTINGS)
-    rows = []
+    common = {"model": opened.model or next(filter(None, named), model), "num_fewshot": shots}
+    records = []
     for benchmark, metrics in benchmarks.items():
         numbers = {name: number for name, value in metrics.items() if (number := checked.finite(value)) is not None}
         counts = [next((numbers[name] for name in names if name in numbers), None) for names in (_RIGHT, _WRONG)]
         items = None if None in counts else int(sum(filter(None, counts)))
-        rows += [
-            {"benchmark": benchmark, "metric": metric_key(name), "value": value, "n_items": items or None}
-            for name, value in numbers.items()
-            if name not in _RIGHT + _WRONG and not is_no_score(name) and "std" not in name
-        ]
-    common = {"model": opened.model or next(filter(None, named), model), "num_fewshot": shots}
-    return [ScoreFile(opened.path, rows, common, date_in(opened.path.stem))]
+        scores = {name: value for name, value in numbers.items() if name not in _RIGHT + _WRONG}
+        records.append(common | {"benchmark": benchmark} | scores | ({"n_items": items} if items else {}))
+    files = read_records(opened.path, records, options, None)
+    return [replace(file, date=date_in(opened.path.stem)) for file in files]
 
 
 ANSWERS = Format("answers", (".json",), lambda opened: _answers(opened.document) is not None, _read_answers)

@@ -83,6 +83,7 @@ FORMATS: tuple[Format, ...] = (
 )
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
+_PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
 _HINT = f"known formats are {', '.join(known.name for known in FORMATS)}; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
@@ -253,7 +254,7 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
         if file_format.recognises(opened):
             return file_format
     names = ", ".join(file_format.name for file_format in formats)
-    hint = f"known are {names}; --format names one of them."
+    hint = f"{_PLAIN_LAYOUT}; or --format names one of {names}."
     numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
     if numbers and None not in numbers:
         hint = (

@@ -77,22 +77,6 @@ def test_every_figure_is_drawn_without_a_word_on_the_console(driver, site, width
     assert all(name.startswith("file:") for name in driver.execute_script(loaded))
 
 
-SIX_COLUMNS = """
-for (const row of document.querySelectorAll('table.m tr')) {
-  while (row.cells.length < 6) row.append(row.cells[2].cloneNode(true));
-  const cell = document.createElement(row.parentElement.tagName == 'THEAD' ? 'th' : 'td');
-  cell.innerHTML = '<span class="mk n"><i></i>not shown above chance</span>';
-  row.append(cell);
-}
-return document.documentElement.scrollWidth"""
-
-
-@pytest.mark.parametrize("width", [1280, 1100, 1024])
-def test_a_table_with_every_question_is_no_wider_than_the_screen(driver, site, width):
-    open_page(driver, site.parent.parent / "index.html", width, folds=False)
-    assert driver.execute_script(SIX_COLUMNS) <= width
-
-
 def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_path_factory):
     """The file alone in a folder: to a page and back, folds and figures there, every link leads to a page."""
     folder = site.parent.parent.parent

@@ -142,6 +142,7 @@ def main() -> None:
         command = error.ctx.command_path if error.ctx else "lm-validity"
         _refuse(error.format_message().replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
     except (typer.Abort, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)

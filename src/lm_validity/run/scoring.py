@@ -17,8 +17,8 @@ from lm_validity.errors import InputError, Refusal, first_line, nearest
 #
 # Standard library only: the Snakefile lists them at parse time.
 
-# `include: one.yaml`, `include: [one.yaml, two.yaml]`, or a list of lines below
-_INCLUDE = re.compile(r"^[\"']?include[\"']?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
+# `include: one.yaml`, `include: [one.yaml, two.yaml]`, a list of lines below, and all of these in JSON
+_INCLUDE = re.compile(r"(?:^|[{,])[ \t]*[\"']?include[\"']?[ \t]*:([^\n]*(?:\n[ \t]*[-\[\]\"'][^\n]*)*)", re.MULTILINE)
 LM_EVALS_SEEDS = "lm-eval's seeds"
 MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
@@ -72,7 +72,7 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
         if path in seen:
             continue
         seen.add(path)
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         names = (name for block in _INCLUDE.findall(text) for name in _names(block))
         included = {
             included_path for name in names if (included_path := Path(os.path.normpath(path.parent / name))).is_file()
@@ -91,7 +91,7 @@ def named_code(path: Path) -> list[str]:
     names_found = []
     for file in sorted(file_path for file_path in {path, *named_files([path])} if file_path.suffix != ".py"):
         try:
-            for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace")):
+            for event in yaml.parse(file.read_text(encoding="utf-8-sig", errors="replace")):
                 if isinstance(event, yaml.ScalarEvent) and event.tag == "!function":
                     names_found.append(f"{event.value.rpartition('.')[2]} of {code_file(file.parent, event.value)}")
         except yaml.YAMLError as error:
@@ -103,7 +103,7 @@ def named_code(path: Path) -> list[str]:
 def _declarations(folder: Path) -> dict[Path, str]:
     """The YAML files of a folder of tasks, and what they include, by path."""
     paths = (path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file())
-    return {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+    return {path: path.read_text(encoding="utf-8-sig", errors="replace") for path in paths}
 
 
 def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusal | None:
@@ -147,13 +147,13 @@ def _may_train(path: Path) -> bool:
     """Whether a task's YAML file, or one that it includes, names a training split, is a corpus, or is written in
     Python."""
     files = [path, *(file for file in named_files([path]) if file.suffix != ".py")]
-    text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+    text = "\n".join(file.read_text(encoding="utf-8-sig", errors="replace") for file in files)
     says = (
-        r"training_split[\"']?:[ \t]*(?!null|~|$)\S",
-        r"class[\"']?:",
-        r"output_type[\"']?:[ \t]*loglikelihood_rolling",
+        r"training_split[\"']?[ \t]*:[ \t]*(?!null|~|$)\S",
+        r"class[\"']?[ \t]*:",
+        r"output_type[\"']?[ \t]*:[ \t]*[\"']?loglikelihood_rolling",
     )
-    return any(re.search(rf"^[\"']?{word}", text, re.MULTILINE) for word in says)
+    return any(re.search(rf"(?:^|[{{,])[ \t]*[\"']?{word}", text, re.MULTILINE) for word in says)
 
 
 def draws_at_random(path: Path) -> bool:
@@ -163,7 +163,7 @@ def draws_at_random(path: Path) -> bool:
         (file, line)
         for file in {path, *named_files([path])}
         if file.suffix != ".py"
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         if not _SCORES.search(line)
     )
     queue = [code_file(file.parent, function) for file, line in lines for function in _FUNCTION.findall(line)]
@@ -173,7 +173,7 @@ def draws_at_random(path: Path) -> bool:
         if code in seen or not code.is_file():
             continue
         seen.add(code)
-        text = code.read_text(encoding="utf-8", errors="replace")
+        text = code.read_text(encoding="utf-8-sig", errors="replace")
         if _DRAWS.search(text) and not _SEEDS.search(text):
             return True
         imports = "\n".join(_IMPORTS.findall(text))
@@ -197,7 +197,7 @@ def document_order(record: Mapping[str, Any]) -> str | None:
 def _names(block: str) -> list[str]:
     """The file names in the value of an `include` key."""
     value = re.sub(r"(^|\s)#.*", "", block)
-    return [word for word in re.findall(r"[^\s\"',\[\]]+", value) if word != "-"]
+    return [word for word in re.findall(r"[^\s\"',\[\]{}]+", value) if word != "-"]
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:

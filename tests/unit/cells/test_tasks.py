@@ -10,11 +10,12 @@ import datasets
 import huggingface_hub
 import lm_eval
 import pytest
+import yaml
 from lm_eval.tasks import TaskManager
 from toy_world import TASKS, write_toy_tasks
 
 from lm_validity.cells.tasks.splits import prefetch_benchmark
-from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task
+from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task, read_task_name, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import scoring
@@ -282,6 +283,45 @@ def test_missing_column(tmp_path):
     path.write_text(text.replace("{{name}}", "{{nome}}"))
     with pytest.raises(InputError, match="'nome' is undefined"):
         load_task(find_task("toy_choice", tmp_path))
+
+
+LAYOUTS = {
+    "one line of JSON": lambda task: json.dumps(task),
+    "JSON": lambda task: json.dumps(task, indent=1),
+    "a byte order mark": lambda task: "\ufeff" + yaml.safe_dump(task),
+    "a blank before each colon": lambda task: "\n".join(f'"{key}" : {json.dumps(task[key])}' for key in task),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
+    """Also the files that it includes and their code, of which the user is told before it runs."""
+    base = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}}}
+    base |= {"test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_target": "a"}
+    (tmp_path / "data.jsonl").write_text('{"q": "Is 2 even?", "c": ["yes", "no"], "a": 0}\n', encoding="utf-8")
+    (tmp_path / "base").write_text(yaml.safe_dump(base) + "doc_to_choice: !function own.choices\n", encoding="utf-8")
+    (tmp_path / "own.py").write_text("def choices(document):\n    return document['c']\n", encoding="utf-8")
+    path = tmp_path / "own.yaml"
+    path.write_text(LAYOUTS[layout]({"task": "own_quiz", "include": "base"}), encoding="utf-8")
+    record = find_task("own_quiz", tmp_path)
+    assert (record.file, record.members, record.metrics) == ("own.yaml", (), ("acc,none", "acc_norm,none"))
+    (document,) = rows(load_task(record), "test")
+    assert document["q"] == "Is 2 even?"
+    assert scoring.named_code(path) == [f"choices of {tmp_path / 'own.py'}"]
+    path.write_text(
+        LAYOUTS[layout]({"task": "own_quiz", "include": "base", "training_split": "train"}), encoding="utf-8"
+    )
+    scoring._declarations.cache_clear()
+    assert task_problem("own_quiz", str(tmp_path), trains=True) is None
+
+
+@pytest.mark.parametrize("suffix", ["yml", "json"])
+def test_a_task_in_a_file_of_another_suffix_is_named(tmp_path, suffix):
+    (tmp_path / f"quiz.{suffix}").write_text('{"task": "own_quiz"}', encoding="utf-8")
+    with pytest.raises(InputError, match=rf"quiz\.{suffix}.*rename it to quiz\.yaml"):
+        find_task("own_quiz", tmp_path)
+    with pytest.raises(InputError, match=r"rename it to quiz\.yaml"):
+        read_task_name(tmp_path / f"quiz.{suffix}")
 
 
 def test_a_task_that_is_not_there_or_cannot_train_is_known_without_a_network(tmp_path):

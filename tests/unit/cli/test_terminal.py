@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 
@@ -53,3 +54,38 @@ def test_a_program_gets_one_line(tmp_path):
 def test_h_is_help_everywhere(tmp_path, words):
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("imported", ["typer", "lm_validity.cli", "lm_validity.cli.imports"])
+def test_ctrl_c_while_python_imports_is_one_line(tmp_path, imported):
+    """Python says on standard error which module it has imported; the signal follows at once."""
+    command = [sys.executable, "-X", "importtime", "-m", "lm_validity", "status"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=tmp_path, text=True)
+    assert started.stderr is not None
+    for line in started.stderr:
+        if line.endswith(f" {imported}\n"):
+            break
+    started.send_signal(signal.SIGINT)
+    rest = started.stderr.readlines()
+    started.stderr.close()
+    assert started.wait() == 130
+    assert [line for line in rest if not line.startswith("import time:")] == ["Interrupted.\n"]
+
+
+def test_ctrl_c_is_not_heard_where_the_shell_ignores_it(tmp_path):
+    """A job that a script starts in the background ends with what it says, not with the terminal's Ctrl-C."""
+    command = [sys.executable, "-X", "importtime", "-m", "lm_validity", "status"]
+    started = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert started.stderr is not None
+    next(line for line in started.stderr if line.endswith(" typer\n"))
+    started.send_signal(signal.SIGINT)
+    assert "Error: " in started.stderr.read()
+    started.stderr.close()
+    assert started.wait() == 2

@@ -217,6 +217,7 @@ PACKAGE = Path(lm_eval.__file__).resolve().parent
 
 _TASK_LINE = re.compile(r"^[\"']?task[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
 _GROUP_LINE = re.compile(r"^[\"']?group[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
+_OTHER_SUFFIX = "lm-eval reads tasks from files that end in .yaml"
 # what says where the data lies, not what the task is: the data themselves are hashed document by document
 _NOT_DIGESTED = ("dataset_kwargs", "metadata", "tag", "task_alias")
 
@@ -288,13 +289,23 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
                 return _record(task, path, {}, is_given)
         expansion = _expansion(task, root / folder, include_path)
         if expansion is not None:
-            return _group_record(task, expansion, include_path)
+            return _expanded_record(task, expansion, include_path)
+    if include_path is not None:
+        _check_suffixes(task, Path(include_path))
     similar = nearest(task, names)
     raise InputError(
         f"{task}: no lm-eval task has this name.",
         (f"did you mean {similar!r}? " if similar else "")
         + "`lm-eval ls tasks` lists them; include_path is the folder of your own tasks.",
     )
+
+
+def _check_suffixes(task: str, folder: Path) -> None:
+    """Raises InputError where a file that lm-eval does not look at, of another suffix, declares the task."""
+    declares = re.compile(rf"\btask[\"']?\s*:\s*[\"']?{re.escape(task)}(?![\w-])")
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".yml", ".json")):
+        if path.stat().st_size < 1_000_000 and declares.search(path.read_text("utf-8", errors="replace")):
+            raise InputError(f"{task}: {path}: {_OTHER_SUFFIX}.", f"rename it to {path.stem}.yaml.")
 
 
 def config_digest(path: Path, root: Path) -> str:
@@ -392,7 +403,7 @@ def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
 def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
     paths = [path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file()]
     paths.sort(key=lambda path: path.as_posix())
-    return [(path, path.read_text(encoding="utf-8", errors="replace")) for path in paths]
+    return [(path, path.read_text(encoding="utf-8-sig", errors="replace")) for path in paths]
 
 
 _shipped_texts = cache(_read_texts)
@@ -468,12 +479,14 @@ def _record(task: str, path: Path, overrides: Mapping[str, object], include_path
     )
 
 
-def _group_record(name: str, expansion: Expansion, include_path: str | Path | None) -> TaskRecord:
-    """The record of a group: the metrics are those that all its tasks have."""
+def _expanded_record(name: str, expansion: Expansion, include_path: str | Path | None) -> TaskRecord:
+    """The record of a group, with the metrics that all its tasks have; of one task that the text scan did not see."""
     members = []
     for entry, overrides in expansion.tasks:
         root_name, _ = _place(entry.yaml_path, include_path)
         members.append(_record(entry.name, entry.yaml_path, overrides, root_name))
+    if not expansion.group_files and not expansion.tags:
+        return members[0]
     types = {member.output_type: member.task for member in members}
     if len(types) != 1:
         listed = ", ".join(f"{task} {output_type}" for output_type, task in types.items())
@@ -551,6 +564,8 @@ def read_task_name(path: Path) -> str:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "give the YAML file of an lm-eval task.")
+    if path.suffix != ".yaml":
+        raise InputError(f"{path}: {_OTHER_SUFFIX}.", f"rename it to {path.stem}.yaml.")
     config = _read(path)
     name = config.get("group") or config.get("task")
     if not isinstance(name, str):

@@ -10,7 +10,7 @@ from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_tru
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import no_correction
+from lm_validity.studies.agreement.reasons import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
@@ -187,7 +187,7 @@ def corrected_results(
     for p in PROTOCOLS:
         signs = pair_signs(table.scores[p])
         ceiling = noise_ceiling(table.scores[p], table.stderr[p], np.random.default_rng(3), CEILING_TABLES)
-        expected = None if no_correction(ceiling, table.scores[p], p) else ceiling.expected
+        expected = ceiling.expected if no_correction(ceiling, table.scores[p], p) is None else None
         for name, clusters, truth in (
             ("models|these families", np.arange(len(table.ability)), these),
             ("families|families like these", table.families, like_these),

@@ -281,11 +281,11 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
         matrix = read_score_matrix(tmp_path / "scores.parquet", *sheets)
         _, summary = agreement(Data.of(matrix, resamples=200))
         change, significance = summary["improvement"], summary["significance_tau"]
-        low, high = change["interval"]
+        low, high = change.interval
         assert (low, high) == (pytest.approx(0.187, abs=0.02), pytest.approx(0.306, abs=0.02))
         found[name] = [summary["cells_in_both"], summary["models_in_both"]]
-        found[name] += [*change["means"].values(), change["test"]["effect"]]
-        found[name] += [of[key] for of in (summary, significance) for key in ("improved_pairs", "compared_pairs")]
+        found[name] += [*change.means.values(), change.test.effect, summary["improved_pairs"]]
+        found[name] += [summary["compared_pairs"], significance.improved_pairs, significance.compared_pairs]
         shares[name] = [share[0] for share in factors(matrix)[1]["explained_variance_in_both"].values()]
     assert found["absent"][:2] == [49 * 24, 49]
     assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]

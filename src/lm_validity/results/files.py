@@ -20,6 +20,13 @@ class Parts(NamedTuple):
     panels: list[Panel]
 
 
+class Report(NamedTuple):
+    """A report before it is written: its page, and the summary that holds its numbers."""
+
+    page: Page
+    summary: dict[str, object]
+
+
 def joined(*parts: Part) -> Parts:
     """What the `parts` add together, in their order, without what a part lacks."""
     return Parts(

@@ -1,5 +1,6 @@
 """What each benchmark alone can tell, for its card, and how its models were prompted and fine-tuned."""
 
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -11,8 +12,10 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import Interval, models_above_chance
-from lm_validity.studies.agreement.data import NO_DIRECTION, Data, Entry, Value, ends, plotted, size_ratios
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.intervals import Range, Value, ends
+from lm_validity.studies.agreement.reasons import NO_DIRECTION
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
@@ -24,6 +27,7 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import hull
+from lm_validity.studies.agreement.wording import plotted
 from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -56,25 +60,70 @@ ONE_MODEL = Missing("One model was scored under several prompts.")
 # Numbers of one benchmark.
 
 
-def benchmark_figures(data: Data) -> dict[str, dict[str, Entry | Missing]]:
-    """By protocol and benchmark, in the metric's own unit and direction; missing where it has no score.
+@dataclass(frozen=True)
+class DistanceRow:
+    """A benchmark among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any).
 
-    models_above_chance: as `statistics.models_above_chance` counts them. models_at_best: models less than 1.96 standard
-    errors below 1, the best score of a metric that is a fraction. reliability: share of the variance between models
-    that is no noise of items. smallest_difference: of two scores, found four times out of five. typical_difference:
-    between models within a factor 2 of each other's size, without noise. items_needed: to find that.
+    `separated`: the share whose scores differ significantly; `tau`: mean tau with the other benchmarks; `tau_ceiling`:
+    what it would be if all ordered the models identically.
+    """
+
+    at_least: float
+    at_most: float | None
+    pairs_of_models: int
+    separated: Value
+    separated_interval: Range
+    tau: Value
+    tau_interval: Range
+    tau_ceiling: Value
+
+
+@dataclass(frozen=True)
+class BenchmarkFigures:
+    """What one benchmark tells under a protocol, in the metric's own unit and direction.
+
+    `models_above_chance`: as `statistics.models_above_chance` counts them. `models_at_best`: models less than 1.96
+    standard errors below 1, the best score of a metric that is a fraction. `reliability`: share of the variance between
+    models that is no noise of items. `sampling_noise`, `sampling_share`, `sampling_luck`, `sampling_falls`: how far
+    scores move between sampled runs of one model. `smallest_difference`: of two scores, found four times out of five.
+    `typical_difference`: between models within a factor 2 of each other's size, without noise. `items_needed`: to find
+    that.
+    """
+
+    models: int
+    items: int | Missing
+    lowest: float
+    highest: float
+    models_above_chance: int | Missing
+    models_at_best: int | Missing
+    reliability: Value
+    reliability_interval: Range
+    training_noise: Value
+    reruns: int
+    sampling_noise: Value
+    sampling_share: Value
+    sampling_luck: Value
+    sampling_falls: Value
+    sampled_models: int
+    smallest_difference: Value
+    typical_difference: Value
+    items_needed: int | Missing
+    by_distance: list[DistanceRow]
+
+
+FiguresByName = dict[str, BenchmarkFigures | Missing]
+
+
+def benchmark_figures(data: Data) -> dict[str, FiguresByName]:
+    """By protocol and benchmark; missing where it has no score.
 
     Where the direction of a benchmark is not known and its order is against the others', it has no interval of tau, and
     those of the others hold either way.
-
-    by_distance: among pairs of models whose sizes differ by a factor from at_least to at_most (null: any), separated:
-    the share whose scores differ significantly; tau: mean tau with the other benchmarks; tau_ceiling: what it would be
-    if all ordered the models identically.
     """
     return {p: _of_protocol(data, p) for p in PROTOCOLS}
 
 
-def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
+def _of_protocol(data: Data, protocol: str) -> FiguresByName:
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
     masks = [_within(sizes, *distance) for distance in DISTANCES]
     taus = taus_with_others(scores, masks)
@@ -85,7 +134,7 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
     for square, values in ((significant, signs.sign), (tested, signs.known)):
         square[:, signs.first, signs.second] = square[:, signs.second, signs.first] = values.T != 0
     separation, near = [separated_shares(significant, tested, mask) for mask in masks], _within(sizes, 1.0, LIKE_SIZE)
-    by_name: dict[str, Entry | Missing] = {}
+    by_name: FiguresByName = {}
     for index, name in enumerate(data.tasks):
         if not np.isfinite(scores[:, index]).any():
             by_name[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
@@ -98,20 +147,20 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
             mean = known(tau[index].value, "No other benchmark has a tau with it over such pairs of models.")
             limit = known(float(ceiling[index]), "There is no noise ceiling over such pairs of models.")
             rows.append(
-                {
-                    "at_least": at_least,
-                    "at_most": at_most,
-                    "pairs_of_models": int((tested[index] & mask).sum()) // 2,
-                    "separated": separated,
-                    "separated_interval": ends(separated, shares[index].interval, FEW_PAIRS),
-                    "tau": mean,
-                    "tau_interval": Missing(NO_DIRECTION)
+                DistanceRow(
+                    at_least=at_least,
+                    at_most=at_most,
+                    pairs_of_models=int((tested[index] & mask).sum()) // 2,
+                    separated=separated,
+                    separated_interval=ends(separated, shares[index].interval, FEW_PAIRS),
+                    tau=mean,
+                    tau_interval=Missing(NO_DIRECTION)
                     if name in data.opposed[protocol]
                     else ends(mean, hull(tau[index].interval, corrected[index].interval), NO_INTERVAL),
-                    "tau_ceiling": mean if isinstance(mean, Missing) else limit,
-                }
+                    tau_ceiling=mean if isinstance(mean, Missing) else limit,
+                )
             )
-        by_name[name] = _figures(data, protocol, index, near) | {"by_distance": rows}
+        by_name[name] = _figures(data, protocol, index, near, rows)
     return by_name
 
 
@@ -124,8 +173,10 @@ def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.nda
     return in_range & ~np.eye(len(sizes), dtype=bool)
 
 
-def _figures(data: Data, protocol: str, index: int, near: np.ndarray) -> Entry:
-    """The figures that need no other benchmark; `near`: (models, models) pairs of like size."""
+def _figures(
+    data: Data, protocol: str, index: int, near: np.ndarray, by_distance: list[DistanceRow]
+) -> BenchmarkFigures:
+    """Of the benchmark at `index`; `near`: (models, models) pairs of like size."""
     matrix, name = data.matrix, data.tasks[index]
     column = matrix.benchmarks.index(name)
     facts = matrix.benchmark_facts.iloc[column]
@@ -149,33 +200,33 @@ def _figures(data: Data, protocol: str, index: int, near: np.ndarray) -> Entry:
     at_best: int | Missing = Missing("The metric is not known to have 1 as its best score.")
     if fraction and not (values[scored] > 1 + 1e-9).any():
         at_best = int((values[scored] + Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
-    return {
-        "models": int(scored.sum()),
-        "items": items,
-        "lowest": float(values[scored].min()),
-        "highest": float(values[scored].max()),
-        "models_above_chance": above,
-        "models_at_best": at_best,
-        "reliability": reliable,
-        "reliability_interval": ends(reliable, share.interval, NO_INTERVAL),
-        "training_noise": Missing(NOT_MEASURED) if training is None else training.sd,
-        "reruns": 0 if training is None else training.reruns,
-        **_sampling(matrix, protocol, name),
-        "smallest_difference": known(smallest_difference(noise[:, index]), NO_ERRORS),
-        "typical_difference": typical,
-        "items_needed": _items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
-    }
-
-
-def _sampling(matrix: ScoreMatrix, protocol: str, name: str) -> Entry:
-    """How far the scores move between sampled runs of one model."""
     sampling = matrix.sampling.get((protocol, name))
-    names = {"noise": "spread", "share": "share", "luck": "luck", "falls": "falls"}
-    values = {
-        f"sampling_{key}": Missing(NO_RUNS) if sampling is None else known(getattr(sampling, attribute), NO_ERRORS)
-        for key, attribute in names.items()
-    }
-    return values | {"sampled_models": 0 if sampling is None else sampling.models}
+    between_runs: list[Value] = [Missing(NO_RUNS)] * 4
+    if sampling is not None:
+        measured = sampling.spread, sampling.share, sampling.luck, sampling.falls
+        between_runs = [known(value, NO_ERRORS) for value in measured]
+    spread, share_of_sampling, luck, falls = between_runs
+    return BenchmarkFigures(
+        models=int(scored.sum()),
+        items=items,
+        lowest=float(values[scored].min()),
+        highest=float(values[scored].max()),
+        models_above_chance=above,
+        models_at_best=at_best,
+        reliability=reliable,
+        reliability_interval=ends(reliable, share.interval, NO_INTERVAL),
+        training_noise=Missing(NOT_MEASURED) if training is None else training.sd,
+        reruns=0 if training is None else training.reruns,
+        sampling_noise=spread,
+        sampling_share=share_of_sampling,
+        sampling_luck=luck,
+        sampling_falls=falls,
+        sampled_models=0 if sampling is None else sampling.models,
+        smallest_difference=known(smallest_difference(noise[:, index]), NO_ERRORS),
+        typical_difference=typical,
+        items_needed=_items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
+        by_distance=by_distance,
+    )
 
 
 def sampled_runs(data: Data) -> Part:
@@ -236,9 +287,19 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
 # How far the prompt moves a score.
 
 
-def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry | Missing]:
-    """By benchmark (no perplexity corpora): best less worst score of a model over prompts and wordings, mean over
-    `models` with a t interval; `prompts`: the most that one has.
+@dataclass(frozen=True)
+class PromptRange:
+    """Best less worst score of a model over prompts and wordings, mean over `models` with a t interval; `prompts`: the
+    most that one has."""
+
+    mean: float
+    interval: Range
+    models: int
+    prompts: int
+
+
+def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, PromptRange | Missing]:
+    """By benchmark, no perplexity corpora.
 
     Over direct scores that differ in `prompt` or `prompt_variant` alone, on either split; of a model with several such
     groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
@@ -249,7 +310,7 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry 
     groups = rows.assign(prompt=prompt).groupby(SAME, dropna=False)
     spans = groups.agg(low=("value", "min"), high=("value", "max"), prompts=("prompt", "nunique")).reset_index()
     spans = spans[(spans["prompts"] > 1) & np.isfinite(spans["high"] - spans["low"])]
-    ranges: dict[str, Entry | Missing] = {}
+    ranges: dict[str, PromptRange | Missing] = {}
     for name in matrix.task_names():
         of_one = spans[spans["benchmark"] == name]
         if of_one.empty:
@@ -260,12 +321,7 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry 
         if len(by_model) > 1:
             reach = stats.t.ppf(0.975, len(by_model) - 1) * by_model.std(ddof=1) / np.sqrt(len(by_model))
             interval = Interval(float(max(0.0, mean - reach)), float(mean + reach))
-        ranges[name] = {
-            "mean": mean,
-            "interval": interval or ONE_MODEL,
-            "models": len(by_model),
-            "prompts": int(of_one["prompts"].max()),
-        }
+        ranges[name] = PromptRange(mean, interval or ONE_MODEL, len(by_model), int(of_one["prompts"].max()))
     return ranges
 
 

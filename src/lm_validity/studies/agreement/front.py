@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -13,17 +13,14 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.studies.agreement.data import (
-    JACKKNIFED,
-    Data,
-    Entry,
-    Range,
-    Value,
-    shown_limit,
-    wider,
-)
+from lm_validity.studies.agreement.benchmarks import FiguresByName
+from lm_validity.studies.agreement.data import JACKKNIFED, Data
+from lm_validity.studies.agreement.intervals import Range, Value, wider
+from lm_validity.studies.agreement.pooled import Pooled
+from lm_validity.studies.agreement.similar import RatioRows
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
-from lm_validity.studies.agreement.tau import benchmark_order
+from lm_validity.studies.agreement.tau import ByProtocolTau, Improvement, KendallTau, benchmark_order
+from lm_validity.studies.agreement.wording import shown_limit
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import MINUS, count, decimal
 
@@ -33,7 +30,7 @@ from lm_validity.words import MINUS, count, decimal
 # nothing is known of the other ones yet.
 
 
-LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
+LIKE_SIZE, ANY_SIZE = (1.0, 2.0), (1.0, None)  # at least and at most, of the ratio of two models' sizes
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 MOST_SQUARES = 93  # models, in three rows
@@ -52,21 +49,21 @@ class Change:
     intervals: dict[str, Range]
 
     @classmethod
-    def of(cls, data: Data, improvement: Entry, pooled: Entry) -> "Change":
+    def of(cls, data: Data, improvement: Improvement, pooled: dict[str, Pooled]) -> "Change":
         """Where many cells are missing, that of the pooled tau."""
         if data.lacks_many and "all" in pooled:
             row = pooled["all"]
-            means, change = row["mean"], row["change"]
-            over = {"models": row["change_interval"], "families": row["change_interval_clustered"]}
+            means, change = row.mean, row.change
+            over = {"models": row.change_interval, "families": row.change_interval_clustered}
         else:
-            means, change = improvement["means"], improvement["mean"]
+            means, change = improvement.means, improvement.mean
             over = {
-                "models": improvement["interval"],
-                "families": improvement["interval_clustered"],
-                "benchmarks": improvement["interval_population_of_categories"],
+                "models": improvement.interval,
+                "families": improvement.interval_clustered,
+                "benchmarks": improvement.interval_population_of_categories,
             }
             if isinstance(over["benchmarks"], Missing):
-                over["benchmarks"] = improvement["interval_population_of_benchmarks"]
+                over["benchmarks"] = improvement.interval_population_of_benchmarks
         return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
 
     @property
@@ -80,10 +77,23 @@ class Change:
         return f"{_tau(self.before)} → {_tau(self.after)}"
 
 
+class Front(NamedTuple):
+    """What stands above the folds of a page, and its answers for the first page of a site."""
+
+    lede: Lede
+    picture: Picture
+    panels: list[Panel]
+    answers: list[Answer]
+
+
 def above_the_folds(
-    data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """The fields of `Page` that stand above its folds, and its answers."""
+    data: Data,
+    tau: ByProtocolTau,
+    improvement: Improvement,
+    pooled: dict[str, Pooled],
+    by_benchmark: dict[str, FiguresByName],
+) -> Front:
+    """The front of the agreement page; of one protocol where only one has scores, or both on too few models."""
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
     columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
     change = Change.of(data, improvement, pooled)
@@ -95,16 +105,16 @@ def above_the_folds(
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         columns = [column for column in columns if data.in_both[:, column].any()]
         lede, picture = _change_lede(data, change), _carpets(data, scores, means, columns, data.models_in_both)
-        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
+        panels = [_for_whom(change), _by_size(improvement.by_size_ratio), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
         lede, picture = (
             _noise_lede(data, tau[p], p),
-            _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone),
+            _carpets(data, data.scores, {p: tau[p].mean}, columns, everyone),
         )
         panels = [
             _against_noise(data, tau[p], p),
-            _by_size({p: tau[p]["by_size_ratio"]}),
+            _by_size({p: tau[p].by_size_ratio}),
             _every_pair(data, columns, [p]),
         ]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
@@ -115,8 +125,7 @@ def above_the_folds(
             answers = [_not_yet_answer(data, change, tau, lede)]
     apart = _apart(by_benchmark[p], p)
     answers += [apart] if apart is not None else []
-    panels_shown = [panel for panel in panels if panel is not None]
-    return {"lede": lede, "picture": picture, "panels": panels_shown, "answers": answers}
+    return Front(lede, picture, [panel for panel in panels if panel is not None], answers)
 
 
 def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
@@ -225,19 +234,19 @@ class Verdict:
     interval: str
 
     @classmethod
-    def of(cls, data: Data, entry: Entry, protocol: str) -> "Verdict":
+    def of(cls, data: Data, entry: KendallTau, protocol: str) -> "Verdict":
         """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
         observed ones, and then disagreement is never sure."""
-        limit = shown_limit(entry["ceiling"], entry["mean"])
-        numbers = _tau(entry["mean"]) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
+        limit = shown_limit(entry.ceiling, entry.mean)
+        numbers = _tau(entry.mean) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
         if data.opposed[protocol]:
             turned = decimal(data.turned_mean_tau(protocol))
-            return cls("direction", f"{_tau(entry['mean'])} as the scores stand, {turned} if so", "")
+            return cls("direction", f"{_tau(entry.mean)} as the scores stand, {turned} if so", "")
         observed = _quoted(entry)
-        corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
+        corrected = wider(entry.corrected.interval, entry.corrected.interval_clustered)
         decided = observed if corrected is None else corrected
         interval_words = _with("95%" if corrected is None else "95% without noise", decided)
-        if is_known(entry["mean"]) and number(entry["mean"]) > 1 - 1e-9:
+        if is_known(entry.mean) and number(entry.mean) > 1 - 1e-9:
             return cls("order", numbers, interval_words)
         if corrected is not None and round(corrected.high, 2) < 1:
             return cls("disagree", numbers, interval_words)
@@ -252,13 +261,13 @@ HEADINGS = {
 }
 
 
-def _quoted(entry: Entry) -> Sequence[float] | None:
-    return wider(entry["interval"], entry["interval_clustered"])
+def _quoted(entry: KendallTau) -> Sequence[float] | None:
+    return wider(entry.interval, entry.interval_clustered)
 
 
-def _noise_lede(data: Data, entry: Entry, protocol: str) -> Lede:
+def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
     verdict = Verdict.of(data, entry, protocol)
-    if not is_known(entry["mean"]):
+    if not is_known(entry.mean):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
     if verdict.answer == "direction":
         asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
@@ -268,7 +277,7 @@ def _noise_lede(data: Data, entry: Entry, protocol: str) -> Lede:
     )
 
 
-def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
+def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[int], lede: Lede) -> Answer:
     verdict = Verdict.of(data, entry, protocol)
     sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
     if verdict.answer == "direction":
@@ -276,15 +285,13 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], l
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    ceiling = (
-        f", noise ceiling {_tau(limit)}" if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])) else ""
-    )
+    ceiling = f", noise ceiling {_tau(limit)}" if is_known(limit := shown_limit(entry.ceiling, entry.mean)) else ""
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
-        f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
+        f"{_tau(entry.mean)}, {lede.interval or 'no interval'}{ceiling}."
     )
-    whom = _whom(entry["interval"], entry["interval_clustered"])
-    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
+    whom = _whom(entry.interval, entry.interval_clustered)
+    basis = f"{count(entry.models, 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
@@ -298,8 +305,8 @@ def _not_yet(data: Data, change: Change) -> Lede:
     return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
 
 
-def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answer:
-    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT]["mean"]
+def _not_yet_answer(data: Data, change: Change, tau: ByProtocolTau, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT].mean
     basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
     if is_known(mean):
         basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
@@ -310,13 +317,20 @@ def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answe
 # The carpets.
 
 
-def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in `scores`."""
+class _Ordered(NamedTuple):
+    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in the scores."""
+
+    ranks: np.ndarray
+    order: np.ndarray
+
+
+def _ordered(scores: np.ndarray) -> _Ordered:
+    """The ranks of `scores` (models, benchmarks)."""
     ranks = average_ranks(scores)
     scored = np.isfinite(ranks)
     mean = np.where(scored, ranks, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
     order = np.argsort(np.where(scored.any(axis=1), mean, np.inf), kind="stable")
-    return ranks[order], order
+    return _Ordered(ranks[order], order)
 
 
 def _carpets(
@@ -449,7 +463,7 @@ def _for_whom(change: Change) -> Panel:
     )
 
 
-def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
+def _by_size(by_protocol: dict[str, RatioRows]) -> Panel | None:
     """Agreement by distance in size; nothing where sizes are not known."""
     rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
     rows_with_mean = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
@@ -475,7 +489,7 @@ def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
             descriptions.append(
                 f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval")
             )
-    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
+    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE[1]]
     known_headline = bool(headline) and all(map(is_known, headline))
     arrow = " → ".join(map(_tau, headline))
     text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
@@ -519,32 +533,32 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
 
 
-def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
+def _scale(entry: KendallTau, protocol: str, left: float, right: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry.mean), *(interval or [])])) / 2, 1, left, right)
     marks = [
         svg.line(left, y, right, y, "ax"),
         _ticks(axis, y - 4, y + 4),
         svg.text(right, y + 33, "same order", "", "end"),
     ]
-    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
+    if is_known(limit := shown_limit(entry.ceiling, entry.mean)):
         marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
-    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
+    return Markup("").join([*marks, svg.estimate(axis, number(entry.mean), interval, y, KINDS[protocol])])
 
 
-def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
+def _against_noise(data: Data, entry: KendallTau, protocol: str) -> Panel | None:
     """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
-    if not is_known(entry["mean"]):
+    if not is_known(entry.mean):
         return None
-    corrected = entry["corrected"]
-    rows = [("observed", entry["mean"], _quoted(entry))]
-    if is_known(corrected["mean"]):
-        rows.append(("without noise", corrected["mean"], wider(corrected["interval"], corrected["interval_clustered"])))
+    corrected = entry.corrected
+    rows = [("observed", entry.mean, _quoted(entry))]
+    if is_known(corrected.mean):
+        rows.append(("without noise", corrected.mean, wider(corrected.interval, corrected.interval_clustered)))
     low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
     axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
     marks = [_ticks(axis, 4, 106)]
-    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
+    if is_known(limit := shown_limit(entry.ceiling, entry.mean)):
         marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
     for index, (name, value, ends) in enumerate(rows):
         y = 34 + 42 * index
@@ -558,7 +572,7 @@ def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
     if is_known(limit):
         label += f" Noise ceiling {_tau(limit)}."
     else:
-        allowance = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
+        allowance = "how much noise would allow" if is_known(entry.ceiling) else "without standard errors, noise"
         text += (
             f"; {allowance} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
         )
@@ -611,7 +625,7 @@ def _progress(data: Data, change: Change) -> Markup:
 # Which benchmarks tell similar models apart.
 
 
-def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
+def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
     """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
 
     Of all pairs where nothing is known of similar models.
@@ -620,10 +634,10 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     for alike in (True, False):
         pair_kind = LIKE_SIZE if alike else ANY_SIZE
         shares = {
-            name: (float(row["separated"]), row["separated_interval"])
+            name: (float(row.separated), row.separated_interval)
             for name, figures in by_name.items()
-            for row in ([] if isinstance(figures, Missing) else figures["by_distance"])
-            if pair_kind.items() <= row.items() and is_known(row["separated"])
+            for row in ([] if isinstance(figures, Missing) else figures.by_distance)
+            if (row.at_least, row.at_most) == pair_kind and is_known(row.separated)
         }
         if shares:
             break

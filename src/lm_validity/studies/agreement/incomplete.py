@@ -4,7 +4,7 @@ Taus are never those of a filled table.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import altair as alt
@@ -17,26 +17,11 @@ from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_know
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import (
-    BY_CHANCE,
-    JACKKNIFED,
-    LOST_CLUSTER,
-    LOST_MODEL,
-    Data,
-    Entry,
-    Range,
-    Value,
-    each,
-    family_members,
-    no_clusters,
-    over_families,
-    size_ratios,
-    value_in_words,
-)
-from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
-from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, transformed_interval
+from lm_validity.studies.agreement.data import BY_CHANCE, JACKKNIFED, Data
+from lm_validity.studies.agreement.intervals import Range, Value, each
+from lm_validity.studies.agreement.pooled import NO_COMPARISON, Pooled
+from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
     LEAST_CELLS,
     MOST_CELLS,
@@ -47,12 +32,12 @@ from lm_validity.studies.agreement.statistics.sparse import (
     expected_signs,
     fit_process,
     mean_standing,
-    pooled_left_out,
     pooled_tau,
     rank_draws,
     widening_of,
 )
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.studies.agreement.wording import value_in_words
+from lm_validity.tables.schema import DIRECT
 from lm_validity.words import UNDER, count, decimal, listing, percent
 
 DRAWS = 400
@@ -60,7 +45,6 @@ SEED = 5  # of the draws, and of the cells that weights are fitted on
 DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
-NO_COMPARISON = "No two models are known on two benchmarks."
 NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
     f"models or more than {MOST_MODELS}."
@@ -73,23 +57,73 @@ LEAST_CHECKED = 19  # cells that a 95% quantile takes
 FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How far predictions can be trusted.
+
+    `source`: `audit`, random cells that were predicted without any of them, where there are at least 19; else `left
+    out`: each known cell is predicted from the others, which cannot show what only the cells that were left out have in
+    common. `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all
+    intervals; `hardly_measured`: families with fewer than 3 measured cells per model, in order of first appearance.
+    """
+
+    source: str
+    cells: int
+    coverage: Value
+    widening: Value
+    hardly_measured: list[str]
+
+
 class Fitted(NamedTuple):
     """A protocol's process, how far it can be trusted, and the factor by which its intervals are widened for it."""
 
     process: CellProcess
-    trust: Entry
+    trust: Trust
     widening: float
 
 
-def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
-    """The process of a protocol's measured cells; None where there are too few or too many.
+@dataclass(frozen=True)
+class PooledTau:
+    """Agreement pooled over pairs of models, and the same `assisted` by predictions; intervals over models.
 
-    `trust`: how far predictions can be trusted. `source`: `audit`, random cells that were predicted without any of
-    them, where there are at least 19; else `left out`: each known cell is predicted from the others, which cannot show
-    what only the cells that were left out have in common. `coverage`: share of `cells` inside their 95% interval before
-    it is widened; `widening`: factor of all intervals; `hardly_measured`: families with fewer than 3 measured cells per
-    model, in order of first appearance.
+    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
+    standard errors of their difference apart.
     """
+
+    mean: Value
+    interval: Range
+    comparisons: int
+    by_benchmark: dict[str, Value]
+    assisted: Value
+    assisted_interval: Range
+    assisted_by_benchmark: dict[str, Value]
+    differ: bool | Missing
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A model's rank despite missing cells, and its 95% interval."""
+
+    rank: Value
+    interval: Range
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """A protocol that lacks cells: how many are measured and `missing`, of these `unplanned` by plan, `by_scores` of
+    the measured ones chosen by earlier scores; pooled agreement, and by model its rank."""
+
+    cells: int
+    missing: int
+    unplanned: int
+    by_scores: int
+    kendall_tau: PooledTau
+    ranks: dict[str, Standing] | Missing
+    trust: Trust | Missing
+
+
+def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
+    """The process of a protocol's measured cells; None where there are too few or too many."""
     scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
     process = _fit(matrix, protocol, scores)
     if process is None:
@@ -103,13 +137,13 @@ def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
     residuals = residuals[np.isfinite(residuals)]
     widening, measured = widening_of(residuals), np.isfinite(scores).sum(axis=1)
     limit, families = min(HARDLY, scores.shape[1]), family_members(matrix.families)
-    trust = {
-        "source": source,
-        "cells": len(residuals),
-        "coverage": known(finite_mean(np.abs(residuals) <= NORMAL_95), FEW_RESIDUALS),
-        "widening": known(widening, FEW_RESIDUALS),
-        "hardly_measured": [name for name, rows in families.items() if measured[rows].mean() < limit],
-    }
+    trust = Trust(
+        source=source,
+        cells=len(residuals),
+        coverage=known(finite_mean(np.abs(residuals) <= NORMAL_95), FEW_RESIDUALS),
+        widening=known(widening, FEW_RESIDUALS),
+        hardly_measured=[name for name, rows in families.items() if measured[rows].mean() < limit],
+    )
     return Fitted(process, trust, widening if np.isfinite(widening) else 1.0)
 
 
@@ -143,37 +177,34 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
-def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Entry:
-    """Agreement pooled over pairs of models, and the same assisted by predictions; intervals over models.
-
-    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
-    standard errors of their difference apart.
-    """
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> PooledTau:
+    """Agreement of `scores`, assisted by the predictions of a `process` where there is one."""
     names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
     measured = pooled_tau(signs)
-    entry: Entry = {
-        "mean": known(measured.mean, NO_COMPARISON),
-        "interval": _jackknifed(measured.mean, measured.standard_error, models),
-        "comparisons": measured.comparisons,
-        "by_benchmark": each(names, measured.by_benchmark.tolist(), NO_COMPARISON),
-    }
-    if process is None or isinstance(entry["mean"], Missing):
-        nothing = entry["mean"] if isinstance(entry["mean"], Missing) else Missing(NO_PROCESS)
-        return entry | {
-            "assisted": nothing,
-            "assisted_interval": nothing,
-            "assisted_by_benchmark": dict.fromkeys(names, nothing),
-            "differ": nothing,
-        }
+    mean = known(measured.mean, NO_COMPARISON)
+    nothing = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
+    observed = PooledTau(
+        mean=mean,
+        interval=_jackknifed(measured.mean, measured.standard_error, models),
+        comparisons=measured.comparisons,
+        by_benchmark=each(names, measured.by_benchmark.tolist(), NO_COMPARISON),
+        assisted=nothing,
+        assisted_interval=nothing,
+        assisted_by_benchmark=dict.fromkeys(names, nothing),
+        differ=nothing,
+    )
+    if process is None or isinstance(mean, Missing):
+        return observed
     helped = pooled_tau(signs, expected_signs(process))
-    return entry | {
-        "assisted": known(helped.mean, NO_COMPARISON),
-        "assisted_interval": _jackknifed(helped.mean, helped.standard_error, models),
-        "assisted_by_benchmark": each(names, helped.by_benchmark.tolist(), NO_COMPARISON),
-        "differ": bool(abs(helped.mean - measured.mean) > 2 * helped.difference_error)
+    return replace(
+        observed,
+        assisted=known(helped.mean, NO_COMPARISON),
+        assisted_interval=_jackknifed(helped.mean, helped.standard_error, models),
+        assisted_by_benchmark=each(names, helped.by_benchmark.tolist(), NO_COMPARISON),
+        differ=bool(abs(helped.mean - measured.mean) > 2 * helped.difference_error)
         if np.isfinite(helped.difference_error)
         else Missing(NO_ERROR),
-    }
+    )
 
 
 def _jackknifed(mean: float, error: float, models: int) -> Range:
@@ -195,7 +226,7 @@ def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
 
 
-def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Entry]:
+def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
     """By model the rank by its mean standardised score over all benchmarks, missing scores drawn from the process, and
     the 95% interval for these; a model without any score has none."""
     scored = np.flatnonzero(fitted.process.measured.any(axis=1))
@@ -203,10 +234,10 @@ def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Entry]:
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
-    standings: dict[str, Entry] = {name: {"rank": nowhere, "interval": nowhere} for name in matrix.models}
+    standings = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
     for index, row in enumerate(scored):
         interval = Interval(float(low[index]), float(high[index]))
-        standings[matrix.models[row]] = {"rank": float(rank[index]), "interval": interval}
+        standings[matrix.models[row]] = Standing(float(rank[index]), interval)
     return standings
 
 
@@ -230,95 +261,21 @@ def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> pd
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The headlines of a table with missing cells: taus pooled over the same comparisons for both protocols.
-
-FEW_MODELS = Reason(f"Fewer than {JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW)
-
-
-def compare_pooled(data: Data) -> Entry:
-    """Pooled taus of `all` models and of those of `like_size`, over comparisons whose cells are known under every
-    protocol that has scores; nothing for a complete table, or without common cells.
-
-    A mean over pairs of benchmarks gives a pair with few models in common the weight of any other. With half of the
-    published cells, that mean is off by .1 for models of like size (root mean square over 20 plans), the pooled tau by
-    .012.
-    """
-    if not data.incomplete:
-        return {}
-    present = data.matrix.protocols
-    scores = data.compared_scores if len(present) > 1 else data.scores
-    signs = {p: pair_signs(scores[p]) for p in present}
-    either = signs[present[0]]
-    compared = either.known.sum(axis=1) >= 2  # two benchmarks, or the pair of models says nothing on agreement
-    like = size_ratios(data.matrix.sizes()[0])[either.first, either.second] <= HEADLINE_RATIO
-    return {
-        name: _pooled_row(
-            {p: PairSigns(*(part[pairs] for part in part_signs)) for p, part_signs in signs.items()},
-            data.matrix.families,
-        )
-        for name, pairs, least in (("all", compared, 1), ("like_size", compared & like, LEAST_PAIRS))
-        if pairs.sum() >= least
-    }
-
-
-def _pooled_row(signs: dict[str, PairSigns], all_families: np.ndarray) -> Entry:
-    """`signs`: by protocol, of the pairs of models that are compared, with the same cells known."""
-    either = next(iter(signs.values()))
-    models = np.unique([either.first, either.second])
-    family_index, cluster = np.zeros((2, len(all_families)), dtype=int)
-    families = all_families[models]
-    family_index[models], cluster[models] = np.arange(len(models)), cluster_numbers(families)
-    sizes = np.bincount(cluster[models])
-    too_few = FEW_MODELS if len(models) < JACKKNIFED else ""
-    no_families = too_few or no_clusters(families)
-    by_model, by_family = (
-        {p: pooled_left_out(signs_of_protocol, units) for p, signs_of_protocol in signs.items()}
-        for units in (family_index, cluster)
-    )
-    if len(signs) == len(PROTOCOLS):
-        for by_key in (by_model, by_family):
-            by_key["change"] = by_key[TRAINED] - by_key[DIRECT]
-    rows: dict[str, tuple[Value, Range, Range]] = {}
-    for key, taus in by_model.items():
-        scale = "change" if key == "change" else "tau"
-        interval = Missing(too_few) if too_few else _left_out_interval(taus, scale, None, LOST_MODEL)
-        over = Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, LOST_CLUSTER)
-        rows[key] = known(float(taus[0]), NO_COMPARISON), interval, over_families(over, interval, families)
-    names = ("mean", "interval", "interval_clustered")
-    change = rows.pop("change", (Missing("One protocol has scores."),) * 3)
-    benchmarks = either.known.sum(axis=1)
-    return {
-        "pairs_of_models": len(either.first),
-        "models": len(models),
-        "comparisons": round(float((benchmarks * (benchmarks - 1)).sum() / 2)),
-        **{name: {p: row[i] for p, row in rows.items()} for i, name in enumerate(names)},
-        **dict(zip(("change", "change_interval", "change_interval_clustered"), change, strict=True)),
-    }
-
-
-def _left_out_interval(left_out: np.ndarray, scale: str, sizes: np.ndarray | None, reason: str) -> Range:
-    """Missing also where no model changes the figure: that is no certainty about other models."""
-    interval = transformed_interval(left_out[0], left_out[1:], scale, sizes)
-    return interval if interval.low < interval.high else Missing(reason)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # The section.
 
 LEAST_COVERAGE = 0.9
 MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones first
 
 
-def despite_missing_cells(data: Data, pooled: Entry) -> Part:
+def despite_missing_cells(data: Data, pooled: dict[str, Pooled]) -> Part:
     """Of each protocol that has scores and lacks some: pooled agreement by benchmark, ranks with intervals, and
     predictions in a table of their own.
 
-    `unplanned` of the `missing` cells are so by plan. `by_scores` of the measured `cells` were chosen by earlier
-    scores: they are in ranks and predictions, and in no agreement. Findings only where so many cells are missing that
-    headlines are pooled.
+    Cells that earlier scores chose are in ranks and predictions, and in no agreement. Findings only where so many cells
+    are missing that headlines are pooled.
     """
     matrix, findings, rows, charts, notes = data.matrix, [], [], [], []
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Incomplete] = {}
     tables: list[Table] = []
     for p in data.incomplete:
         title, scores = figures.PROTOCOL_LABELS[p], data.scores[p]
@@ -328,22 +285,22 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
         # agreement must not learn of cells that scores chose, not even through a prediction
         process = None if fitted is None else fitted.process
         ranks = Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted)
-        entry: Entry = {
-            "cells": int(measured.sum()),
-            "missing": int((~measured).sum()),
-            "unplanned": int((~measured & ~planned).sum()),
-            "by_scores": by_scores,
-            "kendall_tau": _pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process),
-            "ranks": ranks,
-            "trust": Missing(NO_PROCESS) if fitted is None else fitted.trust,
-        }
-        entries[p], tau = entry, entry["kendall_tau"]
+        tau = _pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process)
+        entries[p] = Incomplete(
+            cells=int(measured.sum()),
+            missing=int((~measured).sum()),
+            unplanned=int((~measured & ~planned).sum()),
+            by_scores=by_scores,
+            kendall_tau=tau,
+            ranks=ranks,
+            trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
+        )
         rows += [
-            {"benchmark": name, "protocol": title, "pooled": value, "assisted": tau["assisted_by_benchmark"][name]}
-            for name, value in tau["by_benchmark"].items()
+            {"benchmark": name, "protocol": title, "pooled": value, "assisted": tau.assisted_by_benchmark[name]}
+            for name, value in tau.by_benchmark.items()
         ]
-        if is_known(tau["mean"]):
-            findings.append(_finding(p, entry, measured))
+        if is_known(tau.mean):
+            findings.append(_finding(p, entries[p], measured))
         if fitted is not None and not isinstance(ranks, Missing):
             tables.append(_rank_table(p, matrix.labels, ranks, measured))
             predicted = _predictions(matrix, fitted, planned)
@@ -361,7 +318,7 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
                     )
                 )
                 charts.append(_prediction_figure(p, predicted))
-        notes += trust_notes(p, entry["trust"])
+        notes += trust_notes(p, entries[p].trust)
     summary = {"incomplete": entries, "pooled": pooled}
     if not entries:
         return Part(summary)
@@ -383,10 +340,10 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
     return Part(summary, section, findings if data.lacks_many else [])
 
 
-def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Entry], measured: np.ndarray) -> Table:
+def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Standing], measured: np.ndarray) -> Table:
     rows = [
-        {"model": label, "measured": int(cells), "rank": ranks_of_row["rank"], **as_columns(ranks_of_row["interval"])}
-        for label, ranks_of_row, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
+        {"model": label, "measured": int(cells), "rank": standing.rank, **as_columns(standing.interval)}
+        for label, standing, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
     ]
     rows.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
     return Table(
@@ -400,26 +357,26 @@ def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Entry], m
     )
 
 
-def _finding(protocol: str, entry: Entry, measured: np.ndarray) -> Finding:
-    tau, missing, unplanned = entry["kendall_tau"], entry["missing"], entry["unplanned"]
+def _finding(protocol: str, entry: Incomplete, measured: np.ndarray) -> Finding:
+    tau, unplanned = entry.kendall_tau, entry.unplanned
     models = int(measured.any(axis=1).sum())
     on = "" if models == len(measured) else f" ({models} of {count(len(measured), 'model')})"
     sentence = (
-        f"{UNDER[protocol].capitalize()}, {entry['cells']:,} of {measured.size:,} cells were measured{on}. "
-        f"Pooled over pairs of models{BY_CHANCE if missing > unplanned else ''}, tau is "
-        f"{value_in_words(tau['mean'], tau['interval'])}"
+        f"{UNDER[protocol].capitalize()}, {entry.cells:,} of {measured.size:,} cells were measured{on}. "
+        f"Pooled over pairs of models{BY_CHANCE if entry.missing > unplanned else ''}, tau is "
+        f"{value_in_words(tau.mean, tau.interval)}"
     )
-    if is_known(tau["assisted"]):
-        sentence += f". Assisted by predictions it is {value_in_words(tau['assisted'], tau['assisted_interval'])}"
+    if is_known(tau.assisted):
+        sentence += f". Assisted by predictions it is {value_in_words(tau.assisted, tau.assisted_interval)}"
     basis = f"{unplanned:,} cells are not planned. " if unplanned else ""
-    if entry["by_scores"]:
-        basis += f"{count(entry['by_scores'], 'measured cell')} chosen by earlier scores are left out. "
-    basis += f"{tau['comparisons']:,} comparisons."
-    if not isinstance(tau["interval"], Missing):
+    if entry.by_scores:
+        basis += f"{count(entry.by_scores, 'measured cell')} chosen by earlier scores are left out. "
+    basis += f"{tau.comparisons:,} comparisons."
+    if not isinstance(tau.interval, Missing):
         basis += " Intervals are for other models on these benchmarks."
     else:
-        basis += f" There is no interval for other models. {tau['interval'].reason}"
-    if is_known(tau["differ"]) and tau["differ"]:
+        basis += f" There is no interval for other models. {tau.interval.reason}"
+    if is_known(tau.differ) and tau.differ:
         basis += (
             " The two estimates differ by more than twice the standard error of their difference. Either the measured "
             "cells are not typical of the others, or the model predicts them badly."
@@ -427,16 +384,16 @@ def _finding(protocol: str, entry: Entry, measured: np.ndarray) -> Finding:
     return Finding(f"{sentence}.", basis)
 
 
-def trust_notes(protocol: str, trust: Entry | Missing) -> list[str]:
+def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     """How often known cells lie inside their intervals, and warnings where that is too seldom."""
     label = figures.PROTOCOL_LABELS[protocol]
     if isinstance(trust, Missing):
         return [f"{label}: no predictions. {trust.reason}"]
-    audited, coverage, widening = trust["source"] == AUDIT, number(trust["coverage"]), number(trust["widening"])
+    audited, coverage, widening = trust.source == AUDIT, number(trust.coverage), number(trust.widening)
     cells = (
-        f"{count(trust['cells'], 'random cell')} of the audit"
+        f"{count(trust.cells, 'random cell')} of the audit"
         if audited
-        else f"{count(trust['cells'], 'measured cell')}, each predicted from the others"
+        else f"{count(trust.cells, 'measured cell')}, each predicted from the others"
     )
     notes = [f"{label}: of {cells}, {percent(coverage)} lie inside their 95% interval."]
     if widening > 1:
@@ -448,9 +405,9 @@ def trust_notes(protocol: str, trust: Entry | Missing) -> list[str]:
         )
     if coverage < LEAST_COVERAGE:
         notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
-    if trust["hardly_measured"]:
+    if trust.hardly_measured:
         notes.append(
-            f"{label}: fewer than 3 measured cells per model in {listing(trust['hardly_measured'])}. Predictions for "
+            f"{label}: fewer than 3 measured cells per model in {listing(trust.hardly_measured)}. Predictions for "
             "these families are based on other families, so their intervals may be too narrow."
         )
     return notes

@@ -1,7 +1,7 @@
 """The agreement report: do benchmarks agree on which model is better, under direct evaluation and train before test?"""
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,20 +10,26 @@ from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
-from lm_validity.results.files import joined, write_report
+from lm_validity.results.files import Report, joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
-from lm_validity.studies.agreement.data import (
-    Data,
-    Entry,
-    selected_on_test,
-    value_in_words,
-)
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
+from lm_validity.studies.agreement.notes import selected_on_test
+from lm_validity.studies.agreement.pooled import compare_pooled
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
+from lm_validity.studies.agreement.wording import value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, read_table
 from lm_validity.words import explain_protocols, listing
+
+
+class PairOfNames(NamedTuple):
+    """Two benchmarks."""
+
+    first: str
+    second: str
+
 
 # what summary.json holds, in this order
 KEYS = (
@@ -59,7 +65,8 @@ def report_agreement(
     pair = _alignment_pair(align, matrix)
     rows = read_table(scores, SCORES)  # those of prompts that are not selected, too
     selected = None if selections is None else read_table(selections, SELECTIONS)
-    write_report(*agreement(Data.of(matrix, section.resamples, tau, items), pair, rows, selected), output)
+    report = agreement(Data.of(matrix, section.resamples, tau, items), pair, rows, selected)
+    write_report(report.page, report.summary, output)
 
 
 FOLDS = (  # questions above the folds
@@ -72,32 +79,32 @@ FOLDS = (  # questions above the folds
 
 def agreement(
     data: Data,
-    align: tuple[str, str] | None = None,
+    align: PairOfNames | None = None,
     rows: pd.DataFrame | None = None,
     selections: pd.DataFrame | None = None,
-) -> tuple[Page, dict[str, Any]]:
+) -> Report:
     """The page and the summary. `align`: the pair of benchmarks to draw; `rows`: the scores table, for what prompts do;
     `selections`: which fine-tunes were selected."""
     matrix, choices = data.matrix, None
     of_prompts: dict[str, np.ndarray] = {}
-    prompt_range: dict[str, Entry | Missing] = {}
+    prompt_range: dict[str, alone.PromptRange | Missing] = {}
     if rows is not None:
         choices, prompt_range = alone.prompt_choices(rows, selections, matrix), alone.prompt_ranges(rows, matrix)
         of_prompts, wording = alone.prompt_error(choices, matrix), alone.wording_error(rows, matrix)
         of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
     by_benchmark = alone.benchmark_figures(data)
-    significant, pooled = significance.significance_tau(data), incomplete.compare_pooled(data)
+    significant, pooled = significance.significance_tau(data), compare_pooled(data)
     by_ratio = similar.by_ratio(data, data.scores, data.ceiling)
     in_both = similar.by_ratio_in_both(data, by_ratio)
     taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
-    change, by_pair = tau.improvement(data, in_both)
+    change = tau.improvement(data, in_both)
     which_model, whom, noise, rests = FOLDS
     parts = joined(
         asked(whom, similar.similar_sizes(data, by_ratio, in_both, pooled)),
-        asked(which_model, tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled)),
+        asked(which_model, tau.pairs_of_benchmarks(data, taus, change, pooled)),
         asked(noise, tau.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
-        asked(which_model, tau.each_benchmark(data, taus, significant)),
+        asked(which_model, tau.each_benchmark(data, taus, significant.by_benchmark)),
         asked(rests, robustness.subsets_of_benchmarks(data)),
         asked(whom, similar.perplexity(data)),
         chosen_on_test(data),
@@ -114,7 +121,8 @@ def agreement(
         asked(rests, robustness.all_scores(data)),
     )
     notes = (*data.notes, *parts.notes)
-    summary: dict[str, Any] = {
+    front = above_the_folds(data, taus, change, pooled, by_benchmark)
+    summary = {
         "models": len(matrix.models),
         "benchmarks": len(data.tasks),
         "by_benchmark": by_benchmark,
@@ -131,9 +139,12 @@ def agreement(
         findings=parts.findings,
         sections=sorted(parts.sections, key=lambda section: FOLDS.index(section.group)),
         notes=notes,
-        **above_the_folds(data, taus, change, pooled, by_benchmark),
+        lede=front.lede,
+        picture=front.picture,
+        panels=front.panels,
+        answers=front.answers,
     )
-    return page, {key: summary[key] for key in KEYS}
+    return Report(page, {key: summary[key] for key in KEYS})
 
 
 def chosen_on_test(data: Data) -> Part:
@@ -143,13 +154,13 @@ def chosen_on_test(data: Data) -> Part:
         return Part({"selected_on_test": None})
     finding = Finding(
         "Caution: the train-before-test scores of this table are the better of both protocols on the test split.",
-        f"{chosen['equal']} of {chosen['cells']} cells equal the direct score and none is below it. Without the equal "
-        f"cells the mean tau under train before test is {value_in_words(chosen['mean_tau_without'], digits=3)}.",
+        f"{chosen.equal} of {chosen.cells} cells equal the direct score and none is below it. Without the equal "
+        f"cells the mean tau under train before test is {value_in_words(chosen.mean_tau_without, digits=3)}.",
     )
     return Part({"selected_on_test": chosen}, findings=[finding])
 
 
-def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] | None:
+def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> PairOfNames | None:
     if align is None:
         return None
     names = matrix.task_names()
@@ -160,4 +171,4 @@ def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] |
         if name not in names:
             hint = did_you_mean(name, names, f"the benchmarks are {listing(names)}.")
             raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
-    return first, other_names[0]
+    return PairOfNames(first, other_names[0])

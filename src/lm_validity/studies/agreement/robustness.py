@@ -1,6 +1,7 @@
 """What the agreement rests on: subsets of benchmarks, each family or benchmark alone, sources of variance, scores."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import altair as alt
@@ -12,10 +13,13 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import section_generator
-from lm_validity.studies.agreement.data import LOST_MODEL, MOST_DRAWN, Data, Entry, Value, ends, plotted, value_in_words
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.intervals import Range, Value, ends
+from lm_validity.studies.agreement.reasons import LOST_MODEL
 from lm_validity.studies.agreement.statistics.noise import reliability_of, variance_components
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
+from lm_validity.studies.agreement.wording import MOST_DRAWN, plotted, value_in_words
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, decimal, no_scores, percent
@@ -30,41 +34,68 @@ FEW_SUBSET_MODELS = Reason("There are fewer than 8 models, or too few of their s
 # How many benchmarks are enough.
 
 
+@dataclass(frozen=True)
+class Subsets:
+    """How well subsets of `sizes` benchmarks rank the models, as `statistics.subsets.SubsetAgreement` has it, and one
+    benchmark with all others together."""
+
+    sizes: list[int]
+    random_mean: list[Value]
+    random_low: list[Value]
+    random_high: list[Value]
+    greedy_mean: list[Value]
+    greedy_order: list[int]
+    others_mean: list[Value]
+    one_with_others: Value
+    one_with_others_interval: Range
+
+
+def subset_taus(scores: np.ndarray, rng: np.random.Generator) -> Subsets:
+    """Of `scores` (models, benchmarks)."""
+
+    def curve(taus: np.ndarray) -> list[Value]:
+        return [known(float(tau), FEW_SUBSET_MODELS) for tau in taus]
+
+    subsets, taus = subset_agreement(scores, rng), one_with_others(scores)
+    with_others = known(float(taus[0]), "No benchmark has a tau with the others.")
+    return Subsets(
+        sizes=subsets.sizes.tolist(),
+        random_mean=curve(subsets.random_mean),
+        random_low=curve(subsets.random_low),
+        random_high=curve(subsets.random_high),
+        greedy_mean=curve(subsets.greedy_mean),
+        greedy_order=subsets.greedy_order.tolist(),
+        others_mean=[*curve(subsets.others_mean[:-1]), Missing("There is no other benchmark left.")],
+        one_with_others=with_others,
+        one_with_others_interval=ends(with_others, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
+    )
+
+
 def subsets_of_benchmarks(data: Data) -> Part:
     """How well subsets of the benchmarks rank the models, by size, and one benchmark with all others together."""
-    rng, entry, rows, orders = section_generator("subsets", 0), {}, [], []
-    for p in data.matrix.protocols:
-        of_subsets, taus = subset_agreement(data.scores[p], rng), one_with_others(data.scores[p])
-        curves: dict[str, list[Value]] = {
-            name: [known(float(tau), FEW_SUBSET_MODELS) for tau in getattr(of_subsets, name)]
-            for name in ("random_mean", "random_low", "random_high", "greedy_mean", "others_mean")
-        }
-        curves["others_mean"][-1] = Missing("There is no other benchmark left.")
-        with_others = known(float(taus[0]), "No benchmark has a tau with the others.")
-        entry[p] = {
-            "sizes": of_subsets.sizes.tolist(),
-            **{name: curves[name] for name in ("random_mean", "random_low", "random_high", "greedy_mean")},
-            "greedy_order": of_subsets.greedy_order.tolist(),
-            "others_mean": curves["others_mean"],
-            "one_with_others": with_others,
-            "one_with_others_interval": ends(with_others, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
-        }
-        for size, random, low, high, greedy, remaining in zip(entry[p]["sizes"], *curves.values(), strict=True):
-            bands = (random, low, high), (greedy, np.nan, np.nan), (remaining, np.nan, np.nan)
+    rng, rows, orders = section_generator("subsets", 0), [], []
+    by_protocol = {p: subset_taus(data.scores[p], rng) for p in data.matrix.protocols}
+    for p, found in by_protocol.items():
+        for index, size in enumerate(found.sizes):
+            bands = (
+                (found.random_mean[index], found.random_low[index], found.random_high[index]),
+                (found.greedy_mean[index], np.nan, np.nan),
+                (found.others_mean[index], np.nan, np.nan),
+            )
             rows += [
                 {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": start, "high": end}
                 for choice, (tau, start, end) in zip(SUBSETS, bands, strict=True)
             ]
         orders += [
             {"place": index, "benchmark": data.tasks[column], "protocol": LABELS[p]}
-            for index, column in enumerate(entry[p]["greedy_order"], start=1)
+            for index, column in enumerate(found.greedy_order, start=1)
         ]
-    sentence, interval = subset_sentence(entry, data.assumed)
+    sentence, interval = subset_sentence(by_protocol, data.assumed)
     over = " The interval is over models." if interval else ""
     finding = Finding(sentence, f"No benchmark is on both sides.{over}") if sentence else None
     frame = pd.DataFrame(rows)
     if frame.empty or not plotted(frame)["tau"].notna().any():
-        return Part({"subsets": entry}, findings=[finding])
+        return Part({"subsets": by_protocol}, findings=[finding])
     chart = figures.lines(
         plotted(frame),
         x="benchmarks",
@@ -102,7 +133,7 @@ def subsets_of_benchmarks(data: Data) -> Part:
             ),
         ],
     )
-    return Part({"subsets": entry}, section, [finding])
+    return Part({"subsets": by_protocol}, section, [finding])
 
 
 class SubsetSentence(NamedTuple):
@@ -112,7 +143,7 @@ class SubsetSentence(NamedTuple):
     has_interval: bool
 
 
-def subset_sentence(subsets: Entry, assumed: str = "") -> SubsetSentence:
+def subset_sentence(subsets: dict[str, Subsets], assumed: str = "") -> SubsetSentence:
     """What one benchmark alone tells and, where any number does, how many tell nearly all; whether it has an interval.
 
     Towards half of the benchmarks few others are left to hold a subset against, and tau falls for that reason: a number
@@ -120,17 +151,17 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> SubsetSentence:
     """
     protocol = TRAINED if TRAINED in subsets else DIRECT
     subset = subsets.get(protocol)
-    if subset is None or not is_known(subset["random_mean"][0]) or not is_known(subset["one_with_others"]):
+    if subset is None or not is_known(subset.random_mean[0]) or not is_known(subset.one_with_others):
         return SubsetSentence("", has_interval=False)
-    remaining = [number(tau) for tau in subset["others_mean"][: len(subset["sizes"]) // 2]]
+    remaining = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
     enough = next((index for index, tau in enumerate(remaining) if index and tau >= NEARLY_ALL), 0)
     remainder_words = (
         f". For {enough + 1} benchmarks and the remaining ones it is {decimal(remaining[enough])}" if enough else ""
     )
-    interval = subset["one_with_others_interval"]
+    interval = subset.one_with_others_interval
     sentence = (
         "Between the ranking by one benchmark picked at random and the ranking by all others together"
-        f"{assumed}, tau is {value_in_words(subset['one_with_others'], interval)} {UNDER[protocol]}{remainder_words}."
+        f"{assumed}, tau is {value_in_words(subset.one_with_others, interval)} {UNDER[protocol]}{remainder_words}."
     )
     return SubsetSentence(sentence, is_known(interval))
 
@@ -142,41 +173,56 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> SubsetSentence:
 def influence(data: Data) -> Part:
     """The mean tau without one of them."""
     entry = left_out(data)
-    section = influence_section(entry, data.mean_tau, measure="mean_tau", prefix="influence", name="mean tau")
+    section = influence_section(
+        entry, data.mean_tau, measure=lambda part: part.mean_tau, prefix="influence", name="mean tau"
+    )
     return Part({"influence": entry}, section)
 
 
-def left_out(data: Data) -> dict[str, list[Entry]]:
+@dataclass(frozen=True)
+class LeftOut:
+    """The headline figures without one `kind` of part: a family, a benchmark or a model, of this `name`."""
+
+    kind: str
+    name: str
+    mean_tau: Value
+    first_component: Value
+
+
+def left_out(data: Data) -> dict[str, list[LeftOut]]:
     """By protocol the headline figures without each family, benchmark and model."""
-    reason, entry = "Without this part, too little of the table would be left.", {}
-    for p in data.matrix.protocols:
-        rows = leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
-        entry[p] = [{name: known(value, reason) for name, value in vars(row).items()} for row in rows]
-    return entry
+    reason = "Without this part, too little of the table would be left."
+    return {
+        p: [
+            LeftOut(part.kind, part.name, known(part.mean_tau, reason), known(part.first_component, reason))
+            for part in leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
+        ]
+        for p in data.matrix.protocols
+    }
 
 
 def influence_section(
-    influence: dict[str, list[Entry]],
+    influence: dict[str, list[LeftOut]],
     total: Callable[[str], Value],
     *,
-    measure: str,
+    measure: Callable[[LeftOut], Value],
     prefix: str,
     name: str,
 ) -> Section | None:
-    """`influence` and the figure of the `total` table by protocol; `measure`: the figure's key in a row.
+    """`influence` and the figure of the `total` table by protocol; `measure`: the same figure of a part left out.
 
     `prefix`: of file names; `name`: what the figure is called, e.g. `mean tau`. None where nothing can be shown.
     """
     rows = [
         {
-            "left_out": row["name"],
-            "kind": row["kind"],
+            "left_out": row.name,
+            "kind": row.kind,
             "protocol": LABELS[protocol],
-            "value": row[measure],
-            "change": number(row[measure]) - number(total(protocol)),
+            "value": measure(row),
+            "change": number(measure(row)) - number(total(protocol)),
         }
-        for protocol, entry in influence.items()
-        for row in entry
+        for protocol, rows_of_protocol in influence.items()
+        for row in rows_of_protocol
     ]
     frame = pd.DataFrame(rows)
     if frame.empty or not frame["change"].notna().any():
@@ -232,22 +278,60 @@ COMPONENTS = {
 }
 
 
+@dataclass(frozen=True)
+class DecisionPlan:
+    """The reliability of a mean score over so many benchmarks, with so many times the items, seeds and prompts."""
+
+    benchmarks: int
+    items: float
+    seeds: float
+    prompts: float
+    reliability: float
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Components of the variance of standardised scores over models, of `benchmarks`, with the reliability of their
+    mean; `raw_model`, `raw_model_benchmark`: before what is below zero is set to zero."""
+
+    model: Value
+    model_benchmark: Value
+    item: Value
+    seed: Value
+    prompt: Value
+    training: Value
+    sampling: Value
+    reliability: Value
+    raw_model: Value
+    raw_model_benchmark: Value
+    benchmarks: int
+    decision_study: list[DecisionPlan]
+
+    @property
+    def components(self) -> dict[str, Value]:
+        """The parts of the variance by name, in the order of `COMPONENTS`."""
+        parts = (
+            self.model, self.model_benchmark, self.item, self.seed, self.prompt, self.training, self.sampling
+        )  # fmt: skip
+        return dict(zip(COMPONENTS, parts, strict=True))
+
+
 def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part:
     """Components of variance, and what more benchmarks, items or seeds would buy.
 
     `prompt_error`: by protocol (benchmarks,) how far the prompt moves a score, where it was measured.
     """
-    entry = {p: _components(data, p, prompt_error.get(p, np.nan)) for p in PROTOCOLS}
-    summary = {"variance_components": entry}
-    variances = {p: variance for p, variance in entry.items() if is_known(variance["model"])}
+    by_protocol = {p: _components(data, p, prompt_error.get(p, np.nan)) for p in PROTOCOLS}
+    summary = {"variance_components": by_protocol}
+    variances = {p: variance for p, variance in by_protocol.items() if is_known(variance.model)}
     if not variances:
         return Part(summary)
     components = pd.DataFrame(
-        {"protocol": LABELS[p]} | {name: variance[name] for name in (*COMPONENTS, "reliability")}
+        {"protocol": LABELS[p], **variance.components, "reliability": variance.reliability}
         for p, variance in variances.items()
     )
     plans = pd.DataFrame(
-        {"protocol": LABELS[p], **plan} for p, variance in variances.items() for plan in variance["decision_study"]
+        {"protocol": LABELS[p], **asdict(plan)} for p, variance in variances.items() for plan in variance.decision_study
     )
     as_it_is = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)]
     chart = figures.lines(
@@ -269,7 +353,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     below = [
         f"{name} {UNDER[p]} ({value_in_words(value)})"
         for p, variance in variances.items()
-        for name, value in (("model", variance["raw_model"]), ("model × benchmark", variance["raw_model_benchmark"]))
+        for name, value in (("model", variance.raw_model), ("model × benchmark", variance.raw_model_benchmark))
         if is_known(value) and value < 0
     ]
     if below:
@@ -277,7 +361,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
             f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to detect in "
             "this table, or the standard errors are too large."
         )
-    unknown = [UNDER[p] for p, variance in variances.items() if not is_known(variance["prompt"])]
+    unknown = [UNDER[p] for p, variance in variances.items() if not is_known(variance.prompt)]
     if unknown:
         explanation += f" The effect of other prompts was not measured {' or '.join(unknown)}."
     section = Section(
@@ -307,7 +391,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     return Part(summary, section)
 
 
-def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> Entry:
+def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> Variance:
     seed_error = data.matrix.seed_error(protocol)[:, ~data.matrix.is_corpus]
     of_sampling = data.matrix.sampling_error.get(protocol)
     sampling_error = np.nan if of_sampling is None else of_sampling[:, ~data.matrix.is_corpus]
@@ -335,9 +419,10 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> 
         "training": Reason(f"{NOT_MEASURED} It {part_of}", NOT_MEASURED.code),
         "sampling": Reason(f"{NO_RUNS} It is part of the noise of items.", NO_RUNS.code),
     }
-    names = (*COMPONENTS, "reliability", "raw_model", "raw_model_benchmark")
     parts = {
-        name: known(getattr(components, name), reason if undefined else reasons.get(name, reason)) for name in names
+        name: known(value, reason if undefined else reasons.get(name, reason))
+        for name, value in vars(components).items()
+        if name != "benchmarks"
     }
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
     plans += [] if undefined else [(components.benchmarks, factor, 1.0, 1.0) for factor in (0.25, 1.0, 4.0)]
@@ -345,19 +430,18 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> 
         [(components.benchmarks, 1.0, factor, 1.0) for factor in (2.0, 4.0)] if np.isfinite(components.seed) else []
     )
     plans += [(components.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(components.prompt) else []
-    keys = ("benchmarks", "items", "seeds", "prompts", "reliability")
-    study = [dict(zip(keys, (*plan, reliability_of(components, *plan)), strict=True)) for plan in dict.fromkeys(plans)]
-    return parts | {"benchmarks": components.benchmarks, "decision_study": study}
+    study = [DecisionPlan(*plan, reliability_of(components, *plan)) for plan in dict.fromkeys(plans)]
+    return Variance(**parts, benchmarks=components.benchmarks, decision_study=study)
 
 
-def _shares_sentence(protocol: str, variance: Entry) -> str:
+def _shares_sentence(protocol: str, variance: Variance) -> str:
     """The shares of all components that were measured; none where one was estimated below zero: they do not add up."""
-    if min(number(variance["raw_model"]), number(variance["raw_model_benchmark"])) < 0:
+    if min(number(variance.raw_model), number(variance.raw_model_benchmark)) < 0:
         return (
             f"{UNDER[protocol].capitalize()}, the parts of a benchmark's variance over these models do not add up: one "
             "is estimated below zero."
         )
-    parts = {name: number(variance[name]) for name in COMPONENTS if is_known(variance[name])}
+    parts = {name: number(value) for name, value in variance.components.items() if is_known(value)}
     shares = [f"{percent(part / sum(parts.values()))} {COMPONENTS[name]}" for name, part in parts.items()]
     return f"Of a benchmark's variance over these models {UNDER[protocol]}, {', '.join(shares[:-1])}, and {shares[-1]}."
 

@@ -25,6 +25,8 @@ from lm_validity.words import listing, with_names
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
 ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
+MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
+DISTANCE_EDGES = (1.25, 2.0, 4.0)  # ratios of two models' sizes that reports tell apart
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 
 
@@ -285,3 +287,57 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
     result: np.ndarray = np.sqrt(table) if kind in ERRORS else table
     return result
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sizes and families of the models, and the noise of their scores.
+
+
+def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) standard errors of the scores from items and, where several were trained, from seeds of the
+    fine-tune and from trainings of the model.
+
+    A benchmark without repeated trainings has the noise of its items alone. NaN where standard errors are.
+    """
+    errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
+    stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
+    result: np.ndarray = np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
+    return result
+
+
+def size_ratios(size: np.ndarray) -> np.ndarray:
+    """(models, models) the larger over the smaller `size` (models,), less rounding; NaN where one is unknown."""
+    logarithm = np.log(np.where(size > 0, size, np.nan))
+    ratios: np.ndarray = np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9)
+    return ratios
+
+
+def distance_groups(sizes: Sizes) -> np.ndarray:
+    """(pairs,) numbers of the groups of pairs of models, as `pair_signs` has them, that no distance in size or compute
+    of a report divides."""
+    pairs, groups = np.triu_indices(len(sizes.parameters), 1), []
+    for size in sizes:
+        ratio = size_ratios(size)[pairs]
+        groups.append(
+            np.where(np.isnan(ratio), len(DISTANCE_EDGES) + 1, np.digitize(ratio, DISTANCE_EDGES, right=True))
+        )
+    return np.unique(np.array(groups), axis=1, return_inverse=True)[1].ravel()
+
+
+def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
+    """Indices of the models of each family, in order of first appearance."""
+    return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
+
+
+def large_families(families: np.ndarray) -> dict[str, np.ndarray]:
+    """`family_members` of the families of at least `MINIMUM_FAMILY` models."""
+    return {name: rows for name, rows in family_members(families).items() if len(rows) >= MINIMUM_FAMILY}
+
+
+def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
+    tuned = matrix.model_facts["instruction_tuned"]
+    return {
+        "base": np.flatnonzero(tuned.eq(other=False).fillna(value=False)),
+        "instruction_tuned": np.flatnonzero(tuned.eq(other=True).fillna(value=False)),
+    }

@@ -1,6 +1,7 @@
 """Which differences between models are significant: agreement on these alone, contradictions, aligned rankings."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -10,9 +11,12 @@ from lm_validity.missing import Missing, is_known, known
 from lm_validity.pages import figures
 from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
-from lm_validity.studies.agreement.data import Data, Entry, each, ends, over_both, plotted, shown_mean, value_in_words
-from lm_validity.studies.agreement.similar import by_protocol, heatmap_notes, tau_heatmaps
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.intervals import Range, Value, each, ends
+from lm_validity.studies.agreement.similar import by_protocol as grids_by_protocol
+from lm_validity.studies.agreement.similar import heatmap_notes, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import (
+    AlignedPair,
     aligned_figures,
     average_ranks,
     better_than,
@@ -25,39 +29,73 @@ from lm_validity.studies.agreement.statistics.ranking import (
     summarize_agreement,
 )
 from lm_validity.studies.agreement.statistics.resampling import percentile_interval, resampled_mean_tau
-from lm_validity.studies.agreement.tau import by_category, by_pair, category_grid
+from lm_validity.studies.agreement.tau import TauOfPair, by_category, by_pair, category_grid
+from lm_validity.studies.agreement.wording import over_both, plotted, shown_mean, value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores
 
 LABELS = figures.PROTOCOL_LABELS
 MOST_MODELS = 300  # that rankings are aligned of
+TIED = "The models known on both benchmarks are tied on one of them."
 NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
 
 
-def significance_tau(data: Data) -> Entry:
-    """The summary's entry: agreement by protocol, counting significant differences only, and pairs that agree more."""
-    entry: Entry = {}
+@dataclass(frozen=True)
+class SignificanceTau:
+    """Agreement under one protocol, counting significant differences only; by benchmark their number too."""
+
+    mean: Value
+    interval: Range
+    significant_pairs: dict[str, int]
+    by_benchmark: dict[str, Value]
+    by_pair: list[TauOfPair]
+    by_category: dict[str, dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Significance:
+    """That of both protocols; how many pairs of benchmarks agree more under train before test, of those compared."""
+
+    direct: SignificanceTau
+    train_before_test: SignificanceTau
+    improved_pairs: int | Missing
+    compared_pairs: int
+
+    @property
+    def by_protocol(self) -> dict[str, SignificanceTau]:
+        """That of each protocol, direct first."""
+        return dict(zip(PROTOCOLS, (self.direct, self.train_before_test), strict=True))
+
+    @property
+    def by_benchmark(self) -> dict[str, dict[str, Value]]:
+        """The mean taus of each protocol by benchmark."""
+        return {protocol: tau.by_benchmark for protocol, tau in self.by_protocol.items()}
+
+
+def significance_tau(data: Data) -> Significance:
+    """Agreement by protocol, counting significant differences only, and pairs that agree more."""
+    by_protocol = {}
     for p in PROTOCOLS:
         tau = kendall_tau_matrix(data.significant[p])
         agreement = summarize_agreement(tau, data.categories)
         reason = data.no_tau(p, NO_SIGNIFICANT)
         mean, interval = data.mean_or_reason(p, agreement.mean, NO_SIGNIFICANT), None
-        if not data.no_intervals:
+        if data.no_intervals is None:
             resampled = resampled_mean_tau(data.significant[p], data.weights)
             interval = percentile_interval(resampled, len(data.matrix.models))
         pairs = np.abs(data.significant[p].sign).sum(axis=0).astype(int)
-        entry[p] = {
-            "mean": mean,
-            "interval": ends(mean, interval, data.no_intervals),
-            "significant_pairs": dict(zip(data.tasks, pairs, strict=True)),
-            "by_benchmark": each(data.tasks, agreement.by_benchmark, reason),
-            "by_pair": by_pair(data.tasks, tau, reason),
-            "by_category": by_category(agreement, data.categories, reason),
-        }
+        by_protocol[p] = SignificanceTau(
+            mean=mean,
+            interval=ends(mean, interval, data.no_intervals),
+            significant_pairs=dict(zip(data.tasks, pairs, strict=True)),
+            by_benchmark=each(data.tasks, agreement.by_benchmark, reason),
+            by_pair=by_pair(data.tasks, tau, reason),
+            by_category=by_category(agreement, data.categories, reason),
+        )
     common = _common_tau(data)
     improved, compared = improved_pairs(common[DIRECT], common[TRAINED])
     pairs_improved = improved if compared else Missing(data.nothing_compared("significance tau"))
-    return entry | {"improved_pairs": pairs_improved, "compared_pairs": compared}
+    return Significance(by_protocol[DIRECT], by_protocol[TRAINED], pairs_improved, compared)
 
 
 def _common_tau(data: Data) -> dict[str, np.ndarray]:
@@ -65,18 +103,18 @@ def _common_tau(data: Data) -> dict[str, np.ndarray]:
     return known_in_all({p: kendall_tau_matrix(signs) for p, signs in data.common_significant.items()})
 
 
-def significant_differences(data: Data, entry: Entry) -> Part:
+def significant_differences(data: Data, found: Significance) -> Part:
     """Agreement where only significant differences count: bars, grid, heatmaps, contradictions."""
-    summary, names = {"significance_tau": entry}, data.tasks
-    if not any(is_known(entry[p]["mean"]) for p in PROTOCOLS):
+    summary, names, by_protocol = {"significance_tau": found}, data.tasks, found.by_protocol
+    if not any(is_known(tau.mean) for tau in by_protocol.values()):
         return Part(summary)
     frame = plotted(
         pd.DataFrame(
             {
                 "benchmark": name,
                 "protocol": label,
-                "tau": entry[p]["by_benchmark"][name],
-                "pairs": entry[p]["significant_pairs"][name],
+                "tau": by_protocol[p].by_benchmark[name],
+                "pairs": by_protocol[p].significant_pairs[name],
             }
             for name in names
             for p, label in LABELS.items()
@@ -95,25 +133,25 @@ def significant_differences(data: Data, entry: Entry) -> Part:
     )
     charts = [Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)]
     grids = {p: kendall_tau_matrix(data.significant[p]) for p in PROTOCOLS}
-    of_pairs = by_protocol("significance_by_pair", grids, "{}, all pairs")
+    of_pairs = grids_by_protocol("significance_by_pair", grids, "{}, all pairs")
     charts += tau_heatmaps(of_pairs, names, names, without_diagonal=True, row_height=16)
-    categories = list(entry[DIRECT]["by_category"])
+    categories = list(found.direct.by_category)
     if categories:
-        grids = {p: category_grid(entry[p]["by_category"]) for p in PROTOCOLS}
-        of_categories = by_protocol("significance_by_category", grids, "{}, categories")
+        grids = {p: category_grid(tau.by_category) for p, tau in by_protocol.items()}
+        of_categories = grids_by_protocol("significance_by_category", grids, "{}, categories")
         charts += tau_heatmaps(of_categories, categories, categories, number_format=".2f", row_height=34)
-    means = own_means = {p: entry[p]["mean"] for p in PROTOCOLS}
-    if data.lacks_many and entry["compared_pairs"]:
+    means = own_means = {p: tau.mean for p, tau in by_protocol.items()}
+    if data.lacks_many and found.compared_pairs:
         common = _common_tau(data)
         means = {p: known(mean_over_pairs(common[p]), data.no_tau(p, NO_SIGNIFICANT)) for p in PROTOCOLS}
     parts = [
-        f"{shown_mean(means[p], own_means[p], entry[p]['interval'])} {UNDER[p]}"
+        f"{shown_mean(means[p], own_means[p], by_protocol[p].interval)} {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(means[p])
     ]
     addition = (
-        f". {entry['improved_pairs']} of {entry['compared_pairs']} pairs agree more under train before test"
-        if is_known(entry["improved_pairs"])
+        f". {found.improved_pairs} of {found.compared_pairs} pairs agree more under train before test"
+        if is_known(found.improved_pairs)
         else ""
     )
     section = Section(
@@ -181,38 +219,43 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
         better = np.array([better_than(signs[p], column, len(data.matrix.models)) for column in range(size)])
         # over the models known on both benchmarks, under both protocols where both have scores
         scores = (data.common if len(data.models_in_both) else data.scores)[p]
-        for pair, models, pair_figures, orders in aligned_figures(
-            better, scores, pairs if pair_shown in pairs else [*pairs, pair_shown]
-        ):
+        for aligned in aligned_figures(better, scores, pairs if pair_shown in pairs else [*pairs, pair_shown]):
+            pair, models = aligned.pair, aligned.models
             if len(models) < 2:
                 continue
-            rows.append(row := _row(data, p, pair, len(models), pair_figures))
+            rows.append(row := Alignment.of(data, p, aligned))
             if pair == pair_shown:
                 bands = [better[column][np.ix_(models, models)] for column in pair]
-                places = _places(models, average_ranks(scores[models][:, pair]), orders, bands)
+                places = _places(models, average_ranks(scores[models][:, pair]), aligned.orders, bands)
                 charts.append(
                     Figure(
                         f"bump_{p}",
                         LABELS[p],
                         _bump_chart(data, p, pair, places),
-                        caption=f"{row['aligned_crossings']} of {row['crossings']} crossings remain. Select a family "
+                        caption=f"{row.aligned_crossings} of {row.crossings} crossings remain. Select a family "
                         "to see its rank bands.",
                         min_width=bump_width(data.matrix.labels),
                     )
                 )
                 sentences.append(
-                    f"{LABELS[p]}: {count(row['opposite_significant_pairs'], 'pair')} of models in significant "
-                    f"contradiction, tau {value_in_words(row['tau'])} as scored and "
-                    f"{value_in_words(row['aligned_tau'])} aligned."
+                    f"{LABELS[p]}: {count(row.opposite_significant_pairs, 'pair')} of models in significant "
+                    f"contradiction, tau {value_in_words(row.tau)} as scored and "
+                    f"{value_in_words(row.aligned_tau)} aligned."
                 )
     if not charts:
         return Part({"alignment": rows}, notes=notes)
     table = pd.DataFrame(
         {
-            "benchmark": row["benchmarks"][0],
-            "with": row["benchmarks"][1],
-            "protocol": LABELS[row["protocol"]],
-            **{name: value for name, value in row.items() if name not in ("benchmarks", "protocol")},
+            "benchmark": row.benchmarks[0],
+            "with": row.benchmarks[1],
+            "protocol": LABELS[row.protocol],
+            "models": row.models,
+            "tau": row.tau,
+            "crossings": row.crossings,
+            "aligned_tau": row.aligned_tau,
+            "aligned_crossings": row.aligned_crossings,
+            "opposite_significant_pairs": row.opposite_significant_pairs,
+            "violations": row.violations,
         }
         for row in rows
     )
@@ -246,48 +289,79 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     return Part({"alignment": rows}, section, notes=notes)
 
 
-def _row(data: Data, protocol: str, pair: tuple[int, int], models: int, figures: dict[str, float]) -> Entry:
-    """The summary's row of two benchmarks under one protocol; `figures`: what `aligned_figures` says of them."""
-    tied = "The models known on both benchmarks are tied on one of them."
-    return {
-        "protocol": protocol,
-        "benchmarks": (data.tasks[pair[0]], data.tasks[pair[1]]),
-        "models": models,
-        "tau": known(figures["tau"], tied),
-        "crossings": figures["crossings"],
-        "aligned_tau": known(figures["aligned_tau"], tied),
-        "aligned_crossings": figures["aligned_crossings"],
-        "opposite_significant_pairs": figures["opposite"],
-        "violations": figures["violations"],
-    }
+@dataclass(frozen=True)
+class Alignment:
+    """Two benchmarks under one protocol as `models` are scored and, under `aligned_`, once aligned: tau and crossings;
+    pairs of models in significant contradiction, and significant differences that the alignment breaks."""
+
+    protocol: str
+    benchmarks: tuple[str, str]
+    models: int
+    tau: Value
+    crossings: int
+    aligned_tau: Value
+    aligned_crossings: int
+    opposite_significant_pairs: int
+    violations: int
+
+    @classmethod
+    def of(cls, data: Data, protocol: str, aligned: AlignedPair) -> "Alignment":
+        """Of two benchmarks of the data."""
+        (first, second), figures = aligned.pair, aligned.figures
+        return cls(
+            protocol=protocol,
+            benchmarks=(data.tasks[first], data.tasks[second]),
+            models=len(aligned.models),
+            tau=known(figures.tau, TIED),
+            crossings=figures.crossings,
+            aligned_tau=known(figures.aligned_tau, TIED),
+            aligned_crossings=figures.aligned_crossings,
+            opposite_significant_pairs=figures.opposite,
+            violations=figures.violations,
+        )
+
+
+class _Place(NamedTuple):
+    """Where the model of an index stands in the aligned order of one side, its rank as scored, and the best and worst
+    rank that significant differences leave it."""
+
+    side: int
+    place: int
+    model: int
+    rank: float
+    best: int
+    worst: int
 
 
 def _places(
     models: np.ndarray, ranks: np.ndarray, orders: tuple[np.ndarray, np.ndarray], better: list[np.ndarray]
-) -> list[dict[str, object]]:
-    """Where each model stands in both aligned orders, and the ranks that significant differences leave it."""
+) -> list[_Place]:
+    """The places of all models in both orders."""
     return [
-        {"side": side, "place": rank, "of": models[position], "rank": ranks[position, side],
-         "best": int(best[position]), "worst": int(worst[position])}
+        _Place(side, rank, models[position], ranks[position, side], int(best[position]), int(worst[position]))
         for side, (order, (best, worst)) in enumerate(zip(orders, map(rank_bands, better), strict=True))
         for rank, position in enumerate(order, start=1)
-    ]  # fmt: skip
+    ]
 
 
-def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[dict[str, Any]]) -> alt.LayerChart:
+def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[_Place]) -> alt.LayerChart:
     matrix = data.matrix
     scores, errors = matrix.oriented(protocol), matrix.stderr[protocol]
     columns = [matrix.benchmarks.index(data.tasks[task]) for task in pair]
     frame = pd.DataFrame(
         {
-            "model": matrix.labels[entry["of"]],
-            "family": matrix.families[entry["of"]] or "unknown",
-            "benchmark": data.tasks[pair[entry["side"]]],
-            **{name: entry[name] for name in ("side", "place", "rank", "best", "worst")},
-            "score": scores[entry["of"], columns[entry["side"]]],
-            "error": errors[entry["of"], columns[entry["side"]]],
+            "model": matrix.labels[place.model],
+            "family": matrix.families[place.model] or "unknown",
+            "benchmark": data.tasks[pair[place.side]],
+            "side": place.side,
+            "place": place.place,
+            "rank": place.rank,
+            "best": place.best,
+            "worst": place.worst,
+            "score": scores[place.model, columns[place.side]],
+            "error": errors[place.model, columns[place.side]],
         }
-        for entry in places
+        for place in places
     )
     return bump(frame, matrix.families)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,41 +11,28 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import section_generator
-from lm_validity.studies.agreement.data import (
-    JACKKNIFED,
+from lm_validity.studies.agreement.data import JACKKNIFED, Data, draws
+from lm_validity.studies.agreement.intervals import ByProtocol, Range, RangeByProtocol, Value, each, ends, over_families
+from lm_validity.studies.agreement.notes import WHY_ABOVE
+from lm_validity.studies.agreement.pooled import HEADLINE_RATIO, LEAST_PAIRS, Pooled
+from lm_validity.studies.agreement.reasons import (
     LOST_CLUSTER,
     LOST_MODEL,
-    MINIMUM_FAMILY,
     NO_FAMILIES,
     SMALL_FAMILY,
-    WHICH_INTERVAL,
-    WHY_ABOVE,
-    ByProtocol,
-    Data,
-    Entry,
-    Range,
-    Value,
-    both_intervals,
+    no_clusters,
+    no_correction,
+)
+from lm_validity.studies.agreement.score_matrix import (
+    MINIMUM_FAMILY,
     distance_groups,
-    draws,
-    each,
-    ends,
     family_members,
     large_families,
     measurement_error,
-    no_clusters,
-    no_correction,
-    noise_leaves,
-    over_both,
-    over_families,
-    plotted,
-    shown_mean,
     size_ratios,
     tuned_members,
-    value_in_words,
-    which_interval,
-    with_ceiling,
 )
 from lm_validity.studies.agreement.statistics.noise import (
     Ceiling,
@@ -73,14 +60,23 @@ from lm_validity.studies.agreement.statistics.resampling import (
     resampled_mean_tau,
     transformed_interval,
 )
+from lm_validity.studies.agreement.wording import (
+    WHICH_INTERVAL,
+    both_intervals,
+    noise_leaves,
+    over_both,
+    plotted,
+    shown_mean,
+    value_in_words,
+    which_interval,
+    with_ceiling,
+)
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
-HEADLINE_RATIO = 2.0  # models that a reader chooses between
 MOST_CELLS = 3600  # of a heatmap
-LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
 ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {WHY_ABOVE}"
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 TAU_LABELS = {
@@ -115,7 +111,14 @@ class RatioRow:
 
 
 LABELS = figures.PROTOCOL_LABELS
-ByRatio = dict[str, dict[str, list[RatioRow] | Missing]]  # by `by_size_ratio`, `by_compute_ratio`, then by protocol
+RatioRows = list[RatioRow] | Missing
+
+
+class ByRatio(NamedTuple):
+    """Agreement by protocol among pairs of models by their distance in size, and in pretraining compute."""
+
+    by_size: dict[str, RatioRows]
+    by_compute: dict[str, RatioRows]
 
 
 class Scored(NamedTuple):
@@ -133,9 +136,9 @@ class Scored(NamedTuple):
 
 def by_ratio(data: Data, scores: dict[str, np.ndarray], ceiling: dict[str, Ceiling]) -> ByRatio:
     """Agreement by distance in size and in compute; missing where fewer than two models with scores have one."""
-    by_distance: ByRatio = {"by_size_ratio": {}, "by_compute_ratio": {}}
+    by_distance = ByRatio({}, {})
     for (by_protocol, size, quantity), p in product(
-        zip(by_distance.values(), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True), PROTOCOLS
+        zip(by_distance, data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True), PROTOCOLS
     ):
         scored = np.isfinite(scores[p]).any(axis=1)
         first, second = np.triu_indices(len(size), 1)
@@ -158,7 +161,8 @@ def by_ratio_in_both(data: Data, in_each: ByRatio) -> ByRatio:
         return in_each
     absent = [p for p in PROTOCOLS if not data.matrix.has(p)]
     if absent:
-        return {key: dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0]))) for key in in_each}
+        missing: dict[str, RatioRows] = dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0])))
+        return ByRatio(missing, missing)
     rng = section_generator("noise ceiling of models of similar size", 6)
     errors, groups = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}, distance_groups(data.matrix.sizes())
     ceilings = {p: noise_ceiling(data.compared_scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
@@ -181,11 +185,11 @@ def among_pairs(
     corrected for noise."""
     signs, ceiling = pair_signs(scored.scores), scored.ceiling
     reason = no_correction(ceiling, scored.scores, scored.protocol)
-    expected, clusters = None if reason else ceiling.expected, no_clusters(scored.families)
+    expected, clusters = ceiling.expected if reason is None else None, no_clusters(scored.families)
     enough = [index for index, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
     chosen = np.array([masks[index] for index in enough], dtype=bool).reshape(len(enough), len(signs.first))
     models = _left_out(signs, expected, chosen, np.arange(len(scored.families)))
-    families = [] if clusters else _left_out(signs, expected, chosen, cluster_numbers(scored.families))
+    families = _left_out(signs, expected, chosen, cluster_numbers(scored.families)) if clusters is None else []
     rows = []
     for index, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
         size = high, low, int(pairs.sum())
@@ -194,9 +198,8 @@ def among_pairs(
             rows.append(RatioRow(*size, too_few, too_few, too_few, too_few, too_few, too_few, too_few))
             continue
         row_index = enough.index(index)
-        rows.append(
-            _ratio_row(scored, size, models[row_index], Missing(clusters) if clusters else families[row_index], reason)
-        )
+        of_families = families[row_index] if clusters is None else Missing(clusters)
+        rows.append(_ratio_row(scored, size, models[row_index], of_families, reason))
     return rows
 
 
@@ -217,17 +220,23 @@ def _left_out(
 
 
 def _ratio_row(
-    scored: Scored, size: tuple[float | None, float, int], models: LeftOut, families: LeftOut | Missing, reason: str
+    scored: Scored,
+    size: tuple[float | None, float, int],
+    models: LeftOut,
+    families: LeftOut | Missing,
+    reason: str | None,
 ) -> RatioRow:
-    """`reason`: why nothing is corrected for noise, empty where it is."""
+    """`reason`: why nothing is corrected for noise, None where it is."""
     tau, limit = models.taus[0], models.limit
     mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
     corrected = known(float(noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
     interval = ends(mean, transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
     of_corrected = ends(corrected, corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
-    clustered: Range = families if isinstance(families, Missing) else Missing("")
-    corrected_clustered: Range = clustered
-    if not isinstance(families, Missing):
+    clustered: Range
+    corrected_clustered: Range
+    if isinstance(families, Missing):
+        clustered = corrected_clustered = families
+    else:
         taus, sizes = families.taus, families.sizes
         clustered = ends(mean, transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
         corrected_clustered = ends(
@@ -249,17 +258,17 @@ def _ratio_row(
 # Sections.
 
 
-def similar_sizes(data: Data, in_each: ByRatio, in_both: ByRatio, pooled: Entry) -> Part:
+def similar_sizes(data: Data, in_each: ByRatio, in_both: ByRatio, pooled: dict[str, Pooled]) -> Part:
     """Agreement by distance in parameters and in compute, with ceilings and corrected.
 
     The finding is on models that a reader chooses between: those of like size.
     """
     finding = _pooled_finding(data, pooled) if data.lacks_many else _size_finding(data, in_each, in_both)
     rows = []
-    for quantity, key in (("parameters", "by_size_ratio"), ("compute", "by_compute_ratio")):
-        sources = [("all of the protocol", in_each[key])]
-        if not data.whole and data.improved[1]:
-            sources.append(("known under both", in_both[key]))
+    for quantity, of_all, of_common in zip(("parameters", "compute"), in_each, in_both, strict=True):
+        sources = [("all of the protocol", of_all)]
+        if not data.whole and data.improved.compared:
+            sources.append(("known under both", of_common))
         rows += [
             {
                 "cells": cells,
@@ -331,7 +340,7 @@ def _size_finding(data: Data, in_each: ByRatio, in_both: ByRatio) -> Finding | N
     all_rows, common_rows = (
         {
             p: row
-            for p, of_protocol in ratios["by_size_ratio"].items()
+            for p, of_protocol in ratios.by_size.items()
             for row in ([] if isinstance(of_protocol, Missing) else of_protocol)
             if row.at_most == HEADLINE_RATIO and is_known(row.mean)
         }
@@ -357,19 +366,19 @@ def _size_finding(data: Data, in_each: ByRatio, in_both: ByRatio) -> Finding | N
     )
 
 
-def _pooled_finding(data: Data, pooled: Entry) -> Finding | None:
+def _pooled_finding(data: Data, pooled: dict[str, Pooled]) -> Finding | None:
     """The same where cells are missing; none where too few models have known cells."""
     row = pooled.get("like_size")
-    if row is None or not any(is_known(interval) for interval in row["interval"].values()):
+    if row is None or not any(is_known(interval) for interval in row.interval.values()):
         return None
-    clustered = row["interval_clustered"]
-    parts = [f"{both_intervals(mean, row['interval'][p], clustered[p])} {UNDER[p]}" for p, mean in row["mean"].items()]
+    clustered = row.interval_clustered
+    parts = [f"{both_intervals(mean, row.interval[p], clustered[p])} {UNDER[p]}" for p, mean in row.mean.items()]
     known_under = " known under both protocols" if len(parts) > 1 else ""
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
         f"have{data.assumed} a pooled Kendall's tau of {' and '.join(parts)}.",
-        f"{row['comparisons']:,} comparisons of two models on two benchmarks{known_under}, each counted once: "
-        f"{count(row['pairs_of_models'], 'pair')} of {count(row['models'], 'model')}. {SIZE_ALONE}"
+        f"{row.comparisons:,} comparisons of two models on two benchmarks{known_under}, each counted once: "
+        f"{count(row.pairs_of_models, 'pair')} of {count(row.models, 'model')}. {SIZE_ALONE}"
         f" {which_interval(list(clustered.values()))}",
     )
 
@@ -385,12 +394,13 @@ def tau_heatmaps(
     *,
     caption: str = "",
     without_diagonal: bool = False,
-    **options: Any,
+    number_format: str | None = None,
+    row_height: int,
 ) -> list[Figure]:
     """Heatmaps of taus on one colour scale, which starts below 0 only where a tau does.
 
-    `values`: (rows, columns) arrays by (file name, title); `options` go to `figures.heatmap`. None of more cells than
-    can be seen (`heatmap_notes`).
+    `values`: (rows, columns) arrays by (file name, title); `number_format` writes each into its cell. None of more
+    cells than can be seen (`heatmap_notes`).
     """
     if heatmap_notes(rows, columns):
         return []
@@ -409,7 +419,8 @@ def tau_heatmaps(
                 y_order=rows,
                 tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
                 domain=(min(0.0, np.floor(10 * lowest) / 10), 1.0),
-                **options,
+                number_format=number_format,
+                row_height=row_height,
             ),
             caption=caption,
             min_width=460 if len(columns) > 12 else 320,
@@ -448,15 +459,14 @@ def families_of_models(data: Data) -> Part:
             common = known_in_all({p: kendall_tau_matrix(pair_signs(data.common[p][members])) for p in PROTOCOLS})
             in_both[name] = {p: known(mean_over_pairs(common[p]), reasons[p]) for p in PROTOCOLS}
     rng = draws("families")
-    intervals: dict[str, dict[str, Range]] = {
-        name: dict.fromkeys(PROTOCOLS, Missing(data.no_intervals)) for name in large
-    }
-    for name, members in large.items() if not data.no_intervals else ():
+    intervals: dict[str, RangeByProtocol] = {}
+    for name, members in large.items():
+        if data.no_intervals is not None:
+            intervals[name] = dict.fromkeys(PROTOCOLS, Missing(data.no_intervals))
+            continue
         weights = multiplicities(len(members), data.resamples, rng)
-        for p in PROTOCOLS:
-            resampled = resampled_mean_tau(pair_signs(data.scores[p][members]), weights)
-            interval = percentile_interval(resampled, len(members))
-            intervals[name][p] = ends(None, interval, "")
+        resampled = {p: resampled_mean_tau(pair_signs(data.scores[p][members]), weights) for p in PROTOCOLS}
+        intervals[name] = {p: ends(None, percentile_interval(taus, len(members))) for p, taus in resampled.items()}
     summary = {"families": taus, "families_in_both": in_both, "families_interval": intervals}
     if not any(is_known(tau) for values in taus.values() for tau in values.values()):
         return Part(summary, Section("Within families", notes=[NO_FAMILIES]))
@@ -518,11 +528,36 @@ COMPARISONS = {
 KINDS = {"base": "base models", "instruction_tuned": "instruction-tuned ones"}
 
 
-def perplexity(data: Data) -> Part:
+@dataclass(frozen=True)
+class Perplexity:
+    """Agreement of `corpora` with benchmarks and with each other and of both averages, by protocol, of `models` with a
+    perplexity; `in_both`: the three over the cells known under both protocols. `same_corpus`: by corpus, of its two
+    rankings. `before_after`: by kind of model, of direct perplexity with scores under train before test.
+
+    `taus`: by protocol the taus behind the means, `before_after_taus`: by kind (corpora, benchmarks).
+    """
+
+    models: int
+    corpora: list[str]
+    corpus_benchmark: ByProtocol
+    corpus_benchmark_interval: RangeByProtocol
+    corpus_corpus: ByProtocol
+    corpus_corpus_interval: RangeByProtocol
+    average_average: ByProtocol
+    average_average_interval: RangeByProtocol
+    same_corpus: dict[str, Value]
+    in_both: dict[str, ByProtocol]
+    before_after: dict[str, Value]
+    before_after_interval: dict[str, Range]
+    taus: dict[str, PerplexityAgreement] = page_only()
+    before_after_taus: dict[str, np.ndarray] = page_only()
+
+
+def compare_perplexity(data: Data) -> Perplexity | Missing:
     """Corpora against benchmarks in both protocols, and direct perplexity against train-before-test scores."""
-    matrix, tasks = data.matrix, data.tasks
+    matrix = data.matrix
     if not matrix.is_corpus.any():
-        return Part({"perplexity": Missing("There is no perplexity corpus in the tables.")})
+        return Missing("There is no perplexity corpus in the tables.")
     corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
     taus = {p: perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
     means = _perplexity_means(data, taus)
@@ -553,35 +588,51 @@ def perplexity(data: Data) -> Part:
         (float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice),
         Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
     )
-    models = max(of_protocol.models for of_protocol in taus.values())
-    in_both = _perplexity_means(data, in_both_protocols, " under both protocols")
-    entry = {
-        "models": models,
-        "corpora": corpora,
-        **{key: value for name in COMPARISONS for key, value in (
-            (name, means[name]), (f"{name}_interval", intervals[name])
-        )},
-        "same_corpus": same_corpus,
-        "in_both": in_both,
-        "before_after": before_after,
-        "before_after_interval": before_after_intervals,
-    }  # fmt: skip
+    return Perplexity(
+        models=max(of_protocol.models for of_protocol in taus.values()),
+        corpora=corpora,
+        corpus_benchmark=means["corpus_benchmark"],
+        corpus_benchmark_interval=intervals["corpus_benchmark"],
+        corpus_corpus=means["corpus_corpus"],
+        corpus_corpus_interval=intervals["corpus_corpus"],
+        average_average=means["average_average"],
+        average_average_interval=intervals["average_average"],
+        same_corpus=same_corpus,
+        in_both=_perplexity_means(data, in_both_protocols, " under both protocols"),
+        before_after=before_after,
+        before_after_interval=before_after_intervals,
+        taus=taus,
+        before_after_taus=before_after_taus,
+    )
+
+
+def perplexity(data: Data) -> Part:
+    """Whether perplexity ranks models as benchmarks do: heatmaps, means with intervals, each corpus with itself."""
+    found, tasks = compare_perplexity(data), data.tasks
+    if isinstance(found, Missing):
+        return Part({"perplexity": found})
+    corpora, before_after, same_corpus = found.corpora, found.before_after, found.same_corpus
     together = {
-        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in taus.items()
+        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in found.taus.items()
     }
     charts = tau_heatmaps(
         by_protocol("perplexity", together), corpora, [*corpora, *tasks], without_diagonal=True, row_height=26
     )
     apart = {
         (f"perplexity_before_{kind}", "Base models" if kind == "base" else "Instruction-tuned models"): tau
-        for kind, tau in before_after_taus.items()
+        for kind, tau in found.before_after_taus.items()
         if is_known(before_after[kind])
     }
     caption = "Perplexity under direct evaluation against scores under train before test."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
+    compared = (
+        (found.corpus_benchmark, found.corpus_benchmark_interval),
+        (found.corpus_corpus, found.corpus_corpus_interval),
+        (found.average_average, found.average_average_interval),
+    )
     rows = [
-        {"comparison": title, "protocol": label, "tau": means[name][p], **as_columns(intervals[name][p])}
-        for name, title in COMPARISONS.items()
+        {"comparison": title, "protocol": label, "tau": means[p], **as_columns(intervals[p])}
+        for title, (means, intervals) in zip(COMPARISONS.values(), compared, strict=True)
         for p, label in LABELS.items()
     ]
     formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
@@ -591,7 +642,7 @@ def perplexity(data: Data) -> Part:
         title = "The same corpus: its direct ranking with that under train before test"
         tables.append(Table("perplexity_same_corpus", title, frame, formats={"tau": ".3f"}, folded=True))
     parts = [
-        f"{value_in_words(before_after[kind], before_after_intervals[kind])} among {words}"
+        f"{value_in_words(before_after[kind], found.before_after_interval[kind])} among {words}"
         for kind, words in KINDS.items()
         if is_known(before_after[kind])
     ]
@@ -606,13 +657,13 @@ def perplexity(data: Data) -> Part:
         figures=charts,
         tables=tables,
     )
-    return Part({"perplexity": entry}, section, [_perplexity_finding(data, entry)])
+    return Part({"perplexity": found}, section, [_perplexity_finding(data, found)])
 
 
 class _PerplexityIntervals(NamedTuple):
     """Intervals of the comparisons by protocol, and of direct perplexity with scores after training."""
 
-    by_comparison: dict[str, dict[str, Range]]
+    by_comparison: dict[str, RangeByProtocol]
     by_kind: dict[str, Range]
 
 
@@ -620,10 +671,10 @@ def _perplexity_intervals(
     data: Data, means: dict[str, ByProtocol], before_after: dict[str, Value]
 ) -> _PerplexityIntervals:
     """Of the comparisons by protocol, and of direct perplexity with scores after training by kind of model."""
-    by_comparison: dict[str, dict[str, Range]] = {name: {} for name in COMPARISONS}
+    by_comparison: dict[str, RangeByProtocol] = {name: {} for name in COMPARISONS}
     for p in PROTOCOLS:
         resampled = dict.fromkeys(COMPARISONS)
-        if not data.no_intervals:
+        if data.no_intervals is None:
             signs = pair_signs(data.corpora[p])
             corpus_to_benchmark = resampled_kendall_tau(signs, data.weights, other_signs=pair_signs(data.scores[p]))
             averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
@@ -640,7 +691,7 @@ def _perplexity_intervals(
     rng, by_kind = draws("perplexity"), {}
     for kind, rows in tuned_members(data.matrix).items():
         interval = None
-        if not data.no_intervals and len(rows) >= MINIMUM_FAMILY:
+        if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
             corpus_to_benchmark = resampled_kendall_tau(
                 pair_signs(data.corpora[DIRECT][rows]),
                 multiplicities(len(rows), data.resamples, rng),
@@ -687,8 +738,8 @@ def _no_before_after(data: Data, kind: str) -> str:
     return f"The {n_in_both} {words} models are tied in perplexity or in scores, or share no two."
 
 
-def _perplexity_finding(data: Data, entry: Entry) -> Finding | None:
-    by_protocol, in_both_protocols = entry["corpus_benchmark"], entry["in_both"]["corpus_benchmark"]
+def _perplexity_finding(data: Data, found: Perplexity) -> Finding | None:
+    by_protocol, in_both_protocols = found.corpus_benchmark, found.in_both["corpus_benchmark"]
     if not is_known(by_protocol[DIRECT]):
         return None
     compared = all(map(is_known, in_both_protocols.values()))
@@ -696,13 +747,13 @@ def _perplexity_finding(data: Data, entry: Entry) -> Finding | None:
         by_protocol, compared = {p: tau for p, tau in by_protocol.items() if p not in data.incomplete}, False
     entry_shown = in_both_protocols if compared and data.lacks_many else by_protocol
     parts = [
-        f"{shown_mean(entry_shown[p], by_protocol[p], entry['corpus_benchmark_interval'][p])} {UNDER[p]}"
+        f"{shown_mean(entry_shown[p], by_protocol[p], found.corpus_benchmark_interval[p])} {UNDER[p]}"
         for p in entry_shown
         if is_known(entry_shown[p])
     ]
     return Finding(
         f"Between rankings by perplexity and rankings by benchmark{data.assumed}, the mean tau is "
         f"{' and '.join(parts)}.",
-        f"{count(entry['models'], 'model')} with perplexities on "
-        f"{count(len(entry['corpora']), 'corpus', 'corpora')}{over_both(partly=entry_shown != by_protocol)}.",
+        f"{count(found.models, 'model')} with perplexities on "
+        f"{count(len(found.corpora), 'corpus', 'corpora')}{over_both(partly=entry_shown != by_protocol)}.",
     )

@@ -1,9 +1,10 @@
 """Kendall's tau between benchmarks: the mean, also without noise, its change, each benchmark, pairs and categories."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,40 +12,31 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import (
+from lm_validity.studies.agreement.benchmarks import FiguresByName
+from lm_validity.studies.agreement.data import Data, draws
+from lm_validity.studies.agreement.intervals import ByProtocol, Range, Value, each, ends, over_families
+from lm_validity.studies.agreement.pooled import Pooled
+from lm_validity.studies.agreement.reasons import (
     FEW_IN_BOTH,
     LOST_CATEGORY,
     LOST_CLUSTER,
     LOST_MODEL,
-    MINIMUM_FAMILY,
     NO_DIRECTION,
     NO_TAU,
     OTHER_TAU,
-    Data,
-    Entry,
-    Range,
-    Value,
-    both_intervals,
-    draws,
-    each,
-    ends,
-    in_words,
     no_categories,
     no_ceiling,
     no_clusters,
     no_correction,
-    noise_leaves,
-    over_both,
-    over_families,
-    shown_limit,
-    value_in_words,
-    with_ceiling,
 )
+from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
 from lm_validity.studies.agreement.similar import (
     ABOVE_CEILING,
     TAU_LABELS,
     ByRatio,
+    RatioRows,
     Scored,
     among_pairs,
     by_protocol,
@@ -81,10 +73,20 @@ from lm_validity.studies.agreement.statistics.resampling import (
     two_way_interval,
     weighted_pairs,
 )
+from lm_validity.studies.agreement.wording import (
+    both_intervals,
+    in_words,
+    noise_leaves,
+    over_both,
+    shown_limit,
+    value_in_words,
+    with_ceiling,
+)
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, decimal
 
 LABELS = figures.PROTOCOL_LABELS
+Key = TypeVar("Key")
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
 )
@@ -94,8 +96,92 @@ NO_PAIR = Reason(
 # The numbers that several sections show: each protocol by itself, and the change.
 
 
-def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks: dict[str, Any]) -> Entry:
-    """The summary's entry of a protocol, over all of its scores. `single_benchmarks`: what each one alone tells."""
+TauOfPair = tuple[str, str, Value]  # of two benchmarks, by name
+RangeOfPair = tuple[str, str, Range]
+OF_TAU_B = Missing(OTHER_TAU)
+
+
+@dataclass(frozen=True)
+class CorrectedTau:
+    """The agreement without measurement error: over all, by benchmark, by pair; intervals over models, and over
+    families (`interval_clustered`)."""
+
+    mean: Value
+    interval: Range
+    interval_clustered: Range
+    by_benchmark: dict[str, Value]
+    by_benchmark_interval: dict[str, Range]
+    by_pair: list[TauOfPair]
+    by_pair_interval: list[RangeOfPair]
+
+    def without_tau_b(self) -> "CorrectedTau":
+        """All of it missing: it is of tau-b."""
+        return CorrectedTau(
+            OF_TAU_B,
+            OF_TAU_B,
+            OF_TAU_B,
+            dict.fromkeys(self.by_benchmark, OF_TAU_B),
+            dict.fromkeys(self.by_benchmark_interval, OF_TAU_B),
+            [(first, second, OF_TAU_B) for first, second, _ in self.by_pair],
+            [(first, second, OF_TAU_B) for first, second, _ in self.by_pair_interval],
+        )
+
+
+@dataclass(frozen=True)
+class AboveChance:
+    """The agreement over the benchmarks on which a model is above chance: `above` of those where that is `known`."""
+
+    above: int
+    known: int
+    mean: Value
+    ceiling: Value
+
+
+@dataclass(frozen=True)
+class KendallTau:
+    """Agreement of the benchmarks under one protocol over all of its scores; intervals over models, families
+    (`interval_clustered`), and both models and benchmarks, or families and categories (`population`)."""
+
+    models: int
+    mean: Value
+    interval: Range
+    interval_population_of_benchmarks: Range
+    by_benchmark: dict[str, Value]
+    by_benchmark_interval: dict[str, Range] | Missing
+    by_pair: list[TauOfPair]
+    by_category: dict[str, dict[str, Value]]
+    ceiling: Value
+    ceiling_by_benchmark: dict[str, Value]
+    corrected: CorrectedTau
+    interval_clustered: Range
+    interval_population_of_categories: Range
+    by_size_ratio: RatioRows
+    by_compute_ratio: RatioRows
+    above_chance: AboveChance | Missing
+    pearson: Value
+
+    def without_tau_b(self) -> "KendallTau":
+        """What of it is of tau-b, missing: beside the mean of another variant it would mislead."""
+        intervals = self.by_benchmark_interval
+        return replace(
+            self,
+            interval=OF_TAU_B,
+            interval_population_of_benchmarks=OF_TAU_B,
+            by_benchmark_interval=OF_TAU_B if isinstance(intervals, Missing) else dict.fromkeys(intervals, OF_TAU_B),
+            ceiling=OF_TAU_B,
+            ceiling_by_benchmark=dict.fromkeys(self.ceiling_by_benchmark, OF_TAU_B),
+            corrected=self.corrected.without_tau_b(),
+            interval_clustered=OF_TAU_B,
+            interval_population_of_categories=OF_TAU_B,
+            above_chance=OF_TAU_B,
+        )
+
+
+ByProtocolTau = dict[str, KendallTau]
+
+
+def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks: FiguresByName) -> KendallTau:
+    """Of a protocol, over all of its scores. `single_benchmarks`: what each one alone tells."""
     names, scores, agreement, ceiling = (
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
@@ -103,8 +189,10 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks:
     mean = data.mean_tau(protocol)
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
-    intervals: dict[str, Range] | Missing = Missing(data.no_intervals)
-    if not data.no_intervals:
+    intervals: dict[str, Range] | Missing
+    if data.no_intervals is not None:
+        intervals = Missing(data.no_intervals)
+    else:
         taus, models = data.resampled_tau[protocol], len(data.matrix.models)
         means = mean_over_pairs_by_resample(taus)
         over_models = percentile_interval(means, models)
@@ -124,58 +212,40 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks:
             )
             model_interval = hull(model_interval, interval_turned)
         bounds = zip(names, *model_interval, strict=True)
-        intervals = {name: ends(by_benchmark[name], Interval(low, high), "") for name, low, high in bounds}
+        intervals = {name: ends(by_benchmark[name], Interval(low, high)) for name, low, high in bounds}
         intervals |= dict.fromkeys(data.opposed[protocol], Missing(NO_DIRECTION))
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling, scores, protocol)
-    entry = {
-        "models": data.models(protocol),
-        "mean": mean,
-        "interval": interval,
-        "interval_population_of_benchmarks": ends(mean, over_benchmarks, data.no_intervals),
-        "by_benchmark": by_benchmark,
-        "by_benchmark_interval": mean if isinstance(mean, Missing) else intervals,
-        "by_pair": by_pair(names, data.tau[protocol], of_pair),
-        "by_category": by_category(agreement, data.categories, of_pair),
-        "ceiling": known(ceiling.mean_tau, without_ceiling),
-        "ceiling_by_benchmark": each(
+    found = KendallTau(
+        models=data.models(protocol),
+        mean=mean,
+        interval=interval,
+        interval_population_of_benchmarks=ends(mean, over_benchmarks, data.no_intervals),
+        by_benchmark=by_benchmark,
+        by_benchmark_interval=mean if isinstance(mean, Missing) else intervals,
+        by_pair=by_pair(names, data.tau[protocol], of_pair),
+        by_category=by_category(agreement, data.categories, of_pair),
+        ceiling=known(ceiling.mean_tau, without_ceiling),
+        ceiling_by_benchmark=each(
             names,
             ceiling.by_benchmark,
             without_ceiling
             if np.isnan(ceiling.mean_tau)
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
-        "corrected": corrected_tau(data, protocol),
-        "interval_clustered": clustered,
-        "interval_population_of_categories": population,
-        **{key: of_protocol[protocol] for key, of_protocol in by_ratio.items()},
-        "above_chance": _above_chance(data, protocol, single_benchmarks),
-        "pearson": known(mean_over_pairs(_correlations(scores)), of_pair),
-    }
-    return entry if data.variant == "b" else entry | _without_tau_b(entry)
+        corrected=corrected_tau(data, protocol),
+        interval_clustered=clustered,
+        interval_population_of_categories=population,
+        by_size_ratio=by_ratio.by_size[protocol],
+        by_compute_ratio=by_ratio.by_compute[protocol],
+        above_chance=_above_chance(data, protocol, single_benchmarks),
+        pearson=known(mean_over_pairs(_correlations(scores)), of_pair),
+    )
+    return found if data.variant == "b" else found.without_tau_b()
 
 
-def _without_tau_b(entry: Entry) -> Entry:
-    """What of an entry is of tau-b, missing: beside the mean of another variant it would mislead."""
-    concerned = [key for key in entry if "interval" in key or "ceiling" in key or key == "above_chance"]
-    missing: Entry = dict.fromkeys(concerned, Missing(OTHER_TAU))
-    for key in ("ceiling_by_benchmark", "by_benchmark_interval"):
-        if key in entry and not isinstance(entry[key], Missing):
-            missing[key] = dict.fromkeys(entry[key], Missing(OTHER_TAU))
-    if "corrected" in entry:
-        missing["corrected"] = {
-            key: dict.fromkeys(value, Missing(OTHER_TAU))
-            if isinstance(value, dict)
-            else [(*pair, Missing(OTHER_TAU)) for *pair, _ in value]
-            if isinstance(value, list)
-            else Missing(OTHER_TAU)
-            for key, value in entry["corrected"].items()
-        }
-    return missing
-
-
-def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple[str, str, Value]]:
+def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[TauOfPair]:
     """Of each pair of benchmarks, by name."""
     upper = zip(*np.triu_indices(len(names), 1), strict=True)
     return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
@@ -199,13 +269,13 @@ def _correlations(scores: np.ndarray) -> np.ndarray:
     return result
 
 
-def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entry | Missing:
+def _above_chance(data: Data, protocol: str, figures_of: FiguresByName) -> AboveChance | Missing:
     """The agreement over the benchmarks on which a model is above chance, of those where that is known; missing where
     there is none without such a model."""
     counts = {
-        index: number(figures["models_above_chance"])
+        index: number(figures.models_above_chance)
         for index, figures in enumerate(figures_of.values())
-        if not isinstance(figures, Missing) and is_known(figures["models_above_chance"])
+        if not isinstance(figures, Missing) and is_known(figures.models_above_chance)
     }
     above = [index for index, models in counts.items() if models]
     if len(above) == len(counts):
@@ -214,31 +284,63 @@ def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entr
     too_few = Reason(
         "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling.", ReasonCode.TOO_FEW
     )
-    return {
-        "above": len(above),
-        "known": len(counts),
-        "mean": known(mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), too_few),
-        "ceiling": known(mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), too_few),
-    }
+    return AboveChance(
+        above=len(above),
+        known=len(counts),
+        mean=known(mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), too_few),
+        ceiling=known(mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), too_few),
+    )
 
 
-class Improvement(NamedTuple):
-    """The entry of what train before test changes, and the bounds of the change by pair of benchmarks."""
+@dataclass(frozen=True)
+class FlipTest:
+    """The sign-flip test of the change: its effect, its one-sided p, and over how many benchmarks."""
 
-    entry: Entry
-    bounds_by_pair: Interval[np.ndarray] | Missing
+    effect: Value
+    p: Value
+    units: int
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What train before test changes: the mean taus before and after, and `mean`, their difference, with its intervals
+    as those of `KendallTau`.
+
+    `bounds_by_pair`: (benchmarks, benchmarks) of the change by pair of benchmarks, over models.
+    """
+
+    mean: Value
+    means: ByProtocol
+    interval: Range
+    interval_clustered: Range
+    interval_population_of_benchmarks: Range
+    interval_population_of_categories: Range
+    test: FlipTest
+    by_size_ratio: dict[str, RatioRows]
+    by_compute_ratio: dict[str, RatioRows]
+    bounds_by_pair: Interval[np.ndarray] | Missing = page_only()
+
+    def without_tau_b(self) -> "Improvement":
+        """Its intervals missing: they are of tau-b."""
+        return replace(
+            self,
+            interval=OF_TAU_B,
+            interval_clustered=OF_TAU_B,
+            interval_population_of_benchmarks=OF_TAU_B,
+            interval_population_of_categories=OF_TAU_B,
+            bounds_by_pair=OF_TAU_B,
+        )
 
 
 def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
-    """What train before test changes, over what is known under both protocols, as `by_ratio` is; and (benchmarks,
-    benchmarks) bounds of the change by pair."""
+    """What train before test changes, over what is known under both protocols, as `by_ratio` is."""
     reason, rows = data.nothing_compared("tau"), data.models_in_both
     means = {p: known(data.common_agreement[p].mean, reason) for p in PROTOCOLS}
     mean = known(data.common_agreement[TRAINED].mean - data.common_agreement[DIRECT].mean, reason)
     no_interval = data.no_intervals or FEW_IN_BOTH
     over_models = over_benchmarks = None
     by_pair_bounds: Interval[np.ndarray] | Missing = Missing(no_interval)
-    if not data.no_intervals and len(rows) >= MINIMUM_FAMILY:
+    if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
         signs = {p: pair_signs(data.common[p][rows]) for p in PROTOCOLS}
         taus = data.resampled_tau
         if not data.whole:  # the models that have a cell known under both protocols, by themselves
@@ -264,26 +366,24 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     interval = ends(mean, over_models, no_interval)
     clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
-    entry = {
-        "mean": mean,
-        "means": means,
-        "interval": interval,
-        "interval_clustered": clustered,
-        "interval_population_of_benchmarks": ends(mean, over_benchmarks, no_interval),
-        "interval_population_of_categories": population,
-        "test": {"effect": known(test.effect, reason), "p": known(test.p, reason), "units": test.units},
-        **by_ratio,
-    }
-    return (
-        Improvement(entry, by_pair_bounds)
-        if data.variant == "b"
-        else Improvement(entry | _without_tau_b(entry), Missing(OTHER_TAU))
+    found = Improvement(
+        mean=mean,
+        means=means,
+        interval=interval,
+        interval_clustered=clustered,
+        interval_population_of_benchmarks=ends(mean, over_benchmarks, no_interval),
+        interval_population_of_categories=population,
+        test=FlipTest(known(test.effect, reason), known(test.p, reason), test.units),
+        by_size_ratio=by_ratio.by_size,
+        by_compute_ratio=by_ratio.by_compute,
+        bounds_by_pair=by_pair_bounds,
     )
+    return found if data.variant == "b" else found.without_tau_b()
 
 
 def _paired_test(data: Data) -> PairedTest:
     """The sign-flip test; all its taus of the same variant, or exchanging rankings would not flip signs."""
-    if not data.improved[1]:
+    if not data.improved.compared:
         return PairedTest(float("nan"), float("nan"), 0)
     trained_direct = kendall_tau_matrix(
         pair_signs(data.common[TRAINED]), variant=data.variant, other_signs=pair_signs(data.common[DIRECT])
@@ -305,11 +405,11 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     The first has families as clusters. The second is for other models and other benchmarks: families and categories are
     clusters. Models of a table without families are clusters of their own.
     """
-    reasons = no_clusters(data.matrix.families), no_categories(data.categories)
+    without_families, without_categories = no_clusters(data.matrix.families), no_categories(data.categories)
     if isinstance(mean, Missing):
         return _ClusterRanges(mean, mean)
-    if all(reasons):
-        return _ClusterRanges(Missing(reasons[0]), Missing(reasons[1]))
+    if without_families is not None and without_categories is not None:
+        return _ClusterRanges(Missing(without_families), Missing(without_categories))
     rows, compared = np.arange(len(data.matrix.models)), [data.scores[protocol]] if protocol else []
     if protocol is None:
         rows, compared = data.models_in_both, [data.compared_scores[p] for p in PROTOCOLS]
@@ -330,25 +430,27 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
     clustered, population = of_mean(sizes), of_mean(sizes, between_categories, np.bincount(categories))
     return _ClusterRanges(
-        Missing(reasons[0])
-        if reasons[0]
-        else over_families(ends(mean, clustered, LOST_CLUSTER), over_models, data.matrix.families),
-        Missing(reasons[1]) if reasons[1] else ends(mean, population, LOST_CATEGORY),
+        over_families(ends(mean, clustered, LOST_CLUSTER), over_models, data.matrix.families)
+        if without_families is None
+        else Missing(without_families),
+        ends(mean, population, LOST_CATEGORY) if without_categories is None else Missing(without_categories),
     )
 
 
-def corrected_tau(data: Data, protocol: str) -> Entry:
-    """The agreement without measurement error: over all, by benchmark, by pair; intervals over models.
+def corrected_tau(data: Data, protocol: str) -> CorrectedTau:
+    """The agreement without measurement error.
 
     A benchmark's or a pair's interval leaves out one model at a time; ceilings stay those of the whole table.
     """
     scored, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
     ceiling, reason = scored.ceiling, no_correction(scored.ceiling, scored.scores, protocol)
-    mean: Value = Missing(reason)
+    mean: Value
+    interval: Range
+    clustered: Range
     by_benchmark, by_pair = np.full(len(names), np.nan), np.full((len(names), len(names)), np.nan)
-    interval: Range = Missing(reason)
-    clustered: Range = Missing(reason)
-    if not reason:
+    if reason is not None:
+        mean = interval = clustered = Missing(reason)
+    else:
         mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
         everyone = among_pairs(scored, [np.ones(len(pair_signs(scored.scores).first), dtype=bool)], ((1.0, None),))[0]
         interval = mean if isinstance(mean, Missing) else everyone.corrected_interval
@@ -382,22 +484,22 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
         (int(i), int(j)): known(float(by_pair[i, j]), reason or f"The pair{reason_alone}")
         for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
     }
-    return {
-        "mean": mean,
-        "interval": interval,
-        "interval_clustered": clustered,
-        "by_benchmark": of_benchmarks,
-        "by_benchmark_interval": {
+    return CorrectedTau(
+        mean=mean,
+        interval=interval,
+        interval_clustered=clustered,
+        by_benchmark=of_benchmarks,
+        by_benchmark_interval={
             name: ends(of_benchmarks[name], benchmark_intervals.get(j), LOST_MODEL) for j, name in enumerate(names)
         },
-        "by_pair": [(names[i], names[j], tau) for (i, j), tau in of_pairs.items()],
-        "by_pair_interval": [
+        by_pair=[(names[i], names[j], tau) for (i, j), tau in of_pairs.items()],
+        by_pair_interval=[
             (names[i], names[j], ends(tau, pair_intervals.get((i, j)), LOST_MODEL)) for (i, j), tau in of_pairs.items()
         ],
-    }
+    )
 
 
-def _intervals(keys: Iterable[Any], bounds: Interval[np.ndarray]) -> dict[Any, Interval[float]]:
+def _intervals(keys: Iterable[Key], bounds: Interval[np.ndarray]) -> dict[Key, Interval[float]]:
     """One interval a key, from the bounds of all."""
     return {key: Interval(*ends) for key, *ends in zip(keys, *(end.tolist() for end in bounds), strict=True)}
 
@@ -406,22 +508,23 @@ def _intervals(keys: Iterable[Any], bounds: Interval[np.ndarray]) -> dict[Any, I
 # The mean, and each benchmark with the others.
 
 
-def each_benchmark(data: Data, tau: Entry, significance: Entry) -> Part:
-    """The mean agreement of each protocol, and each benchmark's with the others."""
+def each_benchmark(data: Data, tau: ByProtocolTau, significant: dict[str, dict[str, Value]]) -> Part:
+    """The mean agreement of each protocol, and each benchmark's with the others. `significant`: the latter counting
+    significant differences only."""
     rows = []
     for (i, name), p in product(enumerate(data.tasks), PROTOCOLS):
-        intervals, corrected = tau[p]["by_benchmark_interval"], tau[p]["corrected"]
+        intervals, corrected = tau[p].by_benchmark_interval, tau[p].corrected
         rows.append(
             {
                 "benchmark": name,
                 "category": data.categories[i] or "unknown",
                 "protocol": LABELS[p],
-                "tau": tau[p]["by_benchmark"][name],
+                "tau": tau[p].by_benchmark[name],
                 **as_columns(intervals if isinstance(intervals, Missing) else intervals[name]),
-                "ceiling": tau[p]["ceiling_by_benchmark"][name],
-                "corrected": corrected["by_benchmark"][name],
-                **as_columns(corrected["by_benchmark_interval"][name], "corrected_low", "corrected_high"),
-                "significance_tau": significance[p]["by_benchmark"][name],
+                "ceiling": tau[p].ceiling_by_benchmark[name],
+                "corrected": corrected.by_benchmark[name],
+                **as_columns(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
+                "significance_tau": significant[p][name],
             }
         )
     frame, order = pd.DataFrame(rows), benchmark_order(tau, data.tasks)
@@ -459,9 +562,9 @@ def each_benchmark(data: Data, tau: Entry, significance: Entry) -> Part:
     return Part({"kendall_tau": tau}, section, [_mean_finding(data, tau)])
 
 
-def benchmark_order(tau: Entry, tasks: Sequence[str]) -> list[str]:
+def benchmark_order(tau: ByProtocolTau, tasks: Sequence[str]) -> list[str]:
     """Benchmarks from most to least agreement, directly where that is known."""
-    by_protocol = {p: tau[p]["by_benchmark"] for p in PROTOCOLS}
+    by_protocol = {p: tau[p].by_benchmark for p in PROTOCOLS}
     values = by_protocol[DIRECT if any(map(is_known, by_protocol[DIRECT].values())) else TRAINED]
     return sorted(tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
 
@@ -480,17 +583,13 @@ def _lowest(data: Data) -> str:
     return f"{sentence}. Under train before test it has {value_in_words(tau_after)}{over_both(partly=not data.whole)}."
 
 
-def _mean_finding(data: Data, tau: Entry) -> Finding:
+def _mean_finding(data: Data, tau: ByProtocolTau) -> Finding:
     # of a protocol with so few models that there is no interval, the pooled finding says how few
-    scored = [
-        p for p in PROTOCOLS if is_known(tau[p]["mean"]) and (p not in data.incomplete or is_known(tau[p]["interval"]))
-    ]
+    scored = [p for p in PROTOCOLS if is_known(tau[p].mean) and (p not in data.incomplete or is_known(tau[p].interval))]
     size = f"{count(len(data.matrix.models), 'model')} × {count(len(data.tasks), 'benchmark')}"
     if not scored:
         return Finding("No two benchmarks can be compared.", size)
-    parts = [
-        f"{both_intervals(tau[p]['mean'], tau[p]['interval'], tau[p]['interval_clustered'])} {UNDER[p]}" for p in scored
-    ]
+    parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
     cells_words = ", each protocol over all cells it has" if len(scored) > 1 and not data.whole else ""
     if data.incomplete and not data.lacks_many:
         missing = sum(int((~np.isfinite(data.scores[p])).sum()) for p in data.incomplete)
@@ -503,23 +602,23 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
     population = [
         f"{in_words(interval)} {UNDER[p]}"
         for p in scored
-        if is_known(interval := tau[p]["interval_population_of_categories"])
+        if is_known(interval := tau[p].interval_population_of_categories)
     ]
     uncorrected = [
         f" {UNDER[p].capitalize()}, there is no noise-corrected tau. {corrected.reason}"
         for p in scored
-        if is_known(tau[p]["ceiling"]) and isinstance(corrected := tau[p]["corrected"]["mean"], Missing)
+        if is_known(tau[p].ceiling) and isinstance(corrected := tau[p].corrected.mean, Missing)
     ]
     pairs = len(data.tasks) * (len(data.tasks) - 1) // 2
-    limits = noise_leaves({p: (tau[p]["mean"], tau[p]["ceiling"]) for p in scored})
+    limits = noise_leaves({p: (tau[p].mean, tau[p].ceiling) for p in scored})
     for p in scored:
-        above = tau[p]["above_chance"]
+        above = tau[p].above_chance
         if isinstance(above, Missing):
             continue
-        on = f"{above['above']} of {count(above['known'], 'benchmark')} with a known chance level"
+        on = f"{above.above} of {count(above.known, 'benchmark')} with a known chance level"
         limits += f" A model is above chance on {on} {UNDER[p]}"
-        if is_known(limit := shown_limit(above["ceiling"], above["mean"])):
-            limits += f"; over these, tau is {value_in_words(above['mean'])}, and noise would leave {decimal(limit)}"
+        if is_known(limit := shown_limit(above.ceiling, above.mean)):
+            limits += f"; over these, tau is {value_in_words(above.mean)}, and noise would leave {decimal(limit)}"
         limits += "."
     return Finding(
         f"Two benchmarks' rankings of the models have{data.assumed} a mean Kendall's tau of {' and '.join(parts)}."
@@ -533,7 +632,7 @@ def _for_other_benchmarks(data: Data, intervals: str) -> str:
     """Which interval a claim on benchmarks in general takes; empty without one."""
     if not intervals:
         return ""
-    families = not no_clusters(data.matrix.families)
+    families = no_clusters(data.matrix.families) is None
     clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
         f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. For a claim about "
@@ -542,16 +641,16 @@ def _for_other_benchmarks(data: Data, intervals: str) -> str:
     )
 
 
-def without_noise(data: Data, tau: Entry) -> Part:
+def without_noise(data: Data, tau: ByProtocolTau) -> Part:
     """Agreement over all models without measurement error."""
-    corrected_taus = {p: tau[p]["corrected"] for p in PROTOCOLS if is_known(tau[p]["corrected"]["mean"])}
+    corrected_taus = {p: tau[p].corrected for p in PROTOCOLS if is_known(tau[p].corrected.mean)}
     if not corrected_taus:
         return Part({})
     parts = [
-        f"{both_intervals(corrected['mean'], corrected['interval'], corrected['interval_clustered'])} {UNDER[p]}"
+        f"{both_intervals(corrected.mean, corrected.interval, corrected.interval_clustered)} {UNDER[p]}"
         for p, corrected in corrected_taus.items()
     ]
-    ceilings = [f"{value_in_words(tau[p]['ceiling'])} {UNDER[p]}" for p in corrected_taus]
+    ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in corrected_taus]
     finding = Finding(
         f"Over all models, the noise-corrected tau{data.assumed} is {' and '.join(parts)}.",
         "It estimates the tau without the noise that was measured: of items, and of seeds where fine-tuning was "
@@ -566,20 +665,18 @@ def without_noise(data: Data, tau: Entry) -> Part:
 # The change, over all pairs and by pair.
 
 
-def pairs_of_benchmarks(
-    data: Data, tau: Entry, change: Entry, bounds: Interval[np.ndarray] | Missing, pooled: Entry
-) -> Part:
-    """What train before test changes, and every pair of benchmarks. `bounds`: of the change by pair."""
-    names, (improved, compared) = data.tasks, data.improved
+def pairs_of_benchmarks(data: Data, tau: ByProtocolTau, change: Improvement, pooled: dict[str, Pooled]) -> Part:
+    """What train before test changes, and every pair of benchmarks."""
+    names, bounds, (improved, compared) = data.tasks, change.bounds_by_pair, data.improved
     upper = np.triu_indices(len(names), 1)
     labels = np.array(names, dtype=object)
     table = pd.DataFrame({"benchmark": labels[upper[0]], "with": labels[upper[1]]})
     for p, label in LABELS.items():
-        table[label] = [value for *_, value in tau[p]["by_pair"]]
+        table[label] = [value for *_, value in tau[p].by_pair]
     for p, label in LABELS.items():
-        corrected = tau[p]["corrected"]
-        table[f"{label}, corrected"] = [value for *_, value in corrected["by_pair"]]
-        corrected_ends = [as_columns(interval) for *_, interval in corrected["by_pair_interval"]]
+        corrected = tau[p].corrected
+        table[f"{label}, corrected"] = [value for *_, value in corrected.by_pair]
+        corrected_ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
         for end in ("low", "high"):
             table[f"{label}, corrected {end}"] = [pair_ends[end] for pair_ends in corrected_ends]
         table[f"{label}, Pearson"] = _correlations(data.scores[p])[upper]
@@ -624,51 +721,50 @@ def pairs_of_benchmarks(
     return Part(summary, section, [_change_finding(data, change, pooled)])
 
 
-def _change_finding(data: Data, change: Entry, pooled: Entry) -> Finding | None:
+def _change_finding(data: Data, change: Improvement, pooled: dict[str, Pooled]) -> Finding | None:
     improved, compared = data.improved
     if not compared:
         return None
     if data.lacks_many and "all" in pooled:
         return _pooled_change(data, change, pooled["all"])
-    interval, clustered, test = change["interval"], change["interval_clustered"], change["test"]
+    interval, clustered, test = change.interval, change.interval_clustered, change.test
     if not is_known(interval) and not is_known(clustered):
         return None
-    words_before, words_after = (value_in_words(change["means"][p]) for p in PROTOCOLS)
-    least = 0.5 ** test["units"]
+    words_before, words_after = (value_in_words(change.means[p]) for p in PROTOCOLS)
+    least = 0.5**test.units
     basis = (
         f"Over the {count(int(data.in_both.sum()), 'cell')} known under both protocols. Sign-flip test over "
-        f"{count(test['units'], 'benchmark')}, one-sided p = {value_in_words(test['p'], digits=4)}. The test holds for "
+        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}. The test holds for "
         "these models only."
     )
     if least > 0.05:
-        basis += f" With {count(test['units'], 'benchmark')} it cannot fall below {decimal(least, 4)}."
-    categories, benchmarks = (change[f"interval_population_of_{over}"] for over in ("categories", "benchmarks"))
+        basis += f" With {count(test.units, 'benchmark')} it cannot fall below {decimal(least, 4)}."
+    categories, benchmarks = change.interval_population_of_categories, change.interval_population_of_benchmarks
     if is_known(categories):
         basis += _for_other_benchmarks(data, in_words(categories, signed=True))
     elif is_known(benchmarks):
         basis += f" For other benchmarks too: {in_words(benchmarks, signed=True)}."
     return Finding(
         f"Train before test changes the mean tau from {words_before} to {words_after}, by "
-        f"{both_intervals(change['mean'], interval, clustered, signed=True)}: "
+        f"{both_intervals(change.mean, interval, clustered, signed=True)}: "
         f"{improved} of {compared} pairs agree more.",
         basis,
     )
 
 
-def _pooled_change(data: Data, change: Entry, pooled: Entry) -> Finding | None:
+def _pooled_change(data: Data, change: Improvement, pooled: Pooled) -> Finding | None:
     """The change where cells are missing; none where too few models have a cell under both protocols."""
-    if not is_known(pooled["change_interval"]):
+    if not is_known(pooled.change_interval):
         return None
-    of_change = (pooled[key] for key in ("change", "change_interval", "change_interval_clustered"))
-    words_before, words_after = (value_in_words(pooled["mean"][p]) for p in PROTOCOLS)
+    words_before, words_after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
     return Finding(
         f"Train before test changes the pooled tau{data.assumed} from {words_before} to {words_after}, by "
-        f"{both_intervals(*of_change, signed=True)}.",
-        f"Over the {count(int(data.in_both.sum()), 'cell')} of {count(pooled['models'], 'model')} known under both "
-        f"protocols: {pooled['comparisons']:,} comparisons of two models on two benchmarks, each counted once. The "
+        f"{both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)}.",
+        f"Over the {count(int(data.in_both.sum()), 'cell')} of {count(pooled.models, 'model')} known under both "
+        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The "
         "mean over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
-        f"{value_in_words(change['mean'], signed=True)}, and {data.improved[0]} of "
-        f"{data.improved[1]} pairs agree more.",
+        f"{value_in_words(change.mean, signed=True)}, and {data.improved.improved} of "
+        f"{data.improved.compared} pairs agree more.",
     )
 
 
@@ -681,13 +777,13 @@ def category_grid(of_categories: dict[str, dict[str, Value]]) -> np.ndarray:
 # Categories of benchmarks.
 
 
-def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
+def categories_of_benchmarks(data: Data, tau: ByProtocolTau) -> Part:
     """Agreement within and between categories of benchmarks."""
-    names = list(tau[DIRECT]["by_category"])
+    names = list(tau[DIRECT].by_category)
     if not names:
         return Part({}, Section("Categories", notes=["The benchmarks sheet names no categories."]))
     bounds: dict[str, Interval[np.ndarray]] = {}
-    if not data.no_intervals:
+    if data.no_intervals is None:
         members = np.array([[category == name for name in names] for category in data.categories], dtype=float)
         off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
         for p in PROTOCOLS:
@@ -698,7 +794,7 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
         if i <= j:
             row: dict[str, object] = {"category": a, "with": b}
             for p, label in LABELS.items():
-                row[label] = tau[p]["by_category"][a][b]
+                row[label] = tau[p].by_category[a][b]
                 if p in bounds:
                     row |= {f"{label} low": bounds[p].low[i, j], f"{label} high": bounds[p].high[i, j]}
             rows.append(row)
@@ -713,7 +809,7 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
         if is_known(within_categories) or is_known(between)
     ]
     partly = len(parts) > 1 and not data.whole
-    grids = by_protocol("tau_by_category", {p: category_grid(tau[p]["by_category"]) for p in PROTOCOLS})
+    grids = by_protocol("tau_by_category", {p: category_grid(tau[p].by_category) for p in PROTOCOLS})
     section = Section(
         "Within and between categories",
         hint="kinds of benchmarks",

@@ -1,12 +1,15 @@
 """Small tables for the two reports, and a quick way to run them."""
 
 import json
+from dataclasses import is_dataclass
 
 import pandas as pd
 import pytest
 
 from lm_validity.config.sections import Reports
+from lm_validity.missing import Missing
 from lm_validity.pages.page import Page
+from lm_validity.results.summary import entries_of
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import factors
 from lm_validity.studies.agreement.incomplete import despite_missing_cells
@@ -80,9 +83,18 @@ def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
     return read_score_matrix(*written(tmp_path, rows, **sheets))
 
 
+def as_mappings(summary):
+    """The records of a summary as mappings, like those of summary.json, with what is missing and why; records in lists
+    stay."""
+    if isinstance(summary, dict) or (is_dataclass(summary) and not isinstance(summary, Missing)):
+        return {key: as_mappings(value) for key, value in entries_of(summary)}
+    return summary
+
+
 def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
     """The page and the summary of the agreement report, with what is missing and why."""
-    return agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
+    page, summary = agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
+    return page, as_mappings(summary)
 
 
 def agreement_of(tmp_path, rows, resamples=0, **sheets) -> dict:
@@ -95,7 +107,7 @@ def incomplete_of(matrix, protocol) -> tuple[dict, pd.DataFrame]:
     part = despite_missing_cells(Data.of(matrix), {})
     (predictions,) = [table.frame for table in part.section.tables if table.name == f"predictions_{protocol}"]
     ids = dict(zip(matrix.labels, matrix.models, strict=True))
-    return part.summary["incomplete"][protocol], predictions.assign(model=predictions["model"].map(ids))
+    return as_mappings(part.summary["incomplete"][protocol]), predictions.assign(model=predictions["model"].map(ids))
 
 
 def section_of(page: Page, title: str):
@@ -106,7 +118,8 @@ def section_of(page: Page, title: str):
 
 def factors_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
     """The page and the summary of the factors report, with what is missing and why."""
-    return factors(matrix_of(tmp_path, rows, **sheets), resamples)
+    page, summary = factors(matrix_of(tmp_path, rows, **sheets), resamples)
+    return page, as_mappings(summary)
 
 
 def factors_of(tmp_path, rows, resamples=0, **sheets) -> dict:

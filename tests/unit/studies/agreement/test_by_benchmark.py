@@ -179,5 +179,5 @@ def test_error_of_wordings(tmp_path):
 def test_range_over_prompts(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     found = prompt_ranges(read_scores(tmp_path / "scores.parquet"), matrix)
-    assert [found["a"][key] for key in ("mean", "models", "prompts")] == [pytest.approx(0.1), 3, 3]
+    assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
     assert isinstance(found["b"], Missing)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, matrix_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, as_mappings, matrix_of, score_rows
 
 from lm_validity.missing import is_known
 from lm_validity.studies.agreement.data import Data
@@ -136,11 +136,11 @@ def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path
 def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(tmp_path):
     page, summary = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.02)
     ends = [
-        next(row["separated_interval"] for row in found["by_distance"] if (row["at_least"], row["at_most"]) == (1, 2))
+        next(row.separated_interval for row in found["by_distance"] if (row.at_least, row.at_most) == (1, 2))
         for found in summary["by_benchmark"][DIRECT].values()
     ]
     shares = [
-        next(row["separated"] for row in found["by_distance"] if (row["at_least"], row["at_most"]) == (1, 2))
+        next(row.separated for row in found["by_distance"] if (row.at_least, row.at_most) == (1, 2))
         for found in summary["by_benchmark"][DIRECT].values()
     ]
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
@@ -267,6 +267,7 @@ def test_another_variant_of_tau_stands_beside_no_interval_or_ceiling_of_tau_b(tm
     table = {DIRECT: {name: (np.round((ability + rng.normal(0, 0.2, 12)) * 4) / 4).tolist() for name in "xyz"}}
     matrix = matrix_of(tmp_path, score_rows(table, NAMES[:12], 0.05), models=MODELS, benchmarks="benchmark\nx\ny\nz\n")
     (_, b), (page, a) = (agreement(Data.of(matrix, 50, variant)) for variant in ("b", "a"))
+    a, b = as_mappings(a), as_mappings(b)
     signs = {name: np.sign(np.subtract.outer(of, of))[np.triu_indices(12, 1)] for name, of in table[DIRECT].items()}
     by_hand = np.mean([(signs[p] * signs[q]).mean() for p, q in ("xy", "xz", "yz")])
     of_a, of_b = a["kendall_tau"][DIRECT], b["kendall_tau"][DIRECT]

@@ -24,8 +24,9 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.missing import Missing, is_known
 from lm_validity.site.partial import mark_unfinished
-from lm_validity.studies.agreement.data import NO_SPREAD, Data
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.reasons import NO_SPREAD
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.tables.reruns import NOT_MEASURED
@@ -209,7 +210,7 @@ def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_
 
 def paired_test(scores, models, benchmarks, output, section, variant) -> None:
     _, summary = agreement(Data.of(read_score_matrix(scores, models, benchmarks), section.resamples, variant))
-    write_json(output / "summary.json", summary["improvement"]["test"])
+    write_json(output / "summary.json", vars(summary["improvement"].test))
 
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])
@@ -279,7 +280,7 @@ def test_factors_that_cannot_be_computed_say_why(tmp_path):
     summary = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
     assert isinstance(summary["pc1_scores"][DIRECT]["m3"], Missing)
     assert "0 models" in summary["pc1_compute"][DIRECT]["kendall"].reason
-    assert sum(isinstance(left["first_component"], Missing) for left in summary["influence"][DIRECT]) == 2
+    assert sum(isinstance(left.first_component, Missing) for left in summary["influence"][DIRECT]) == 2
     assert len(summary["explained_variance"][TRAINED]) == 2
     assert isinstance(summary["explained_variance_interval"][TRAINED], Missing)  # the share is 1 without a model
 

@@ -10,9 +10,10 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.missing import Missing
-from lm_validity.studies.agreement.data import Data, coverage_notes
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.incomplete import despite_missing_cells, fit_cells, trust_notes
+from lm_validity.studies.agreement.incomplete import Trust, despite_missing_cells, fit_cells, trust_notes
+from lm_validity.studies.agreement.notes import coverage_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
@@ -230,8 +231,7 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     ],
 )
 def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    keys = ("source", "cells", "coverage", "widening", "hardly_measured")
-    text = " ".join(trust_notes(TRAINED, dict(zip(keys, trust, strict=True))))
+    text = " ".join(trust_notes(TRAINED, Trust(*trust)))
     assert all(words in text for words in told)
     assert ("fewer than 90%" in text) == (trust[2] < 0.9)
 

@@ -19,7 +19,7 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.missing import Missing, is_known
 from lm_validity.studies.agreement.benchmarks import prompt_error
-from lm_validity.studies.agreement.data import NARROWER
+from lm_validity.studies.agreement.reasons import NARROWER
 from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs

@@ -31,7 +31,7 @@ def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
         assert isinstance(figures["training_noise"], Missing) == (name == "c")
     assert again["by_benchmark"][DIRECT]["a"]["training_noise"] == pytest.approx(0.06 / np.sqrt(2))
     # a gap of 0.1 is beyond 1.96 errors of items, and not beyond those of items and training
-    pairs = {name: again["by_benchmark"][DIRECT][name]["by_distance"][-1]["separated"] for name in ("a", "c")}
+    pairs = {name: again["by_benchmark"][DIRECT][name]["by_distance"][-1].separated for name in ("a", "c")}
     assert pairs == {"a": pytest.approx(3 / 6), "c": 1.0}
     of_variance = np.mean([training[name] / np.var(values) for name, values in SCORES.items() if name != "c"])
     components = again["variance_components"][DIRECT]

@@ -1,8 +1,9 @@
 """Factors of the score matrix: how many there are, what the first explains, within families, by model, with compute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,33 +12,18 @@ from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_know
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import Interval, section_generator
-from lm_validity.studies.agreement.data import (
+from lm_validity.studies.agreement.data import JACKKNIFED, NEARLY_WHOLE, Data
+from lm_validity.studies.agreement.intervals import Range, RangeByProtocol, Value, each, ends, over_families, wider
+from lm_validity.studies.agreement.notes import ceiling_notes, family_notes
+from lm_validity.studies.agreement.reasons import (
     FEW_IN_BOTH,
-    JACKKNIFED,
     LOST_CLUSTER,
-    MINIMUM_FAMILY,
-    MOST_DRAWN,
-    NEARLY_WHOLE,
     NO_FAMILIES,
     SMALL_FAMILY,
-    Data,
-    Entry,
-    Range,
-    Value,
-    both_intervals,
-    ceiling_notes,
-    each,
-    ends,
-    family_members,
-    family_notes,
-    measurement_error,
     no_ceiling,
     no_clusters,
-    over_families,
-    plotted,
-    shown_mean,
-    value_in_words,
 )
+from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, family_members, measurement_error
 from lm_validity.studies.agreement.statistics.factors import (
     Components,
     parallel_analysis,
@@ -47,7 +33,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     without_group_means,
     without_size,
 )
-from lm_validity.studies.agreement.statistics.noise import noise_ceiling, shown_ceiling
+from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     fewest_in_common,
     known_in_all,
@@ -59,6 +45,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     multiplicities,
     percentile_interval,
 )
+from lm_validity.studies.agreement.wording import MOST_DRAWN, both_intervals, plotted, shown_mean, value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, listing, no_scores, percent
 
@@ -114,10 +101,10 @@ class FactorData(Data):
     @property
     def compute(self) -> np.ndarray:
         """(models,) of pretraining, in floating-point operations."""
-        return self.matrix.sizes()[1]
+        return self.matrix.sizes().compute
 
     @property
-    def model_columns(self) -> dict[str, Any]:
+    def model_columns(self) -> dict[str, Sequence[str]]:
         """The first columns of a table with a row for each model."""
         return {"model": self.matrix.labels, "family": [family or "unknown" for family in self.matrix.families]}
 
@@ -137,41 +124,115 @@ def entry_of(values: Sequence[T | Missing] | Missing, index: int) -> T | Missing
 # How much the components explain.
 
 
-def explained_variance(data: FactorData) -> Part:
+class FirstShares(NamedTuple):
+    """By protocol the shares of variance of the first components, their ranges over models, and the first one's range
+    with families as clusters."""
+
+    shares: dict[str, Shares]
+    ranges: dict[str, list[Range] | Missing]
+    families: dict[str, Range]
+
+    @property
+    def known(self) -> dict[str, list[float]]:
+        """The shares of the protocols that have components."""
+        return {p: shares for p, shares in self.shares.items() if not isinstance(shares, Missing)}
+
+    def first(self, protocol: str) -> Value:
+        """The share of the first component."""
+        return entry_of(self.shares[protocol], 0)
+
+    def quoted(self, protocol: str) -> Interval[float] | None:
+        """The interval of the first share that a sentence quotes."""
+        return wider(entry_of(self.ranges[protocol], 0), self.families[protocol])
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Parallel analysis: the number of factors, overall and within families, the shares of tables with shuffled
+    columns, and how probable so large a first share is among them."""
+
+    factors: int
+    factors_within_families: int | Missing
+    null_mean: list[float]
+    null_95: list[float]
+    p_first: float
+
+
+@dataclass(frozen=True)
+class ExplainedVariance:
+    """By protocol: what the components explain, over all cells and over those known under `in_both`, of scores less
+    what goes with size, at most in view of noise, and in shuffled tables; and the loadings of the first."""
+
+    own: FirstShares
+    in_both: FirstShares
+    without_size: dict[str, Shares]
+    ceilings: dict[str, Ceiling]
+    ceiling: dict[str, Value]
+    parallel: dict[str, Parallel | Missing]
+    loadings: dict[str, dict[str, Value]]
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both protocols have components over the cells known under both."""
+        return len(self.in_both.known) == len(PROTOCOLS)
+
+    @property
+    def compared(self) -> FirstShares:
+        """The shares that compare the protocols: over the cells known under both where both have components."""
+        return self.in_both if self.is_compared else self.own
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """The keys of summary.json."""
+        return {
+            f"explained_variance{over}{part}": values
+            for over, parts in (("_in_both", self.in_both), ("", self.own))
+            for part, values in zip(("", "_interval", "_interval_clustered"), parts, strict=True)
+        } | {
+            "explained_variance_without_size": self.without_size,
+            "first_component_ceiling": self.ceiling,
+            "parallel_analysis": self.parallel,
+            "pc1_loadings": self.loadings,
+        }
+
+
+def explain_variance(data: FactorData) -> ExplainedVariance:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
     ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
-    shares, ranges, _ = by_protocol = _first_shares(data, data.scores, data.components, data.scores)
+    own = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
-    in_both = by_protocol if data.whole else _first_shares(data, data.common, data.common_components, of_both)
+    in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
     constant = "The benchmark is constant, alone or without enough common models: not in the components."
     loadings = {
         p: each(data.tasks, data.components[p].loadings, entry.reason if isinstance(entry, Missing) else constant)
-        for p, entry in shares.items()
+        for p, entry in own.shares.items()
     }
-    summary = {
-        f"explained_variance{over}{part}": values
-        for over, parts in (("_in_both", in_both), ("", by_protocol))
-        for part, values in zip(("", "_interval", "_interval_clustered"), parts, strict=True)
-    } | {
-        "explained_variance_without_size": {p: _without_size(data, p) for p in PROTOCOLS},
-        "first_component_ceiling": {
+    return ExplainedVariance(
+        own=own,
+        in_both=in_both,
+        without_size={p: _without_size(data, p) for p in PROTOCOLS},
+        ceilings=ceilings,
+        ceiling={
             p: known(entry.first_component, no_ceiling(entry, data.scores[p], p)) for p, entry in ceilings.items()
         },
-        "parallel_analysis": parallel,
-        "pc1_loadings": loadings,
-    }
+        parallel=parallel,
+        loadings=loadings,
+    )
+
+
+def explained_variance(data: FactorData, found: ExplainedVariance) -> Part:
+    """The section on the shares of the components, with the loadings of the first."""
+    shares, parallel, loadings = found.own.shares, found.parallel, found.loadings
     frame = pd.DataFrame(
         {
             "component": f"PC{i + 1}",
             "protocol": label,
             "share": entry_of(shares[p], i),
-            **as_columns(entry_of(ranges[p], i)),
-            **{
-                name: entry_of(null if isinstance(null := parallel[p], Missing) else null[name], i)
-                for name in ("null_mean", "null_95")
-            },
+            **as_columns(entry_of(found.own.ranges[p], i)),
+            "null_mean": entry_of(null if isinstance(null := parallel[p], Missing) else null.null_mean, i),
+            "null_95": entry_of(null if isinstance(null, Missing) else null.null_95, i),
         }
         for p, label in LABELS.items()
         for i in range(SHOWN_COMPONENTS)
@@ -221,20 +282,12 @@ def explained_variance(data: FactorData) -> Part:
     )
     notes = [
         note
-        for p, entry in ceilings.items()
+        for p, entry in found.ceilings.items()
         for note in ceiling_notes(
-            p, entry, data.tasks, "first factor's share", entry.first_component, number(entry_of(shares[p], 0))
+            p, entry, data.tasks, "first factor's share", entry.first_component, number(found.own.first(p))
         )
     ]
-    return Part(summary, section, [_share_finding(data, summary), _factor_count_finding(data, summary)], notes)
-
-
-class _FirstShares(NamedTuple):
-    """Shares of variance, their ranges over models, and the first one's range with families as clusters."""
-
-    shares: dict[str, Shares]
-    ranges: dict[str, list[Range] | Missing]
-    families: dict[str, Range]
+    return Part(found.summary, section, [_share_finding(data, found), _factor_count_finding(data, found)], notes)
 
 
 def _first_shares(
@@ -242,31 +295,35 @@ def _first_shares(
     scores: dict[str, np.ndarray],
     components: dict[str, Components],
     of_models: dict[str, np.ndarray],
-) -> _FirstShares:
+) -> FirstShares:
     """By protocol the first five shares of variance of the components of `scores`; [low, high] of each over the models
     of the scores `of_models`; and of the first with families as clusters."""
     shares: dict[str, Shares] = {}
     ranges: dict[str, list[Range] | Missing] = {}
     families: dict[str, Range] = {}
     names, no_interval = data.matrix.families, data.no_intervals
-    if not no_interval and len(of_models[DIRECT]) < MINIMUM_FAMILY:
+    if no_interval is None and len(of_models[DIRECT]) < MINIMUM_FAMILY:
         no_interval = FEW_IN_BOTH
     for p in PROTOCOLS:
         entry = shares[p] = first_shares(data, p, components[p], scores[p])
         if isinstance(entry, Missing):
             ranges[p] = families[p] = entry
             continue
-        over_models: list[Range] | Missing = Missing(no_interval)
-        if not no_interval:
+        over_models: list[Range] | Missing
+        if no_interval is not None:
+            over_models = Missing(no_interval)
+        else:
             interval = share_intervals(of_models[p], np.arange(len(of_models[p])))
             over_models = [range_at(interval, i, NO_SHARE_INTERVAL) for i in range(len(entry))]
             if not np.isfinite(interval.low).any():
                 over_models = Missing(NO_SHARE_INTERVAL)
-        ranges[p], families[p] = over_models, Missing(no_clusters(names))
-        if not no_clusters(names):
+        ranges[p], no_families = over_models, no_clusters(names)
+        if no_families is not None:
+            families[p] = Missing(no_families)
+        else:
             clustered = ends(entry[0], _first_interval(scores[p], cluster_numbers(names)), LOST_CLUSTER)
             families[p] = over_families(clustered, entry_of(over_models, 0), names)
-    return _FirstShares(shares, ranges, families)
+    return FirstShares(shares, ranges, families)
 
 
 def _first_interval(scores: np.ndarray, clusters: np.ndarray) -> Interval[float]:
@@ -309,8 +366,7 @@ def _without_size(data: FactorData, protocol: str) -> Shares:
     return first_shares(data, protocol, components, data.scores[protocol])
 
 
-def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entry | Missing:
-    """The number of factors, overall and within families, and the shares of tables with shuffled columns."""
+def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Parallel | Missing:
     scores, families = data.scores[protocol], data.matrix.families
     null = parallel_analysis(scores, rng)
     if not len(null.observed):
@@ -321,29 +377,21 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entr
         without_group_means(scores, families), simulations(f"within families {protocol}"), 200
     )
     too_few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
-    return {
-        "factors": null.factors,
-        "factors_within_families": within_families.factors if len(within_families.observed) else too_few,
-        "null_mean": null.null_mean[:SHOWN_COMPONENTS].tolist(),
-        "null_95": null.null_95[:SHOWN_COMPONENTS].tolist(),
-        "p_first": null.p_first,
-    }
+    return Parallel(
+        factors=null.factors,
+        factors_within_families=within_families.factors if len(within_families.observed) else too_few,
+        null_mean=null.null_mean[:SHOWN_COMPONENTS].tolist(),
+        null_95=null.null_95[:SHOWN_COMPONENTS].tolist(),
+        p_first=null.p_first,
+    )
 
 
-def compared_shares(summary: Entry) -> str:
-    """The key of the shares that compare the protocols: over the cells known under both where both have components."""
-    compared = all(map(is_known, summary["explained_variance_in_both"].values()))
-    return "explained_variance_in_both" if compared else "explained_variance"
-
-
-def _share_finding(data: FactorData, summary: Entry) -> Finding:
-    key = compared_shares(summary)
-    compared, shares = key != "explained_variance", summary[key]
-    over_models, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
+def _share_finding(data: FactorData, found: ExplainedVariance) -> Finding:
+    compared, shares = found.is_compared, found.compared
     parts = [
-        both_intervals(entry_of(shares[p], 0), entry_of(over_models[p], 0), families[p])
+        both_intervals(shares.first(p), entry_of(shares.ranges[p], 0), shares.families[p])
         + f"{'' if i else ' of the variance'} {UNDER[p]}"
-        for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
+        for i, p in enumerate(shares.known)
     ]
     everyone, in_both = len(data.matrix.models), len(data.models_in_both)
     models = count(in_both if compared else everyone, "model")
@@ -358,7 +406,7 @@ def _share_finding(data: FactorData, summary: Entry) -> Finding:
     some = compared and in_both < everyone
     without = [
         f"{value_in_words(entry_of(entry, 0))} {UNDER[p]}"
-        for p, entry in summary["explained_variance_without_size"].items()
+        for p, entry in found.without_size.items()
         if is_known(entry) and not some  # it is over all models of a protocol
     ]
     addition = " Of the variance that model size leaves unexplained, its own first factor explains "
@@ -373,20 +421,20 @@ def _share_finding(data: FactorData, summary: Entry) -> Finding:
     )
 
 
-def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
+def _factor_count_finding(data: FactorData, found: ExplainedVariance) -> Finding | None:
     parts, first, several = [], [], len(set(data.matrix.families)) > 1
-    for p, parallel in summary["parallel_analysis"].items():
+    for p, parallel in found.parallel.items():
         if not isinstance(parallel, Missing):
-            within_families = parallel["factors_within_families"]
+            within_families = parallel.factors_within_families
             inside = f" ({within_families} within families)" if is_known(within_families) and several else ""
-            parts.append(f"{count(parallel['factors'], 'factor')} {UNDER[p]}{inside}")
-            first.append(f"{parallel['p_first']:.3f} {UNDER[p]}")
+            parts.append(f"{count(parallel.factors, 'factor')} {UNDER[p]}{inside}")
+            first.append(f"{parallel.p_first:.3f} {UNDER[p]}")
     if not parts:
         return None
     limits = [
         f"{percent(number(limit))} {UNDER[p]}"
-        for p, limit in summary["first_component_ceiling"].items()
-        if np.isfinite(shown_ceiling(number(limit), number(entry_of(summary["explained_variance"][p], 0))))
+        for p, limit in found.ceiling.items()
+        if np.isfinite(shown_ceiling(number(limit), number(found.own.first(p))))
     ]
     basis = (
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
@@ -424,18 +472,29 @@ def component_notes(data: FactorData) -> list[str]:
 # Within families.
 
 
+@dataclass(frozen=True)
+class FamilyShares:
+    """By protocol the shares of the components over the models of one family, and the interval of the first."""
+
+    explained_variance: dict[str, Shares]
+    first_component_interval: RangeByProtocol | Missing
+
+
 def within_families(data: FactorData) -> Part:
     """The first component's share within each family."""
-    summary, rows = {}, []
+    summary: dict[str, FamilyShares] = {}
+    rows = []
     for family, members in family_members(data.matrix.families).items():
         shares = {p: _family_shares(data, p, members) for p in PROTOCOLS}
         too_few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
-        reason = data.no_intervals or ("" if len(members) >= MINIMUM_RESAMPLED_FAMILY else too_few)
-        intervals: dict[str, Range] | Missing = Missing(reason)
-        if not reason:
+        reason = data.no_intervals or (None if len(members) >= MINIMUM_RESAMPLED_FAMILY else too_few)
+        intervals: RangeByProtocol | Missing
+        if reason is not None:
+            intervals = Missing(reason)
+        else:
             bounds = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
             intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in bounds.items()}
-        summary[family] = {"explained_variance": shares, "first_component_interval": intervals}
+        summary[family] = FamilyShares(shares, intervals)
         rows += [
             {
                 "family": family,
@@ -564,27 +623,55 @@ def model_figure(
     return Figure(name, title, chart, caption=caption, wide=True)
 
 
-def with_compute(data: FactorData) -> Part:
-    """The first component against pretraining compute."""
-    has_compute = np.isfinite(data.compute)
-    separate, in_both_protocols = (
-        {p: _relation(data, p, components[p].scores) for p in PROTOCOLS}
-        for components in (data.components, data.common_components)
-    )
-    for p, relation in separate.items():
-        interval = None
-        if not data.no_intervals and is_known(relation["kendall"]):
+@dataclass(frozen=True)
+class Relation:
+    """Correlations of the first component with compute, over `models` that have both."""
+
+    kendall: Value
+    spearman: Value
+    pearson: Value
+    models: int
+
+
+@dataclass(frozen=True)
+class RelationWithInterval(Relation):
+    """The same, with an interval of Kendall's tau over models."""
+
+    kendall_interval: Range
+
+
+@dataclass(frozen=True)
+class WithCompute:
+    """By protocol how the first component goes with pretraining compute: over all cells, and over those known under
+    both."""
+
+    own: dict[str, RelationWithInterval]
+    in_both: dict[str, Relation]
+
+
+def relate_components(data: FactorData) -> WithCompute:
+    """The first components against pretraining compute."""
+    own: dict[str, RelationWithInterval] = {}
+    for p in PROTOCOLS:
+        relation, interval = _relation(data, p, data.components[p].scores), None
+        if data.no_intervals is None and is_known(relation.kendall):
             pairs = np.column_stack([data.components[p].scores, data.compute])
             pairs = pairs[np.isfinite(pairs).all(axis=1)]
             weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
             interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
-        relation["kendall_interval"] = ends(relation["kendall"], interval, data.no_intervals)
-    summary = {"pc1_compute_in_both": in_both_protocols, "pc1_compute": separate}
+        over_models = ends(relation.kendall, interval, data.no_intervals)
+        own[p] = RelationWithInterval(**vars(relation), kendall_interval=over_models)
+    return WithCompute(own, {p: _relation(data, p, data.common_components[p].scores) for p in PROTOCOLS})
+
+
+def with_compute(data: FactorData, found: WithCompute) -> Part:
+    """The section on the first component and pretraining compute."""
+    has_compute = np.isfinite(data.compute)
     columns = ["kendall", "spearman", "pearson", "models"]
     table = Table(
         "pc1_compute",
         "Correlations of the first component with compute",
-        pd.DataFrame({"protocol": LABELS[p]} | entry for p, entry in separate.items())[["protocol", *columns]],
+        pd.DataFrame({"protocol": LABELS[p], **vars(entry)} for p, entry in found.own.items())[["protocol", *columns]],
         formats=dict.fromkeys(columns[:3], ".3f"),
         labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
         folded=True,
@@ -595,27 +682,32 @@ def with_compute(data: FactorData) -> Part:
         explanation="Compute is 6 × parameters × tokens, both from the models sheet.",
         tables=[table],
     )
-    relation = (
-        in_both_protocols if all(is_known(entry["kendall"]) for entry in in_both_protocols.values()) else separate
-    )
+    compared = all(is_known(entry.kendall) for entry in found.in_both.values())
+    relations: Mapping[str, Relation] = found.in_both if compared else found.own
     parts = [
-        f"{shown_mean(relation[p]['kendall'], separate[p]['kendall'], separate[p]['kendall_interval'])} {UNDER[p]}"
-        for p in PROTOCOLS
-        if is_known(relation[p]["kendall"])
+        f"{shown_mean(relation.kendall, found.own[p].kendall, found.own[p].kendall_interval)} {UNDER[p]}"
+        for p, relation in relations.items()
+        if is_known(relation.kendall)
     ]
     finding = Finding(
         f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(entry['models'] for entry in relation.values()), 'model')} with known and reliable compute: "
+        f"{count(max(relation.models for relation in relations.values()), 'model')} with known and reliable compute: "
         "6 × parameters × tokens.",
     )
     notes = [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]
+    summary = {"pc1_compute_in_both": found.in_both, "pc1_compute": found.own}
     return Part(summary, section, [finding] if parts else [], [] if has_compute.all() else notes)
 
 
-def _relation(data: FactorData, protocol: str, scores: np.ndarray) -> Entry:
-    """Correlations of the first component with compute."""
+def _relation(data: FactorData, protocol: str, scores: np.ndarray) -> Relation:
     relation = relate_to_compute(scores, data.compute)
     reason = "Models are equal in compute or in the first component."
     if relation.models < MINIMUM_FAMILY:
         reason = f"{count(relation.models, 'model')} with a first component and known compute: too few for a relation."
-    return {name: known(value, data.unless_unscored(protocol, reason)) for name, value in vars(relation).items()}
+    reason = data.unless_unscored(protocol, reason)
+    return Relation(
+        known(relation.kendall, reason),
+        known(relation.spearman, reason),
+        known(relation.pearson, reason),
+        relation.models,
+    )

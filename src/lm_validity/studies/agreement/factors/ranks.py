@@ -1,6 +1,6 @@
 """Ranks by the first factor: which model to pick, where direct ranks mislead, and missing cells predicted by it."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from lm_validity.config.groups import KNOTS
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import LEVEL, Interval
-from lm_validity.studies.agreement.data import JACKKNIFED, Entry, plotted, value_in_words
+from lm_validity.studies.agreement.data import JACKKNIFED
 from lm_validity.studies.agreement.factors.components import (
     LABELS,
     FactorData,
@@ -18,6 +18,7 @@ from lm_validity.studies.agreement.factors.components import (
     range_at,
     simulations,
 )
+from lm_validity.studies.agreement.intervals import Range, Value
 from lm_validity.studies.agreement.statistics.factors import (
     LEAST_UNITS,
     OneFactorModel,
@@ -37,6 +38,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     hull,
     share_in_top,
 )
+from lm_validity.studies.agreement.wording import plotted, value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, listing, percent
 
@@ -58,22 +60,66 @@ NO_EXCESS = Reason(
 # Which model to pick.
 
 
-def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn: dict[str, RankDraws]) -> Part:
+@dataclass(frozen=True)
+class ModelRank:
+    """A model's rank on the first component, 1 = best, with intervals over benchmarks, over their categories, and the
+    one that holds for whichever model comes first (`rank_intervals`); and the share of resamples, of categories where
+    there are some, in which it is among the first 1, 3 or 10."""
+
+    rank: Value
+    interval_population_of_benchmarks: Range
+    interval_population_of_categories: Range
+    interval_by_pairs: Range
+    share_in_top: dict[str, Value]
+
+
+RanksOfModels = dict[str, ModelRank]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best model of at most so many parameters, the share of resamples in which it is, and its rivals."""
+
+    parameters_b: float
+    model: str
+    probability_best: Value
+    rivals: list[str]
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How far a model's direct score lies above what the other models predict."""
+
+    value: Value
+    interval: Range
+
+
+def ranks_of_models(data: FactorData, drawn: dict[str, RankDraws]) -> dict[str, RanksOfModels]:
+    """By protocol the ranks of the models; `drawn`: ranks over benchmarks, none without resampling."""
+    categories = _category_ranks(data) if drawn else {}
+    return {p: _ranks(data, p, entry, categories.get(p)) for p, entry in drawn.items()}
+
+
+def potential(
+    data: FactorData,
+    ranks: dict[str, RanksOfModels],
+    excess: dict[str, Excess],
+    gaps: pd.DataFrame | None,
+    drawn: dict[str, RankDraws],
+) -> Part:
     """The potential ranking with intervals, the best model by budget, and models that direct ranks mislead about.
 
-    `drawn`: ranks over benchmarks by protocol, none without resampling; `excess`, `gaps`: as the functions below give.
+    `ranks`, `excess`, `gaps`, `drawn`: as `ranks_of_models`, `direct_excess`, `rank_gaps` and `drawn_ranks` give.
     """
-    categories = _category_ranks(data) if drawn else {}
-    ranks = {p: _ranks(data, p, entry, categories.get(p)) for p, entry in drawn.items()}
     names, sizes = data.matrix.models, data.matrix.model_facts["parameters_b"].to_numpy(float)
     choices = {
         p: [
-            {
-                "parameters_b": choice.parameters_b,
-                "model": names[choice.model],
-                "probability_best": known(choice.probability_best, "No resample ranks a model of that size."),
-                "rivals": [names[i] for i in choice.rivals],
-            }
+            Choice(
+                parameters_b=choice.parameters_b,
+                model=names[choice.model],
+                probability_best=known(choice.probability_best, "No resample ranks a model of that size."),
+                rivals=[names[i] for i in choice.rivals],
+            )
             for choice in best_by_budget(entry, sizes)
         ]
         for p, entry in drawn.items()
@@ -82,17 +128,17 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
     if not ranks:
         return Part(summary)
     protocol = main_protocol(ranks)
-    direct = [ranks[DIRECT][name]["rank"] if DIRECT in ranks else np.nan for name in names]
+    direct = [ranks[DIRECT][name].rank if DIRECT in ranks else np.nan for name in names]
     frame = pd.DataFrame(
         {
             "model": label,
             "family": family,
             "parameters_b": size,
-            "rank": rank["rank"],
-            **as_columns(rank["interval_population_of_benchmarks"]),
-            **as_columns(rank["interval_population_of_categories"], "low_categories", "high_categories"),
-            **as_columns(rank["interval_by_pairs"], "low_pairs", "high_pairs"),
-            **{f"top_{first}": share for first, share in rank["share_in_top"].items()},
+            "rank": rank.rank,
+            **as_columns(rank.interval_population_of_benchmarks),
+            **as_columns(rank.interval_population_of_categories, "low_categories", "high_categories"),
+            **as_columns(rank.interval_by_pairs, "low_pairs", "high_pairs"),
+            **{f"top_{first}": share for first, share in rank.share_in_top.items()},
             "direct_rank": direct_rank,
         }
         for label, family, size, rank, direct_rank in zip(
@@ -126,14 +172,14 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
     return Part(summary, section, [_pick_finding(data, ranks[protocol], protocol)], _lost_notes(data, drawn))
 
 
-def main_protocol(ranks: Entry) -> str:
+def main_protocol(ranks: dict[str, RanksOfModels]) -> str:
     """The protocol whose ranks are the potential: train before test where it has any."""
     return TRAINED if TRAINED in ranks else DIRECT
 
 
 def drawn_ranks(data: FactorData) -> dict[str, RankDraws]:
     """By protocol the ranks over benchmarks; nothing without resampling."""
-    if data.no_intervals:
+    if data.no_intervals is not None:
         return {}
     return {p: ranks_over_benchmarks(data.scores[p], data.benchmark_weights) for p in data.matrix.protocols}
 
@@ -148,28 +194,26 @@ def _category_ranks(data: FactorData) -> dict[str, RankDraws]:
     return {p: ranks_over_benchmarks(data.scores[p], weights, units) for p in data.matrix.protocols}
 
 
-def _ranks(data: FactorData, protocol: str, drawn: RankDraws, categories: RankDraws | None) -> dict[str, Entry]:
-    """By model the rank on the first component, 1 = best, with intervals over benchmarks and over their categories, the
-    one that holds for whichever model comes first (`rank_intervals`), and the share of resamples, of categories where
-    there are some, in which it is among the first 1, 3 or 10."""
+def _ranks(data: FactorData, protocol: str, drawn: RankDraws, categories: RankDraws | None) -> RanksOfModels:
     clusters = cluster_numbers(np.array(data.categories, dtype=object))
     over_benchmarks, by_pairs = drawn.interval(), rank_intervals(data.scores[protocol], clusters)
     # few categories vary less in resamples than in truth: never shorter than over benchmarks one by one
     over_categories = None if categories is None else hull(categories.interval(), over_benchmarks)
     tops = {str(first): share_in_top((categories or drawn).draws, first) for first in (1, 3, 10)}
-    ranks: dict[str, Entry] = {}
+    ranks: RanksOfModels = {}
     for i, (model, score) in enumerate(by_model(data, protocol).items()):
-        ranks[model] = {
-            "rank": float(drawn.rank[i]),
-            "interval_population_of_benchmarks": range_at(over_benchmarks, i, NO_RANK_INTERVAL),
-            "interval_population_of_categories": Missing(NO_CATEGORIES)
+        if isinstance(score, Missing):
+            ranks[model] = ModelRank(score, score, score, score, dict.fromkeys(tops, score))
+            continue
+        ranks[model] = ModelRank(
+            rank=float(drawn.rank[i]),
+            interval_population_of_benchmarks=range_at(over_benchmarks, i, NO_RANK_INTERVAL),
+            interval_population_of_categories=Missing(NO_CATEGORIES)
             if over_categories is None
             else range_at(over_categories, i, NO_RANK_INTERVAL),
-            "interval_by_pairs": range_at(by_pairs, i, NO_RANK_INTERVAL),
-            "share_in_top": {first: known(float(share[i]), NO_RANK_INTERVAL) for first, share in tops.items()},
-        }
-        if isinstance(score, Missing):
-            ranks[model] = dict.fromkeys(ranks[model], score) | {"share_in_top": dict.fromkeys(tops, score)}
+            interval_by_pairs=range_at(by_pairs, i, NO_RANK_INTERVAL),
+            share_in_top={first: known(float(share[i]), NO_RANK_INTERVAL) for first, share in tops.items()},
+        )
     return ranks
 
 
@@ -199,10 +243,15 @@ def _rank_table(frame: pd.DataFrame) -> Table:
     )
 
 
-def _budget_table(data: FactorData, choices: list[Entry]) -> Table:
+def _budget_table(data: FactorData, choices: list[Choice]) -> Table:
     labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
     named = [
-        choice | {"model": labels[choice["model"]], "rivals": ", ".join(labels[name] for name in choice["rivals"])}
+        {
+            "parameters_b": choice.parameters_b,
+            "model": labels[choice.model],
+            "probability_best": choice.probability_best,
+            "rivals": ", ".join(labels[name] for name in choice.rivals),
+        }
         for choice in choices
     ]
     return Table(
@@ -219,14 +268,14 @@ def _budget_table(data: FactorData, choices: list[Entry]) -> Table:
     )
 
 
-def _pick_finding(data: FactorData, ranks: dict[str, Entry], protocol: str) -> Finding | None:
-    everyone, ranks = len(ranks), {name: rank for name, rank in ranks.items() if is_known(rank["rank"])}
+def _pick_finding(data: FactorData, ranks: RanksOfModels, protocol: str) -> Finding | None:
+    everyone, ranks = len(ranks), {name: rank for name, rank in ranks.items() if is_known(rank.rank)}
     if not ranks or len(ranks) < min(JACKKNIFED, everyone / 2):
         return None
-    name = min(ranks, key=lambda name: number(ranks[name]["rank"]))
+    name = min(ranks, key=lambda name: number(ranks[name].rank))
     best, label = ranks[name], dict(zip(data.matrix.models, data.matrix.labels, strict=True))[name]
-    resampled = "categories" if is_known(best["interval_population_of_categories"]) else "benchmarks"
-    bounds, first = best["interval_by_pairs"], best["share_in_top"]["1"]
+    resampled = "categories" if is_known(best.interval_population_of_categories) else "benchmarks"
+    bounds, first = best.interval_by_pairs, best.share_in_top["1"]
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
     basis = (
         "Interval over benchmarks, each model compared with every other one."
@@ -241,7 +290,7 @@ def _pick_finding(data: FactorData, ranks: dict[str, Entry], protocol: str) -> F
     words = " (its potential)" if protocol == TRAINED else ""
     ranked = f"{len(ranks)}" if len(ranks) == everyone else f"the {count(len(ranks), 'model')} with enough scores"
     return Finding(
-        f"{label} ranks first on the first factor {UNDER[protocol]}{words}: rank {number(best['rank']):.0f} of "
+        f"{label} ranks first on the first factor {UNDER[protocol]}{words}: rank {number(best.rank):.0f} of "
         f"{ranked}{interval}.",
         basis,
     )
@@ -266,7 +315,7 @@ def _lost_notes(data: FactorData, drawn: dict[str, RankDraws]) -> list[str]:
 # Where direct ranks mislead.
 
 
-def direct_excess(data: FactorData) -> Entry:
+def direct_excess(data: FactorData) -> dict[str, Excess]:
     """By model, how far its direct score lies above what the other models predict from its compute and its score under
     train before test; means over the benchmarks whose scores are fractions, of the models known on all of them in both
     ways."""
@@ -279,15 +328,12 @@ def direct_excess(data: FactorData) -> Entry:
     if not np.isfinite(excess.value).any():
         return {}
     return {
-        model: {
-            "value": known(value, NO_EXCESS),
-            "interval": Missing(NO_EXCESS) if np.isnan(value) else Interval(low, high),
-        }
+        model: Excess(known(value, NO_EXCESS), Missing(NO_EXCESS) if np.isnan(value) else Interval(low, high))
         for model, value, low, high in zip(matrix.models, *(map(float, part) for part in excess), strict=True)
     }
 
 
-def rank_gaps(data: FactorData, excess: Entry, drawn: dict[str, RankDraws]) -> pd.DataFrame | None:
+def rank_gaps(data: FactorData, excess: dict[str, Excess], drawn: dict[str, RankDraws]) -> pd.DataFrame | None:
     """Direct rank minus rank under train before test, by model, the largest gap first: positive where a model is better
     than its direct rank says. Over the cells known under both protocols; None without any or without resampling.
 
@@ -301,8 +347,8 @@ def rank_gaps(data: FactorData, excess: Entry, drawn: dict[str, RankDraws]) -> p
     ranks = {"direct_rank": drawn[DIRECT].rank, "tuned_rank": drawn[TRAINED].rank, "gap": gap.rank}
     frame = pd.DataFrame({**data.model_columns, **ranks, **gap.interval()._asdict()})
     if excess:
-        ends = pd.DataFrame([as_columns(entry["interval"], "excess_low", "excess_high") for entry in excess.values()])
-        frame = frame.assign(excess=[entry["value"] for entry in excess.values()]).join(ends)
+        ends = pd.DataFrame([as_columns(entry.interval, "excess_low", "excess_high") for entry in excess.values()])
+        frame = frame.assign(excess=[entry.value for entry in excess.values()]).join(ends)
     return frame.reindex(frame["gap"].abs().sort_values(ascending=False, kind="stable").index).reset_index(drop=True)
 
 
@@ -356,20 +402,54 @@ def _gap_table(gaps: pd.DataFrame) -> Table:
 # ----------------------------------------------------------------------------------------------------------------------
 # Missing cells.
 
-CHECKED = (  # columns of the table of held-out cells: name, figure of the check, heading, format
-    ("error_in_sd", "error_in_sd", "error of one factor (SD)", ".3f"),
-    ("error_of_the_mean_in_sd", "baseline_in_sd", "error of the benchmark's mean as prediction (SD)", ".3f"),
-    ("mean_absolute_error", "mean_absolute_error", "error of one factor (score)", ".4f"),
-    ("error_of_the_mean", "baseline_error", "error of the benchmark's mean as prediction (score)", ".4f"),
-    ("coverage", "coverage", "share inside 95% intervals", ".3f"),
-    ("multiplier", "multiplier", "half an interval, in standard deviations of the prediction", ".2f"),
+CHECKED = (  # columns of the table of held-out cells: name, heading, format
+    ("error_in_sd", "error of one factor (SD)", ".3f"),
+    ("error_of_the_mean_in_sd", "error of the benchmark's mean as prediction (SD)", ".3f"),
+    ("mean_absolute_error", "error of one factor (score)", ".4f"),
+    ("error_of_the_mean", "error of the benchmark's mean as prediction (score)", ".4f"),
+    ("coverage", "share inside 95% intervals", ".3f"),
+    ("multiplier", "half an interval, in standard deviations of the prediction", ".2f"),
 )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How well one factor predicts held-out cells, as `statistics.factors.HeldOutCheck` has it."""
+
+    mean_absolute_error: Value
+    baseline_error: Value
+    coverage: Value
+    multiplier: Value
+    cells: int | Missing
+    level: Value
+    error_in_sd: Value
+    baseline_in_sd: Value
+
+    @property
+    def columns(self) -> dict[str, Value]:
+        """The figures of the table, by the names of `CHECKED`."""
+        values = (
+            self.error_in_sd, self.baseline_in_sd, self.mean_absolute_error, self.baseline_error, self.coverage,
+            self.multiplier,
+        )  # fmt: skip
+        return {name: value for (name, *_), value in zip(CHECKED, values, strict=True)}
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Of a protocol: its missing cells, how well held-out ones are predicted, the p of a second factor, and by model
+    the ends of its rank's interval."""
+
+    missing_cells: int
+    held_out: HeldOut
+    second_factor_p: Value
+    rank_interval: dict[str, list[float]] | Missing
 
 
 def completion(data: FactorData) -> Part:
     """Missing cells predicted by one factor, how good that is, and which cells to run next."""
     rng, predictions, charts, errors, covered = simulations("completion"), [], [], [], []
-    summary: dict[str, Entry] = {}
+    summary: dict[str, Completion] = {}
     no_check = Reason("There are too few scores to hold any out.", ReasonCode.TOO_FEW)
     for p in data.matrix.protocols:
         scores, missing = data.scores[p], int((~np.isfinite(data.scores[p])).sum())
@@ -378,41 +458,45 @@ def completion(data: FactorData) -> Part:
         widening = max(1.0, check.multiplier / NORMAL_95) if missing else 1.0
         ranks = np.quantile(ability_ranks(model, rng, widening=widening), [0.025, 0.5, 0.975], axis=0)
         second = second_factor(scores, np.random.default_rng(0))
-        held_out = {name: known(value, no_check) for name, value in vars(check).items()}
-        summary[p] = {
-            "missing_cells": missing,
-            "held_out": held_out,
-            "second_factor_p": known(second, "The residuals of one factor have no components."),
-            "rank_interval": Missing("These ranks take one factor for granted, and residuals show a second one.")
+        held_out = HeldOut(**{name: known(value, no_check) for name, value in vars(check).items()})
+        summary[p] = Completion(
+            missing_cells=missing,
+            held_out=held_out,
+            second_factor_p=known(second, "The residuals of one factor have no components."),
+            rank_interval=Missing("These ranks take one factor for granted, and residuals show a second one.")
             if second <= SECOND_FACTOR_LEVEL
             else dict(zip(data.matrix.models, ranks[[0, 2]].T.tolist(), strict=True)),
-        }
+        )
         if missing:
             predictions += _predictions(data, p, model, check.multiplier)
-        if missing and is_known(summary[p]["rank_interval"]):
+        if missing and is_known(summary[p].rank_interval):
             charts.append(_completed_ranking(data, p, *ranks))
-        if is_known(held_out["mean_absolute_error"]):
+        if is_known(held_out.mean_absolute_error):
             errors.append(
-                f"{value_in_words(held_out['error_in_sd'])} standard deviations {UNDER[p]} (the benchmark's mean "
-                f"misses it by {value_in_words(held_out['baseline_in_sd'])})"
+                f"{value_in_words(held_out.error_in_sd)} standard deviations {UNDER[p]} (the benchmark's mean "
+                f"misses it by {value_in_words(held_out.baseline_in_sd)})"
             )
             covered.append(
-                f"{UNDER[p]}: {held_out['cells']} cells held out in turn, {percent(number(held_out['coverage']))} "
+                f"{UNDER[p]}: {held_out.cells} cells held out in turn, {percent(number(held_out.coverage))} "
                 f"inside their 95% intervals, {count(missing, 'missing cell')} predicted"
             )
     if not summary:
         return Part({"completion": summary})
     checks = pd.DataFrame(
-        {"protocol": LABELS[p], "missing_cells": entry["missing_cells"], "held_out_cells": entry["held_out"]["cells"]}
-        | {name: entry["held_out"][figure] for name, figure, _, _ in CHECKED}
+        {
+            "protocol": LABELS[p],
+            "missing_cells": entry.missing_cells,
+            "held_out_cells": entry.held_out.cells,
+            **entry.held_out.columns,
+        }
         for p, entry in summary.items()
     )
     table = Table(
         "completion_check",
         "Held-out cells",
         checks,
-        formats={name: form for name, _, _, form in CHECKED},
-        labels={name: heading for name, _, heading, _ in CHECKED},
+        formats={name: form for name, _, form in CHECKED},
+        labels={name: heading for name, heading, _ in CHECKED},
     )
     section = Section(
         "Completing the matrix",
@@ -432,7 +516,7 @@ def completion(data: FactorData) -> Part:
     return Part({"completion": summary}, section, [finding])
 
 
-def _predictions(data: FactorData, protocol: str, model: OneFactorModel, multiplier: float) -> list[dict[str, Any]]:
+def _predictions(data: FactorData, protocol: str, model: OneFactorModel, multiplier: float) -> list[dict[str, object]]:
     """Missing cells with prediction, interval in the metric's units, and what running them would tell."""
     direction, (mean, deviation) = data.matrix.direction[~data.matrix.is_corpus], model.predict()
     reach, gain = multiplier * deviation, 1 - model.variance_after() / model.ability_variance[:, None]

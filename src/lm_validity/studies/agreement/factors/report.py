@@ -4,9 +4,8 @@ Above the folds stand what the first factor explains and what it follows, and th
 page of a site is which model is best.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,20 +16,19 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.results.files import joined, write_report
+from lm_validity.results.files import Report, joined, write_report
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import (
-    JACKKNIFED,
-    Entry,
-    comparison_notes,
-    coverage_notes,
-    selected_on_test,
-    selection_notes,
-    wider,
-)
+from lm_validity.studies.agreement.data import JACKKNIFED
 from lm_validity.studies.agreement.factors import components, ranks
-from lm_validity.studies.agreement.factors.components import FactorData
-from lm_validity.studies.agreement.factors.ranks import main_protocol
+from lm_validity.studies.agreement.factors.components import (
+    ExplainedVariance,
+    FactorData,
+    RelationWithInterval,
+    WithCompute,
+)
+from lm_validity.studies.agreement.factors.ranks import RanksOfModels
+from lm_validity.studies.agreement.intervals import wider
+from lm_validity.studies.agreement.notes import comparison_notes, coverage_notes, selected_on_test, selection_notes
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
@@ -42,8 +40,16 @@ FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor fo
 LEAST_DRAWN = 3  # models whose compute is known, for the picture
 FIRST_RANKS = 8  # models of the panels with a row for each one
 NAME_WIDTH = 21  # characters
-Ranked = tuple[str, float, Interval[float] | None]  # a model's label, its rank and the interval of that
-Quoted = dict[str, tuple[list[float], Sequence[float] | None]]
+
+
+class Ranked(NamedTuple):
+    """A model's label, its rank, and the interval of that which a sentence quotes."""
+
+    label: str
+    rank: float
+    interval: Interval[float] | None
+
+
 # what summary.json holds, in this order
 KEYS = (
     "models", "benchmarks", "cells_in_both", "models_in_both", "explained_variance_in_both",
@@ -68,29 +74,41 @@ def report_factors(
     Without resamples, intervals are skipped, and with them the choice of a model by budget. `plan`: what was to be
     fine-tuned.
     """
-    write_report(*factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples), output)
+    report = factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples)
+    write_report(report.page, report.summary, output)
 
 
-def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, object]]:
+class Found(NamedTuple):
+    """What stands above the folds is made from: the shares of the components, how the first goes with compute, and by
+    protocol the ranks of the models."""
+
+    variance: ExplainedVariance
+    compute: WithCompute
+    ranks: dict[str, RanksOfModels]
+
+
+def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
     """The page and the summary."""
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
-    variance, influence = components.explained_variance(data), left_out(data)
-    first = {p: components.entry_of(entry, 0) for p, entry in variance.summary["explained_variance"].items()}
+    found = Found(
+        components.explain_variance(data), components.relate_components(data), ranks.ranks_of_models(data, drawn)
+    )
+    influence = left_out(data)
     section = influence_section(
         influence,
-        first.__getitem__,
-        measure="first_component",
+        found.variance.own.first,
+        measure=lambda part: part.first_component,
         prefix="share_influence",
         name="share of the first component",
     )
     parts = joined(
-        variance,
+        components.explained_variance(data, found.variance),
         components.within_families(data),
         components.first_component(data),
-        components.with_compute(data),
-        ranks.potential(data, excess, gaps, drawn),
+        components.with_compute(data, found.compute),
+        ranks.potential(data, found.ranks, excess, gaps, drawn),
         ranks.completion(data),
         Part({"influence": influence}, section),
     )
@@ -102,7 +120,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, ob
         *comparison_notes(matrix, data.in_both, complete=data.whole),
         *parts.notes,
     )
-    summary: dict[str, Any] = {
+    summary = {
         "models": len(matrix.models),
         "benchmarks": len(data.tasks),
         "cells_in_both": int(data.in_both.sum()),
@@ -111,57 +129,47 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, ob
         "resamples": resamples,
         "notes": notes,
     } | parts.summary
-    ranked = _best_first(data, summary["potential"])
-    panels = _explained(summary), _first_ranks(summary, ranked), _misleading(gaps)
+    protocol, ranked = ranks.main_protocol(found.ranks), _best_first(data, found.ranks)
+    panels = _explained(found.variance), _first_ranks(protocol, ranked), _misleading(gaps)
     page = Page(
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
         f"models differ most. {explain_protocols(matrix.protocols, own=matrix.trained_here)}",
-        lede=_lede(summary),
-        picture=_against_compute(data, summary),
+        lede=_lede(found),
+        picture=_against_compute(data, found.compute),
         panels=[panel for panel in panels if panel is not None],
-        answers=[_best_answer(summary, ranked)] if ranked else [],
+        answers=[_best_answer(protocol, ranked)] if ranked else [],
         findings=parts.findings,
         sections=parts.sections,
         notes=notes,
     )
-    return page, {key: summary[key] for key in KEYS}
+    return Report(page, {key: summary[key] for key in KEYS})
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The finding.
 
 
-def _quoted_shares(summary: Entry, key: str) -> Quoted:
-    """By protocol the shares of the components under a `key` of the summary, and the interval of the first that a
-    sentence quotes."""
-    ranges, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
-    return {
-        p: (entry, wider(components.entry_of(ranges[p], 0), families[p]))
-        for p, entry in summary[key].items()
-        if not isinstance(entry, Missing)
-    }
-
-
-def _lede(summary: Entry) -> Lede:
+def _lede(found: Found) -> Lede:
     """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
-    shares = _quoted_shares(summary, "explained_variance")
+    variance = found.variance
+    shares = variance.own.known
     if not shares:
         return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
     protocol = TRAINED if TRAINED in shares else DIRECT
-    (first, *_), interval = shares[protocol]
+    first, interval = shares[protocol][0], variance.own.quoted(protocol)
     heading = "Not known whether one ability explains most differences"
     # noise alone makes the first share small, and few benchmarks or models make it large
-    ceiling, shuffled = summary["first_component_ceiling"][protocol], summary["parallel_analysis"][protocol]
+    ceiling, shuffled = variance.ceiling[protocol], variance.parallel[protocol]
     if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
         heading = "More than one ability explains the differences"
     # a share of 1 has no interval, since it is 1 without any of the models too
     least = interval[0] if interval is not None else first if first > 1 - 1e-9 else 0.0
-    if is_known(shuffled) and least > max(MAINLY, shuffled["null_95"][0]):
+    if is_known(shuffled) and least > max(MAINLY, shuffled.null_95[0]):
         heading = "One ability explains most differences"
-        with_compute = summary["pc1_compute"][protocol]["kendall_interval"]
+        with_compute = found.compute.own[protocol].kendall_interval
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
             heading += ", and it follows pretraining compute"
     when = "After training for the test, one" if protocol == TRAINED else "Direct, one"
@@ -174,7 +182,7 @@ def _lede(summary: Entry) -> Lede:
 # The first factor against pretraining compute.
 
 
-def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
+def _against_compute(data: FactorData, relations: WithCompute) -> Picture | None:
     """A scatter by protocol, once for wide screens and once for narrow ones."""
     has_compute, drawn = np.isfinite(data.compute), {}
     for protocol, entry in data.components.items():
@@ -187,7 +195,9 @@ def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
     charts = [
         Markup('<div class="{}">{}</div>').format(
             kind,
-            Markup("").join(_scatter(data, summary, p, scores, width, floor, ceiling) for p, scores in drawn.items()),
+            Markup("").join(
+                _scatter(data, relations.own[p], p, scores, width, floor, ceiling) for p, scores in drawn.items()
+            ),
         )
         for kind, width in (("pair w640" if beside else "w640", 560 if beside else 900), ("n640", 342))
     ]
@@ -200,14 +210,20 @@ def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
 
 
 def _scatter(
-    data: FactorData, summary: Entry, protocol: str, values: np.ndarray, width: int, floor: float, ceiling: float
+    data: FactorData,
+    relation: RelationWithInterval,
+    protocol: str,
+    values: np.ndarray,
+    width: int,
+    floor: float,
+    ceiling: float,
 ) -> Markup:
     present = np.isfinite(data.compute) & np.isfinite(values)
     power = np.log10(data.compute[present])
     low, high = np.floor(power.min()), np.ceil(power.max())
     x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
     levels = np.arange(floor, ceiling + 0.5, max(1, round((ceiling - floor) / 5)))
-    kendall, interval = (summary["pc1_compute"][protocol][key] for key in ("kendall", "kendall_interval"))
+    kendall, interval = relation.kendall, relation.kendall_interval
     description = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
         svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
@@ -240,28 +256,26 @@ def _scatter(
 # Panels and the answer.
 
 
-def _explained(summary: Entry) -> Panel | None:
+def _explained(variance: ExplainedVariance) -> Panel | None:
     """The shares of the first three components, beside those of shuffled tables where these are of the same cells."""
-    shares = _quoted_shares(summary, components.compared_shares(summary))
+    compared = variance.compared
+    shares = compared.known
     if not shares:
         return None
     axis, marks, descriptions, ticks = svg.Axis(0, 1, 60, 372), [], [], ""
     marks.append(svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, 108, ("0%", "25%", "50%", "75%", "100%")))
     for index, name in enumerate(("first", "second", "third")):
         marks.append(svg.text(0, 26 + 34 * index, name, "lab"))
-        for protocol, (shares_of_protocol, interval) in shares.items():
+        for protocol, shares_of_protocol in shares.items():
             if index >= len(shares_of_protocol):
                 continue
             y = 22 + 34 * index + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
-            ends = interval if index == 0 else None
-            null, same_cells = (
-                summary["parallel_analysis"][protocol],
-                shares_of_protocol == summary["explained_variance"][protocol],
-            )
-            if same_cells and not isinstance(null, Missing) and index < len(null["null_95"]):
-                null_position, ticks = axis(null["null_95"][index]), "shuffled tables"
+            ends = compared.quoted(protocol) if index == 0 else None
+            null, same_cells = variance.parallel[protocol], shares_of_protocol == variance.own.shares[protocol]
+            if same_cells and not isinstance(null, Missing) and index < len(null.null_95):
+                null_position, ticks = axis(null.null_95[index]), "shuffled tables"
                 marks.append(svg.line(null_position, y - 5, null_position, y + 5, "k w"))
-            limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), shares_of_protocol[0])
+            limit = shown_ceiling(number(variance.ceiling[protocol]), shares_of_protocol[0])
             if same_cells and index == 0 and np.isfinite(limit):
                 marks.append(svg.line(axis(limit), y - 5, axis(limit), y + 5, "s cl"))
             marks.append(svg.estimate(axis, shares_of_protocol[index], ends, y, KINDS[protocol]))
@@ -270,7 +284,7 @@ def _explained(summary: Entry) -> Panel | None:
     label = (
         f"Share of the variance that each factor explains. {'; '.join(descriptions)}.{ticks and f' Ticks: {ticks}.'}"
     )
-    numbers = " → ".join(f"{svg.points(shares_of_protocol[0])}%" for shares_of_protocol, _ in shares.values())
+    numbers = " → ".join(f"{svg.points(shares_of_protocol[0])}%" for shares_of_protocol in shares.values())
     return Panel(
         "How much does it explain?",
         f"**{numbers}** of the variance{ticks and f'; black ticks: {ticks}'}",
@@ -278,18 +292,18 @@ def _explained(summary: Entry) -> Panel | None:
     )
 
 
-def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
-    """The models' labels from the best rank on, with rank and the interval that a sentence quotes; [] for too few."""
-    if not potential:
+def _best_first(data: FactorData, ranks_by_protocol: dict[str, RanksOfModels]) -> list[Ranked]:
+    """The models from the best rank on; [] for too few."""
+    if not ranks_by_protocol:
         return []
-    by_model = potential[main_protocol(potential)].values()
+    by_model = ranks_by_protocol[ranks.main_protocol(ranks_by_protocol)].values()
     rows = [
-        (label, number(rank["rank"]), wider(rank["interval_by_pairs"]))
+        Ranked(label, number(rank.rank), wider(rank.interval_by_pairs))
         for label, rank in zip(data.matrix.labels, by_model, strict=True)
-        if is_known(rank["rank"])
+        if is_known(rank.rank)
     ]
     enough = len(rows) >= max(2, min(JACKKNIFED, len(by_model) / 2))
-    return sorted(rows, key=lambda row: row[1]) if enough else []
+    return sorted(rows, key=lambda row: row.rank) if enough else []
 
 
 def _may_be_first(ranked: list[Ranked]) -> int | None:
@@ -301,8 +315,8 @@ def _may_be_first(ranked: list[Ranked]) -> int | None:
 
 def _leaders(ranked: list[Ranked], width: int) -> str:
     """`ant-1b ranks`, or `ant-1b and 1 more rank` where several share the first place."""
-    shared = sum(rank == ranked[0][1] for _, rank, _ in ranked) - 1
-    return f"{svg.shortened(ranked[0][0], width)} {f'and {shared} more rank' if shared else 'ranks'}"
+    shared = sum(model.rank == ranked[0].rank for model in ranked) - 1
+    return f"{svg.shortened(ranked[0].label, width)} {f'and {shared} more rank' if shared else 'ranks'}"
 
 
 def _places(interval: Interval[float]) -> str:
@@ -310,9 +324,9 @@ def _places(interval: Interval[float]) -> str:
     return f"{interval.low:g} to {interval.high:g}"
 
 
-def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
+def _rank_rows(protocol: str, ranked: list[Ranked], height: float) -> Markup:
     """A row for each of the first models: its rank and interval."""
-    protocol, rows_shown = main_protocol(summary["potential"]), ranked[:FIRST_RANKS]
+    rows_shown = ranked[:FIRST_RANKS]
     last = max([2.0, *(rank for _, rank, _ in rows_shown), *(ends.high for *_, ends in rows_shown if ends is not None)])
     axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(rows_shown)
     between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
@@ -330,15 +344,15 @@ def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
     return svg.svg(380, height, label, *marks)
 
 
-def _first_ranks(summary: Entry, ranked: list[Ranked]) -> Panel | None:
+def _first_ranks(protocol: str, ranked: list[Ranked]) -> Panel | None:
     if not ranked:
         return None
-    interval, candidates = ranked[0][2], _may_be_first(ranked)
+    interval, candidates = ranked[0].interval, _may_be_first(ranked)
     first = f"{_leaders(ranked, NAME_WIDTH)} first"
     text = first if candidates is None else f"**{candidates} of {len(ranked)}** may be first"
     if candidates is not None and interval is not None:
         text += f"; {first}, 95% {_places(interval)}"
-    return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
+    return Panel("Which models rank first?", text, _rank_rows(protocol, ranked, 128))
 
 
 def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
@@ -370,8 +384,8 @@ def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
     return Panel("Where do direct ranks mislead?", text, svg.svg(380, 128, label, *marks))
 
 
-def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
-    first, interval, candidates = _leaders(ranked, 30), ranked[0][2], _may_be_first(ranked)
+def _best_answer(protocol: str, ranked: list[Ranked]) -> Answer:
+    first, interval, candidates = _leaders(ranked, 30), ranked[0].interval, _may_be_first(ranked)
     ends = "" if interval is None else f"95%: {_places(interval)}"
     sentence = f"Not known: {first} first, without an interval"
     if ends:
@@ -380,7 +394,6 @@ def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
         sentence = f"{candidates} of {count(len(ranked), 'model')} may be best; {first} first"
     if candidates is not None and 1 < candidates < len(ranked):
         sentence = f"Any of {candidates} models could be the best of {len(ranked)}; {first} first"
-    trained = main_protocol(summary["potential"]) == TRAINED
-    when = "once every model has trained for the test" if trained else "direct"
+    when = "once every model has trained for the test" if protocol == TRAINED else "direct"
     basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."
-    return Answer("Which model is best?", sentence, _rank_rows(summary, ranked, 132), ends, basis, "All models")
+    return Answer("Which model is best?", sentence, _rank_rows(protocol, ranked, 132), ends, basis, "All models")

@@ -15,7 +15,7 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
-from lm_validity.studies.agreement.data import selected_on_test
+from lm_validity.studies.agreement.notes import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.studies.agreement.statistics.readiness import (

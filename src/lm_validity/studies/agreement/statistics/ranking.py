@@ -295,11 +295,18 @@ def mean_with_others(tau: np.ndarray) -> np.ndarray:
     return finite_mean(np.where(np.eye(len(tau), dtype=bool), np.nan, tau), axis=1)
 
 
-def improved_pairs(tau_before: np.ndarray, tau_after: np.ndarray) -> tuple[int, int]:
-    """(pairs a < b whose tau is strictly greater in `tau_after`, pairs defined in both), of two (k, k) matrices."""
+class ImprovedPairs(NamedTuple):
+    """How many pairs of columns have a strictly greater tau afterwards, of those compared: with a tau in both."""
+
+    improved: int
+    compared: int
+
+
+def improved_pairs(tau_before: np.ndarray, tau_after: np.ndarray) -> ImprovedPairs:
+    """Over the pairs a < b of two (k, k) matrices."""
     upper = np.triu_indices(len(tau_before), 1)
     difference = tau_after[upper] - tau_before[upper]
-    return int((difference > 0).sum()), int(np.isfinite(difference).sum())
+    return ImprovedPairs(int((difference > 0).sum()), int(np.isfinite(difference).sum()))
 
 
 @dataclass(frozen=True)
@@ -520,15 +527,33 @@ def align_rankings(
     return Alignments(*places)
 
 
-def aligned_figures(
-    better: np.ndarray, scores: np.ndarray, pairs: list[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, int], np.ndarray, dict[str, float], tuple[np.ndarray, np.ndarray]]]:
-    """For each of the `pairs` of benchmarks (columns): the models known on both (indices), figures of the aligned
-    rankings of these, and the two orders (indices among these, best first).
+class AlignedFigures(NamedTuple):
+    """Of two rankings: `tau` (NaN where undefined) and `crossings` of the scores and, under `aligned_`, of the orders;
+    `opposite`: pairs of models ordered significantly in opposite ways; `violations`: significant differences that the
+    orders break."""
 
-    `better`: (benchmarks, n, n) as in `align_rankings`; `scores`: (n, benchmarks). The figures: `tau` (NaN where
-    undefined) and `crossings` of the scores and, under `aligned_`, of the orders; `opposite`: pairs of models ordered
-    significantly in opposite ways; `violations`: significant differences that the orders break.
+    tau: float
+    crossings: int
+    aligned_tau: float
+    aligned_crossings: int
+    opposite: int
+    violations: int
+
+
+class AlignedPair(NamedTuple):
+    """Two benchmarks (columns) with the `models` known on both (indices), figures of the aligned rankings of these, and
+    both orders (indices among these, best first)."""
+
+    pair: tuple[int, int]
+    models: np.ndarray
+    figures: AlignedFigures
+    orders: tuple[np.ndarray, np.ndarray]
+
+
+def aligned_figures(better: np.ndarray, scores: np.ndarray, pairs: list[tuple[int, int]]) -> Iterator[AlignedPair]:
+    """Each of the `pairs` of benchmarks (columns), aligned.
+
+    `better`: (benchmarks, n, n) as in `align_rankings`; `scores`: (n, benchmarks).
     """
     signs, step = pair_signs(scores), max(1, ALIGNED_AT_ONCE // max(1, len(scores) ** 2))
     tau, product = kendall_tau_matrix(signs), signs.sign.T @ signs.sign
@@ -553,16 +578,16 @@ def aligned_figures(
             below = [column[index][:, None] > column[index] for column in places]
             inversions = np.count_nonzero((places[0][index][:, None] < places[0][index]) & below[1])
             broken = sum(np.count_nonzero(order[index] & turned) for order, turned in zip(betters, below, strict=True))
-            figures: dict[str, float] = {
-                "tau": float(tau[a, b]),
-                "crossings": int(crossed[a, b]),
-                "aligned_tau": float((total - 2 * inversions) / total) if total else float("nan"),
-                "aligned_crossings": int(inversions),
-                "opposite": int(opposite[a, b]),
-                "violations": int(broken),
-            }
+            figures = AlignedFigures(
+                tau=float(tau[a, b]),
+                crossings=int(crossed[a, b]),
+                aligned_tau=float((total - 2 * inversions) / total) if total else float("nan"),
+                aligned_crossings=int(inversions),
+                opposite=int(opposite[a, b]),
+                violations=int(broken),
+            )
             orders = tuple(np.argsort(column[index, models]) for column in places)
-            yield (a, b), models, figures, (orders[0], orders[1])
+            yield AlignedPair((a, b), models, figures, (orders[0], orders[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

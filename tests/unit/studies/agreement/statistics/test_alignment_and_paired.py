@@ -70,10 +70,10 @@ def test_significant_contradictions_stay():
     first, second = order_of([(0, 2), (1, 2)], 3), order_of([(2, 0)], 3)
     scores = np.array([[3.0, 1], [2, 2], [1, 3]])
     ((_, models, figures, orders),) = aligned_figures(np.array([first, second]), scores, [(0, 1)])
-    assert models.tolist() == [0, 1, 2] and figures["violations"] == 0 and figures["opposite"] == 1
-    assert figures["crossings"] == 3 and figures["tau"] == -1
-    assert figures["aligned_crossings"] == 1  # only 0 and 2, which both orders put significantly
-    assert figures["aligned_tau"] == pytest.approx(1 / 3)
+    assert models.tolist() == [0, 1, 2] and figures.violations == 0 and figures.opposite == 1
+    assert figures.crossings == 3 and figures.tau == -1
+    assert figures.aligned_crossings == 1  # only 0 and 2, which both orders put significantly
+    assert figures.aligned_tau == pytest.approx(1 / 3)
     assert [order.tolist() for order in orders] == by_definition(first, second, [1.0, 2, 3], [3.0, 2, 1])
 
 
@@ -99,12 +99,12 @@ def test_aligned_orders_are_those_of_the_definition_break_nothing_and_agree_more
         ranks = average_ranks(own)
         assert [order.tolist() for order in orders] == by_definition(first, second, ranks[:, 0], ranks[:, 1])
         places = [np.argsort(order) for order in orders]
-        assert figures["aligned_crossings"] == discordant(*places)
-        assert figures["crossings"] == discordant(*own.T)
-        assert figures["opposite"] == (first & second.T).sum() <= figures["aligned_crossings"] <= figures["crossings"]
-        assert figures["tau"] == pytest.approx(stats.kendalltau(*own.T).statistic)
-        assert figures["aligned_tau"] == pytest.approx(stats.kendalltau(*places).statistic)
-        assert figures["aligned_tau"] >= figures["tau"] and figures["violations"] == 0
+        assert figures.aligned_crossings == discordant(*places)
+        assert figures.crossings == discordant(*own.T)
+        assert figures.opposite == (first & second.T).sum() <= figures.aligned_crossings <= figures.crossings
+        assert figures.tau == pytest.approx(stats.kendalltau(*own.T).statistic)
+        assert figures.aligned_tau == pytest.approx(stats.kendalltau(*places).statistic)
+        assert figures.aligned_tau >= figures.tau and figures.violations == 0
 
 
 def test_mcnemar_by_counts():

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from lm_validity.tables.cell_text import (
     read_cell,
     spread_of,
 )
+from lm_validity.tables.claims import Claim
 from lm_validity.tables.reading import CONVERTED, LEFT_OUT, READ, Decision
 from lm_validity.tables.task_facts import find_task_facts, metric_direction
 from lm_validity.words import listing
@@ -109,14 +109,14 @@ def fact_column(name: str) -> str | None:
     return fact_found or (plain_name if _OTHER_FACT.fullmatch(plain_name) else None)
 
 
-def in_billions(column_name: str, values: list[Any]) -> list[Any]:
+def in_billions(column_name: str, values: list[str | float | None]) -> list[str | float | None]:
     """Tokens or parameters in billions: by the unit in the column's plain name or behind a number (`7B`), else counts
     are told by their size."""
     scales = {"t": 1e3, "b": 1.0, "m": 1e-3}
     unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", column_name)
     numbers = [value for value in values if isinstance(value, float)]
     scale = scales[unit[1][0]] if unit else 1e-9 if max(numbers, default=0) > 1e6 else 1.0
-    scaled = []
+    scaled = list[str | float | None]()
     for value in values:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([tbm])", value, re.I) if isinstance(value, str) else None
         if match:
@@ -178,7 +178,7 @@ class Columns:
     belong to and their kind. facts: columns of the models sheet by column. decisions: what is left out, and why."""
 
     scores: list[str] = field(default_factory=list)
-    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    variants: dict[str, Claim] = field(default_factory=dict)
     spreads: dict[str, dict[str, str]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
@@ -281,17 +281,18 @@ def _is_spread(name: str) -> bool:
     return last == ["delta"] or is_named
 
 
-def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def variants(names: Sequence[str]) -> dict[str, Claim]:
     """Benchmark, metric and number of solved examples of columns that are variants of one benchmark: two or more that
     are alike before a comma, which begins lm-eval's filter (`quiz_5_exact_match,strict-match`), or before the name of a
     metric (`quiz acc`, `quiz acc_norm`)."""
-    variants_found: dict[str, dict[str, Any]] = {}
+    variants_found: dict[str, Claim] = {}
     starts: dict[str, list[str]] = defaultdict(list)
     for name in names:
         start, comma, remainder = name.partition(",")
         if remainder[:1] == " ":  # a comma of words
             continue
         stem, metric = _stem_and_metric(start)
+        fields: Claim
         if comma and is_metric(remainder):
             fields = {"benchmark": start, "metric": metric_key(plain(remainder))}
         elif comma:
@@ -301,7 +302,9 @@ def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         else:
             continue
         shots = re.fullmatch(r"(.+)_(\d{1,2})", stem) if comma and metric else None
-        variants_found[name] = fields | ({"benchmark": shots[1], "num_fewshot": int(shots[2])} if shots else {})
+        if shots:
+            fields |= {"benchmark": shots[1], "num_fewshot": int(shots[2])}
+        variants_found[name] = fields
         starts[stem].append(name)
     return {name: variants_found[name] for several in starts.values() if len(several) > 1 for name in several}
 

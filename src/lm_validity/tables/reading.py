@@ -1,9 +1,8 @@
 """What the claims of an import mean: units, errors, directions, averages, and which names are one model.
 
-Formats give *claims*: rows of SCORES as they stand in files, and beside them `unit` (`percent`, `share`, `own` where
-the program that wrote the file fixes it; null: not said), `error` (what the file calls its error), `group` (of tasks
-that a task is in) and `suite`. Here all claims of an import are looked at together. Each decision has a source; where
-it is unsure, the value is left out or null. `reading.tsv` has a row a decision; `--reading` takes rows back, corrected.
+Formats give *claims* (`Claim`), scores as they stand in files. Here all claims of an import are looked at together.
+Each decision has a source; where it is unsure, the value is left out or null. `reading.tsv` has a row a decision;
+`--reading` takes rows back, corrected.
 """
 
 import csv
@@ -772,9 +771,6 @@ def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # All of it.
-
-Step = Callable[[pd.DataFrame], pd.DataFrame]
-CLAIMS = ("unit", "error", "group", "suite", "place")  # columns of claims beside those of SCORES
 
 
 def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading: Reading) -> pd.DataFrame:

@@ -130,9 +130,9 @@ def required_text(value: object, where: str, hint: str) -> str:
     return value
 
 
-# Columns of SCORES that hold for a whole file, and their checks. Others have no place for them: exporters write them
+# Columns of claims that hold for a whole file, and their checks. Others have no place for them: exporters write them
 # under keys of our own, from which importers read them back
-OF_FILE: dict[str, Callable[[object, str], Any]] = {
+OF_FILE: dict[str, Callable[[object, str], str | float | None]] = {
     "checkpoint": text,
     "iteration": whole,
     "tokens_b": number,

@@ -12,15 +12,16 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.files import as_written
+from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, plain, plain_text, read_cell
+from lm_validity.tables.claims import Claim, Facts, as_record
 from lm_validity.tables.columns import (
     ROLES,
     Columns,
@@ -75,9 +76,20 @@ class _Cell(NamedTuple):
 
     row: int
     column: str
-    spread: dict[str, Any]
+    spread: Claim
     text: str
     errors: dict[str, str]
+
+
+_Errors = Mapping[str, str | np.ndarray]  # by kind (`stderr`, `sd`, ..) the texts (rows,), or the column that has them
+
+
+class _Roles(NamedTuple):
+    """A table, the column of each role, and what holds of all its rows."""
+
+    table: Table
+    roles: dict[str, str]
+    own: Claim = Claim()
 
 
 def read_table(path: Path, options: ImportOptions, model: str | None = None) -> list[ScoreFile]:
@@ -104,7 +116,7 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
     roles = find_roles(table.header, options.columns, named)
     given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
     roles |= {said: name for name, said in given.items() if said in ROLES and name in table.header}
-    table, roles = _with_runs(table, roles, options, notes)
+    table, roles, own = _with_runs(table, roles, options, notes)
     answers = are_answers(table, [name for name in table.header if name not in roles.values()])
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
@@ -112,7 +124,6 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
     if not answers and (long := item_rows(table, roles)) and options.corrections.get(("column", long[0])) != "no item":
         keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
         return long_items(table, keys, *long, options, notes)
-    own: dict[str, Any] = {}
     if "model" not in roles and options.across != "models":
         table, roles, own = _models_of(table, options, roles, model, notes, answers=answers)
     return _read_roles(table, options, roles, own, named, given, notes, answers=answers)
@@ -120,28 +131,27 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
 
 def _models_of(
     table: Table, options: ImportOptions, roles: dict[str, str], model: str | None, notes: Notes, *, answers: bool
-) -> tuple[Table, dict[str, str], dict[str, Any]]:
+) -> _Roles:
     """Table, roles and the model of all rows, of a table without a column of models: a column of texts that are all
     different is that of the models; steps of training, and metrics of benchmarks, are of one model."""
     column = telling(table.header, table.texts)
     runs = column is not None and plain(column) in _NAMES
     steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
     if model is not None or (steps_of_one and not runs):
-        return table, roles, {"model": model or stem(table.path)}
+        return _Roles(table, roles, {"model": model or stem(table.path)})
     if options.across is None and _of_one_model(table, roles):
-        table, own = _by_path(table, roles, notes)
-        return table, roles, own
+        return _by_path(table, roles, notes)
     if column is not None and column == roles.get("metric") and not {"benchmark", "value"} & set(roles):
         text = f"{column!r} is read as the column of benchmarks, the others as models"
         notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
-        return table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column}, {}
+        return _Roles(table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column})
     if answers or column is None or "benchmark" in roles or column in options.scores:
-        return table, roles, {}
+        return _Roles(table, roles)
     text = f"{column!r} is read as the column of models: its texts are all different"
     notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
     if runs:
         roles = {role: name for role, name in roles.items() if not name.startswith("_")}  # a tracker's own steps
-    return table, roles | {"model": column}, {}
+    return _Roles(table, roles | {"model": column})
 
 
 def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
@@ -150,25 +160,24 @@ def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
     return "benchmark" in roles and ("value" in roles or any(map(names_metric, others)))
 
 
-def _by_path(table: Table, roles: Mapping[str, str], notes: Notes) -> tuple[Table, dict[str, Any]]:
-    """The table, and the model that its path names; numbers of folders between them, such as lengths of a text, are
+def _by_path(table: Table, roles: dict[str, str], notes: Notes) -> _Roles:
+    """The table with the model that its path names; numbers of folders between them, such as lengths of a text, are
     put behind the benchmarks' names."""
     folder, numbers = as_written(table.path), list[str]()
     while folder.parent.name.isdigit() or folder.parent.name in _BETWEEN:
         folder = folder.parent
         numbers += [folder.name] if folder.name.isdigit() else []
-    name, shots = model_of_path(folder.with_name(table.path.name), None)
+    own = model_of_path(folder.with_name(table.path.name), None)
+    name = own["model"]
     text = f"{table.path.name}: no column of models; its path names {name}"
     notes.decisions.append(Decision("model", name, name, "name", UNSURE, 1, "", text))
     cells = table.cells.copy()
     place = table.places[roles["benchmark"]]
     cells[:, place] = ["/".join([text, *numbers]) for text in cells[:, place]]
-    return replace(table, cells=cells), {"model": name} | ({} if shots is None else {"num_fewshot": shots})
+    return _Roles(replace(table, cells=cells), roles, own)
 
 
-def _with_runs(
-    table: Table, roles: dict[str, str], options: ImportOptions, notes: Notes
-) -> tuple[Table, dict[str, str]]:
+def _with_runs(table: Table, roles: dict[str, str], options: ImportOptions, notes: Notes) -> _Roles:
     """The table and roles with a column of runs: one of that role, or a seed of direct scores, or a round (`epoch`)
     where nothing else tells scores apart. Runs without numbers are numbered in order of their names.
 
@@ -181,7 +190,7 @@ def _with_runs(
     if column is None and not trained:
         column, role = (roles["seed"], "seed") if "seed" in roles else (named, "round")
     if column is None or "run" in options.columns or options.corrections.get(("column", column)) == "seed":
-        return table, roles
+        return _Roles(table, roles)
     texts, models = table.texts(column), table.texts(roles["model"]) if "model" in roles else np.array([])
     if len(models) and len(set(zip(models, texts, strict=True))) > len(set(models)):
         if role == "run" and any(text and not re.fullmatch(r"\d{1,15}(\.0*)?", text) for text in texts):
@@ -193,17 +202,17 @@ def _with_runs(
             roles.pop("seed", None)
             text = f"{column!r} is read as runs of sampled answers"
             notes.decisions.append(Decision("column", column, "run", "name", UNSURE, 1, "seed", text))
-        return table, roles | {"run": column}
+        return _Roles(table, roles | {"run": column})
     if role == "run":
         roles.pop("run")
-    return table, roles
+    return _Roles(table, roles)
 
 
 def _read_roles(
     table: Table,
     options: ImportOptions,
     roles: dict[str, str],
-    own: dict[str, Any],
+    own: Claim,
     named: list[str],
     given: dict[str, str],
     notes: Notes,
@@ -293,21 +302,19 @@ def _named(table: Table, given: Iterable[str]) -> list[str]:
     return [name for name in table.header if name in chosen]
 
 
-def _facts(
-    table: Table, keys: list[dict[str, Any]], described: dict[str, str], notes: Notes
-) -> dict[str, dict[str, Any]]:
+def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: Notes) -> dict[str, Facts]:
     """What the table says of each model. Tokens that differ within a model are those of its checkpoints, and go to
     `keys`; other columns that differ within one are left out."""
-    facts: dict[str, dict[str, Any]] = defaultdict(dict)
+    facts: dict[str, Facts] = defaultdict(dict)
     for name in described:
         fact = described[name]
-        values: list[Any] = [
+        values: list[str | float | None] = [
             None if is_missing(text) else text if (number := read_cell(text)) is None else number.value
             for text in table.texts(name)
         ]
         if fact in ("tokens_b", "parameters_b"):
             values = in_billions(plain(name), values)
-        by_model: dict[str, set[Any]] = defaultdict(set)
+        by_model: dict[str, set[str | float]] = defaultdict(set)
         for key, value in zip(keys, values, strict=True):
             if value is not None:
                 by_model[key["model"]].add(value)
@@ -315,9 +322,9 @@ def _facts(
         if all(len(said) == 1 for said in by_model.values()):
             for model, said in by_model.items():
                 facts[model].setdefault(fact, *said)
-        elif fact == "tokens_b" and all(isinstance(value, float | None) for value in values):
+        elif fact == "tokens_b" and not any(isinstance(value, str) for value in values):
             for key, value in zip(keys, values, strict=True):
-                key.setdefault("tokens_b", value)
+                key.setdefault("tokens_b", None if isinstance(value, str) else value)
         else:
             decided, kind = "left out", LEFT_OUT
         text = f"{name!r} has not one value for each model"
@@ -325,7 +332,7 @@ def _facts(
     return dict(facts)
 
 
-def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
+def _split_steps(keys: list[Claim], notes: list[str]) -> None:
     """Points of training out of models' names, where one name comes with several steps (`name-step_100`), not with
     rounds of tuning (`name-iter2`)."""
     steps: dict[str, set[int]] = defaultdict(set)
@@ -345,7 +352,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-def _keys(table: Table, roles: dict[str, str]) -> list[dict[str, Any]]:
+def _keys(table: Table, roles: dict[str, str]) -> list[Claim]:
     """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
         **dict.fromkeys(("iteration", "seed", "run"), whole_number),
@@ -356,7 +363,7 @@ def _keys(table: Table, roles: dict[str, str]) -> list[dict[str, Any]]:
         "protocol": lambda text: text if text in PROTOCOLS else None,
         **dict.fromkeys(("model", "benchmark"), plain_text),
     }
-    keys: list[dict[str, Any]] = [{} for _ in table.lines]
+    rows: list[dict[str, object]] = [{} for _ in table.lines]
     for role, column in roles.items():
         if role in ("value", "stderr"):
             continue
@@ -372,7 +379,8 @@ def _keys(table: Table, roles: dict[str, str]) -> list[dict[str, Any]]:
                 )
                 raise InputError(f"{table.where(row, role)}: {problem}.", hint)
             if value is not None:
-                keys[row][role] = value
+                rows[row][role] = value
+    keys = [as_record(Claim, columns) for columns in rows]
     _place(keys)
     return keys
 
@@ -386,7 +394,7 @@ def _filled(texts: np.ndarray, role: str, roles: dict[str, str]) -> np.ndarray:
     return pd.Series(texts).replace("", np.nan).ffill().to_numpy() if merged else texts
 
 
-def _place(keys: list[dict[str, Any]]) -> None:
+def _place(keys: list[Claim]) -> None:
     """Give each key the wording of its prompt, and its checkpoint by steps or tokens."""
     for key in keys:
         if key.get("prompt", "plain") not in _PROMPTS:
@@ -402,17 +410,21 @@ def _place(keys: list[dict[str, Any]]) -> None:
 def _cells(
     table: Table,
     columns: list[str],
-    errors: dict[str, dict[str, Any]],
+    errors: Mapping[str, _Errors],
     spread: str | None,
-    variants: Mapping[str, dict[str, Any]],
+    variants: Mapping[str, Claim],
 ) -> Iterator[_Cell]:
-    """Column by column; `errors`: by the column of scores, texts of errors or their column, by kind."""
+    """Column by column; `errors`: by the column of scores."""
     for column in columns:
         name = column
         if errors.get(column) and spread == "benchmark":  # x_mean beside x_std is x
             name = re.sub(r"[-_ ](mean|avg)$", "", column, flags=re.IGNORECASE) or column
-        said = {} if spread is None else {spread: metric_key(column) if spread == "metric" else name}
-        said |= variants.get(column, {})
+        said = (
+            Claim()
+            if spread is None
+            else as_record(Claim, {spread: metric_key(column) if spread == "metric" else name})
+        )
+        said |= variants.get(column, Claim())
         own = {
             kind: table.texts(texts) if isinstance(texts, str) else texts
             for kind, texts in errors.get(column, {}).items()
@@ -428,8 +440,8 @@ def _errors(
     scores: list[str],
     spread: str | None,
     options: ImportOptions,
-) -> dict[str, dict[str, Any]]:
-    """The errors of each column of scores: texts, or their column, by kind."""
+) -> Mapping[str, _Errors]:
+    """The errors of each column of scores."""
     if spread is None:
         return _of_long(table, roles, columns)
     if "stderr" in roles and len(scores) == 1:
@@ -439,9 +451,9 @@ def _errors(
     return _beside_errors(table, spread, options) or columns.spreads
 
 
-def _of_long(table: Table, roles: dict[str, str], columns: Columns) -> dict[str, dict[str, Any]]:
+def _of_long(table: Table, roles: dict[str, str], columns: Columns) -> Mapping[str, _Errors]:
     """The columns of errors of a long table: `stderr`, or one named as a kind of error is."""
-    own: dict[str, Any] = dict(columns.spreads.get(roles["value"], {}))
+    own = dict(columns.spreads.get(roles["value"], {}))
     for name in table.header:
         kind = SPREAD_ENDS.get(plain(name))
         if kind not in (None, "n", "other") and name not in roles.values():
@@ -451,7 +463,7 @@ def _of_long(table: Table, roles: dict[str, str], columns: Columns) -> dict[str,
     return {roles["value"]: own}
 
 
-def _beside_errors(table: Table, spread: str, options: ImportOptions) -> dict[str, dict[str, Any]]:
+def _beside_errors(table: Table, spread: str, options: ImportOptions) -> Mapping[str, _Errors]:
     """Texts of standard errors by the column of their scores, of a file of the same shape beside a wide table."""
     beside = _beside(table.path, of_errors=True)
     if beside is None:
@@ -465,10 +477,10 @@ def _beside_errors(table: Table, spread: str, options: ImportOptions) -> dict[st
 
 
 def _claims(
-    table: Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: ImportOptions, notes: Notes
-) -> list[tuple[_Cell, dict[str, Any]]]:
+    table: Table, cells: Iterable[_Cell], keys: list[Claim], options: ImportOptions, notes: Notes
+) -> list[tuple[_Cell, Claim]]:
     """The claims with the cells that they are from; cells that are no number are missing, and named."""
-    empty, claims = 0, list[tuple[_Cell, dict[str, Any]]]()
+    empty, claims = 0, list[tuple[_Cell, Claim]]()
     for cell in cells:
         if is_missing(cell.text) and cell.text.strip().casefold() not in FAILED:
             empty += 1
@@ -487,8 +499,7 @@ def _claims(
             row |= {"unit": "share", "n_items": number.items}
         if number.percent:
             row["unit"] = "percent"
-        if (error := _error(table, cell, number.error, number.kind)) is not None:
-            row["stderr"], row["error"] = error
+        row |= _error(table, cell, number.error, number.kind)
         if (items := plain_number(cell.errors.get("n", ""))) and items >= 1:
             row.setdefault("n_items", int(items))
         claims.append((cell, row))
@@ -506,8 +517,8 @@ def _no_number(table: Table, columns: list[str]) -> InputError:
     return InputError(f"{table.path}: no scores in {listing(columns, 3)}.", "name other columns.")
 
 
-def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> tuple[float, str] | None:
-    """The error of a cell in the unit of its score, and what the file calls it."""
+def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> Claim:
+    """The error of a cell in the unit of its score, and what the file calls it; {} for none."""
     numbers = {name: read_cell(text) for name, text in cell.errors.items() if not is_missing(text)}
     for name in ("stderr", "ci95", "sd", "variance"):
         if name not in numbers:
@@ -518,18 +529,16 @@ def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> 
             raise InputError(problem, "leave the cell empty where nothing was measured.")
         if number.value < 0:
             raise InputError(f"{table.where(cell.row, name)}: {cell.errors[name]} is negative.", checked.NO_STDERR)
-        return number.value, name
+        return {"stderr": number.value, "error": name}
     low, high = numbers.get("low"), numbers.get("high")
     if low is not None and high is not None and low.value <= high.value:
-        return (high.value - low.value) / 2, "ci95"
-    return None if error is None else (abs(error), kind or "unknown")
+        return {"stderr": (high.value - low.value) / 2, "error": "ci95"}
+    return {} if error is None else {"stderr": abs(error), "error": kind or "unknown"}
 
 
-def _once(
-    table: Table, rows: list[tuple[_Cell, dict[str, Any]]], options: ImportOptions, notes: list[str]
-) -> list[dict[str, Any]]:
+def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, notes: list[str]) -> list[Claim]:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
-    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    kept: dict[tuple[object, ...], Claim] = {}
     different = []
     for cell, row in rows:
         first = kept.setdefault(tuple(row.get(name) for name in KEY), row)
@@ -552,9 +561,7 @@ def _once(
 # ---- records -----------------------------------------------------------------------------------------------------
 
 
-def read_records(
-    path: Path, records: list[dict[str, Any]], options: ImportOptions, model: str | None
-) -> list[ScoreFile]:
+def read_records(path: Path, records: list[Document], options: ImportOptions, model: str | None) -> list[ScoreFile]:
     """The claims of records, as those of a table with a column for each key."""
     header = list(dict.fromkeys(key for record in records for key in record))
     table = text_table(path, header, [[record.get(key) for key in header] for record in records])

@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.files import check_encodable
+from lm_validity.files import Document, check_encodable
+from lm_validity.tables.claims import Claim, Item, Settings, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
@@ -56,7 +57,7 @@ METRICS = {
 
 
 @functools.cache
-def find_schema(named: Path | None) -> dict[str, Any] | None:
+def find_schema(named: Path | None) -> Document | None:
     """The JSON schema in the file that is named, else that of the installed package, else None."""
     path = named
     if path is None:
@@ -77,7 +78,7 @@ def find_schema(named: Path | None) -> dict[str, Any] | None:
     return schema
 
 
-def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where: str) -> None:
+def check_schema(document: Document, schema: Document | None, where: str) -> None:
     """Raises InputError, with the first error and its place, for a document that does not fit the schema."""
     if schema is None:
         return
@@ -140,11 +141,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         arguments = parse_arguments(details.get("model_args"))
         if details.get("revision"):
             arguments = arguments | {"revision": str(details["revision"])}
-        own_record = training_point(arguments)._asdict()
+        own_record = training_point(arguments).claim()
     results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
     scored = [result for result in results if _has_score(result)]
     rows = [_row(result, document, f"{path}, result {number}") for number, result in enumerate(scored, 1)]
-    size = _number(details.get("params_billions"), checked.number, f"{path}, 'params_billions'")
+    where = f"{path}, 'params_billions'"
+    size = checked.number(_number(details.get("params_billions"), where), where)
     return [
         ScoreFile(
             path,
@@ -164,14 +166,14 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     ]
 
 
-def _is_sampled(result: dict[str, Any]) -> bool:
+def _is_sampled(result: Document) -> bool:
     """Whether a result says that its answers were drawn with a temperature."""
     config = result.get("generation_config")
     options = config.get("generation_args") if isinstance(config, dict) else None
     return isinstance(options, dict) and checked.is_sampled(options)
 
 
-def _has_score(result: dict[str, Any]) -> bool:
+def _has_score(result: Document) -> bool:
     """Whether a result has a score; null, NaN and a text such as N/A are missing ones."""
     details = result.get("score_details")
     if not isinstance(details, dict) or "score" not in details:
@@ -182,7 +184,7 @@ def _has_score(result: dict[str, Any]) -> bool:
     return not (value is None or (isinstance(value, float) and checked.finite(value) is None))
 
 
-def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
+def _row(result: Document, document: Document, where: str) -> Claim:
     benchmark = checked.required_text(result.get("evaluation_name"), f"{where}, 'evaluation_name'", _HINT)
     where = f"{where} ({benchmark})"
     metric = _object(result.get("metric_config"), f"{where}, 'metric_config'")
@@ -191,46 +193,51 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
     error = uncertainty.get("standard_error")
     error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
-    benchmark, key = _names(benchmark, metric, document)
+    named = _names(benchmark, metric, document)
     own = _details(metric)
     shots = {**own, **_details(result.get("generation_config"))}.get("num_fewshot")
     return {
-        "benchmark": checked.required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
-        "metric": checked.text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),
+        "benchmark": checked.required_text(
+            own.get(f"{OWN}benchmark", named["benchmark"]), f"{where}, '{OWN}benchmark'", _HINT
+        ),
+        "metric": checked.text(own.get(f"{OWN}metric", named["metric"]), f"{where}, '{OWN}metric'"),
         "value": checked.score(details.get("score"), f"{where}, 'score'", _HINT),
         "stderr": error,
         "unit": "own" if f"{OWN}metric" in own or f"{OWN}benchmark" in own else _unit(metric),
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
-        "num_fewshot": _number(shots, partial(checked.whole, least=0), f"{where}, 'num_fewshot'"),
+        "num_fewshot": checked.whole(_number(shots, f"{where}, 'num_fewshot'"), f"{where}, 'num_fewshot'", least=0),
         "selected": own.get(f"{OWN}selected", "true") == "true",
         "made": _made_of_result(result),
     }
 
 
-def _made(document: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
+def _made(document: Document, model: Document) -> Settings:
+    """How all scores of a file were made, as far as it says so."""
     library, engine = document.get("eval_library"), model.get("inference_engine")
     library_facts, engine = (part if isinstance(part, dict) else {} for part in (library, engine))
-    settings_said = {
+    version, backend = library_facts.get("version"), engine.get("name")
+    return {
         "harness": str(library_facts["name"]).replace("_", "-") if library_facts.get("name") else None,
-        "harness_version": library_facts.get("version") if library_facts.get("version") != "unknown" else None,
-        "backend": engine.get("name"),
+        "harness_version": None if version in (None, "unknown") else str(version),
+        "backend": None if backend is None else str(backend),
     }
-    return {name: str(value) for name, value in settings_said.items() if value is not None}
 
 
-def _made_of_result(result: dict[str, Any]) -> dict[str, Any]:
+def _made_of_result(result: Document) -> Settings:
     """What a result says of how its answers were written."""
     config = result.get("generation_config")
     drawn = config.get("generation_args") if isinstance(config, dict) else None
     drawn = drawn if isinstance(drawn, dict) else {}
-    settings_said = {name: checked.finite(drawn.get(name)) for name in ("temperature", "top_p")}
     max_tokens = drawn.get("max_tokens")
-    return settings_said | {"max_gen_toks": max_tokens if type(max_tokens) is int else None}
+    return {
+        "temperature": checked.finite(drawn.get("temperature")),
+        "top_p": checked.finite(drawn.get("top_p")),
+        "max_gen_toks": max_tokens if type(max_tokens) is int else None,
+    }
 
 
-def _unit(metric: dict[str, Any]) -> str | None:
+def _unit(metric: Document) -> str | None:
     """What a file says of the unit: by its name, else by the largest score that there can be."""
     max_score = checked.finite(metric.get("max_score"))
     if str(metric.get("metric_unit")).casefold() in _PERCENT or max_score == _HUNDRED:
@@ -238,21 +245,23 @@ def _unit(metric: dict[str, Any]) -> str | None:
     return None if max_score in (None, 1.0) else "own"
 
 
-def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> tuple[str, str | None]:
+def _names(benchmark: str, metric: Document, document: Document) -> Claim:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
     metric_name = metric.get("metric_id") or metric.get("metric_name")
     library = document.get("eval_library")
     if metric_name:
-        return benchmark, metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
+        key = metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
+        return {"benchmark": benchmark, "metric": key}
     description = metric.get("evaluation_description")
     if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
-        return benchmark, None
+        return {"benchmark": benchmark, "metric": None}
     key, _, remainder = description.partition(" (filter: ")
     filter_name = remainder.removesuffix(")")
-    return benchmark.removesuffix(f"/{filter_name}") if filter_name else benchmark, f"{key},{filter_name or 'none'}"
+    name = benchmark.removesuffix(f"/{filter_name}") if filter_name else benchmark
+    return {"benchmark": name, "metric": f"{key},{filter_name or 'none'}"}
 
 
-def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> int | None:
+def _count(uncertainty: Document, result: Document, where: str) -> int | None:
     number = uncertainty.get("num_samples")
     source = result.get("source_data")
     if number is None and isinstance(source, dict):
@@ -260,38 +269,34 @@ def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> i
     return checked.whole(number, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 
 
-def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """The columns that `export every-eval-ever` wrote for a whole file; None in a file of others."""
+def _own(document: Document, path: Path) -> Claim | None:
+    """What `export every-eval-ever` wrote for a whole file; None in a file of others."""
     details = _details(document.get("source_metadata"))
     own_details = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
     if not own_details:
         return None
-    columns: dict[str, Any] = {}
+    columns: dict[str, str | float | None] = {}
     for name, check in checked.OF_FILE.items():
-        where = f"{path}, {OWN + name!r}"
-        columns[name] = (
-            check(own_details.get(name), where)
-            if check is checked.text
-            else _number(own_details.get(name), check, where)
-        )
+        where, value = f"{path}, {OWN + name!r}", own_details.get(name)
+        columns[name] = check(value if check is checked.text else _number(value, where), where)
     if columns["protocol"] not in (None, *PROTOCOLS):
         raise InputError(
             f"{path}, '{OWN}protocol': {columns['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."
         )
-    return columns
+    return as_record(Claim, columns)
 
 
-def _number(value: object, check: Callable[[object, str], float | None], where: str) -> float | None:
-    """A number that the format keeps as a text."""
+def _number(value: object, where: str) -> object:
+    """The number of a text, as which the format keeps it; what is no text stays as it is."""
     if isinstance(value, str):
         try:
-            value = float(value) if value else None
+            return float(value) if value else None
         except ValueError:
             raise InputError(f"{where}: {value!r} is not a number.", _HINT) from None
-    return check(value, where)
+    return value
 
 
-def _date(document: dict[str, Any], path: Path) -> float | None:
+def _date(document: Document, path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
         value = document.get(name)
         date = checked.date(value)
@@ -306,8 +311,8 @@ def _date(document: dict[str, Any], path: Path) -> float | None:
 
 
 def _items(
-    path: Path, document: dict[str, Any], results: list[dict[str, Any]], rows: list[dict[str, Any]]
-) -> Callable[[], Iterable[dict[str, Any]]] | None:
+    path: Path, document: Document, results: list[Document], rows: list[Claim]
+) -> Callable[[], Iterable[Item]] | None:
     """What reads the samples of an evaluation, where it has a file of them. Raises InputError for a broken one."""
     results_said = document.get("detailed_evaluation_results")
     file_path = results_said.get("file_path") if isinstance(results_said, dict) else None
@@ -316,7 +321,7 @@ def _items(
     samples = next((candidate for candidate in beside if candidate.is_file()), None)
     if samples is None:
         return None
-    meant: dict[str, dict[str, Any]] = {}
+    meant: dict[str, Claim] = {}
     for result, row in zip(results, rows, strict=True):
         meant.setdefault(str(result["evaluation_name"]), row)
         if result.get("evaluation_result_id"):
@@ -326,9 +331,10 @@ def _items(
     return partial(_item_rows, samples, meant)
 
 
-def _item_rows(path: Path, meant: dict[str, dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _item_rows(path: Path, meant: dict[str, Claim]) -> Iterable[Item]:
     """A row for each document, with the values of all metrics; of several answers to one document the first counts."""
-    items: dict[tuple[str, str], dict[str, Any]] = {}
+    items: dict[tuple[str, str], Item] = {}
+    metrics: dict[tuple[str, str], dict[str, float]] = {}
     for sample in _lines(path):
         row = meant.get(str(sample.get("evaluation_result_id"))) or meant.get(sample["evaluation_name"])
         benchmark = row["benchmark"] if row else sample["evaluation_name"]
@@ -336,23 +342,24 @@ def _item_rows(path: Path, meant: dict[str, dict[str, Any]]) -> Iterable[dict[st
         output = sample.get("output")
         raw = output.get("raw") if isinstance(output, dict) else None
         response = raw[0] if isinstance(raw, list) and raw else raw
-        item = {
+        key = benchmark, sample["sample_id"]
+        item: Item = {
             "benchmark": benchmark,
             "doc_id": sample["sample_id"],
             "doc_hash": sample.get("sample_hash"),
             "correct": value,
             "num_fewshot": row["num_fewshot"] if row else None,
             "response": response.encode(errors="replace").decode() if isinstance(response, str) else None,
-            "metric_values": [],
         }
-        item = items.setdefault((benchmark, item["doc_id"]), item)
+        items.setdefault(key, item)
+        values = metrics.setdefault(key, {})
         metric = row["metric"] if row else None
-        if metric is not None and metric not in dict(item["metric_values"]):
-            item["metric_values"].append((metric, value))
-    return items.values()
+        if metric is not None:
+            values.setdefault(metric, value)
+    return (item | {"metric_values": list(metrics[key].items())} for key, item in items.items())
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[Document]:
     """The samples of a file. Raises InputError, with the line, for what is none."""
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, 1):
@@ -371,12 +378,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield sample
 
 
-def _details(part: object) -> dict[str, Any]:
+def _details(part: object) -> Document:
     details = part.get("additional_details") if isinstance(part, dict) else None
     return details if isinstance(details, dict) else {}
 
 
-def _object(value: object, where: str) -> dict[str, Any]:
+def _object(value: object, where: str) -> Document:
     if not isinstance(value, dict):
         raise InputError(f"{where} is not an object but {repr(value)[:60]}.", _HINT)
     return value

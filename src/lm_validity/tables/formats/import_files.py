@@ -9,16 +9,16 @@ import tarfile
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
+from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.formats import (
     checked,
     import_csv,
@@ -43,7 +43,6 @@ from lm_validity.tables.formats.import_samples import (
 )
 from lm_validity.tables.formats.lm_eval_results import PARAMETERS, PathPattern, PlacesRead
 from lm_validity.tables.formats.score_files import (
-    DEFAULTS,
     Format,
     Found,
     ImportLog,
@@ -265,9 +264,9 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
 
 def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
     """The file with what paths say: its own by the pattern, and that of its model."""
-    fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else {}
+    fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else Claim()
     task = fields.pop("benchmark", None)
-    common, rows, identity = dict(file.common), file.rows, file.identity
+    common, rows, identity = file.common.copy(), file.rows, file.identity
     if task is not None and len({row["benchmark"] for row in rows}) == 1:
         rows = [row | {"benchmark": task} for row in rows]
     if opened.model or "model" in fields:
@@ -276,17 +275,18 @@ def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places
         model_path = places.read(str(common["model"]))
         common["model"] = model_path.name
         if common.get("checkpoint", "final") == "final" and model_path.point.iteration is not None:
-            common |= model_path.point._asdict()
-    common |= {name: value for name, value in fields.items() if name != "model"}
+            common |= model_path.point.claim()
+    fields.pop("model", None)
+    common |= fields
     return replace(file, rows=rows, common=common, identity=identity, stamp=date_in(opened.path.stem))
 
 
 def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
     """The file with what the reader says of it: protocol, what models were prepared on, tokens of a step."""
-    common = {"source": source} | file.common
+    common = Claim(source=source) | file.common
     protocol = _protocol_of(file.path, options)
     if protocol is not None:
-        protocols_said = {row["protocol"] for row in [common, *file.rows] if row.get("protocol") is not None}
+        protocols_said = {said for row in [common, *file.rows] if (said := row.get("protocol")) is not None}
         if protocols_said - {protocol}:
             raise InputError(
                 f"{file.path}: its scores are {', '.join(sorted(protocols_said))}, not {protocol}.",
@@ -330,7 +330,7 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     return scores
 
 
-def _of_place(path: Path, values_given: Any) -> str | None:
+def _of_place(path: Path, values_given: Mapping[Path, str]) -> str | None:
     """What is given for the file, else for the nearest folder above it."""
     if not values_given:
         return None
@@ -357,9 +357,9 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
 
 
-def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, dict[str, Any]]:
+def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, Facts]:
     """What files say for the models sheet, by model."""
-    facts: dict[str, dict[str, Any]] = {name: {"path": min(paths)} for name, paths in places.paths.items()}
+    facts: dict[str, Facts] = {name: {"path": min(paths)} for name, paths in places.paths.items()}
     for file in files:
         if PARAMETERS in file.identity:
             facts.setdefault(file.common["model"], {})["parameters_b"] = float(file.identity[PARAMETERS]) / 1e9

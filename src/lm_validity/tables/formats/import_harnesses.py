@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError
+from lm_validity.files import Document
 from lm_validity.tables.cell_text import plain, read_cell
+from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
 from lm_validity.tables.formats.lm_eval_results import folder_name, model_of_path
@@ -54,7 +55,7 @@ def _read_mteb(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if not splits:
         raise InputError(f"{path}: no scores of a split.", _MTEB_HINT)
     split = "test" if "test" in splits else next(iter(splits))
-    rows = []
+    rows = list[Claim]()
     for entry in splits[split]:
         subset = entry.get("hf_subset", "default") if isinstance(entry, dict) else None
         value = checked.finite(entry.get("main_score")) if subset else None
@@ -107,7 +108,7 @@ def _is_list(opened: Opened) -> bool:
     return isinstance(document, dict) and (beside or any(_ids(document.get(name)) is not None for name in _RESOLVED))
 
 
-def _ids(value: Any) -> frozenset[str] | None:
+def _ids(value: object) -> frozenset[str] | None:
     """The ids of a list of texts; None for what is none."""
     return frozenset(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
 
@@ -130,8 +131,10 @@ def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     folder = path.parent.parent if path.parent.name == "results" else path.parent
     of_harness = "resolved_ids" in document  # MODEL.RUN.json
     model = opened.model or (path.stem.rpartition(".")[0] if of_harness else folder.name) or path.stem
-    rows = [{"benchmark": (path if of_harness else folder).absolute().parent.name, "metric": "resolved", "value": 0.0}]
-    common = {"model": model.replace("__", "/", 1), "unit": "share"}
+    rows: list[Claim] = [
+        {"benchmark": (path if of_harness else folder).absolute().parent.name, "metric": "resolved", "value": 0.0}
+    ]
+    common: Claim = {"model": model.replace("__", "/", 1), "unit": "share"}
     return [ListFile(path, rows, common, date_in(folder.name), right=right, named=named, total=total)]
 
 
@@ -190,7 +193,7 @@ def _with_total(file: ListFile, known: Mapping[str, list[str]]) -> ScoreFile:
     return replace(file, rows=[row | values], items=partial(_listed, row["benchmark"], names, file.right))
 
 
-def _listed(benchmark: str, names: list[str], right: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _listed(benchmark: str, names: list[str], right: frozenset[str]) -> Iterator[Item]:
     for name in names:
         yield {"benchmark": benchmark, "doc_id": name, "correct": float(name in right)}
 
@@ -203,7 +206,7 @@ LISTS = Format("lists", (".json", ".yaml", ".yml"), _is_list, _read_list)
 _ERRORED = 2  # of `failureReason`: no answer came
 
 
-def _tests(document: Any) -> list[dict[str, Any]]:
+def _tests(document: object) -> list[Document]:
     results = document.get("results") if isinstance(document, dict) else None
     tests = results.get("results") if isinstance(results, dict) else None
     is_list = isinstance(tests, list) and bool(tests) and all(isinstance(test, dict) for test in tests)
@@ -214,8 +217,8 @@ def _read_promptfoo(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The answers of each provider, with their scores. Prompts of one provider are benchmarks of their own."""
     tests, config = _tests(opened.document), opened.document.get("config")
     described = config.get("description") if isinstance(config, dict) else None
-    name = described or model_of_path(opened.path, None)[0]
-    prompts: dict[str, set[Any]] = defaultdict(set)
+    name = described or model_of_path(opened.path, None)["model"]
+    prompts: dict[str, set[object]] = defaultdict(set)
     records = []
     for test in tests:
         provider, prompt = test["provider"], test.get("prompt")
@@ -264,7 +267,7 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = opened.model or (names[0] if isinstance(names, list) and names else None)
     model = checked.required_text(model, f"{path}, completion_fns", _EVALS_HINT)
     benchmark = checked.required_text(spec.get("eval_name"), f"{path}, eval_name", _EVALS_HINT)
-    report: dict[str, Any] = next((line["final_report"] for line in lines if line.get("final_report")), {})
+    report: Document = next((line["final_report"] for line in lines if line.get("final_report")), {})
     answers = {
         event["sample_id"]: data["correct"]
         for event in lines
@@ -275,7 +278,7 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         records = [fields | {"sample_id": name, "correct": int(right)} for name, right in answers.items()]
         files = read_records(path, records, options, None)
     else:
-        rows = [
+        rows: list[Claim] = [
             {"benchmark": benchmark, "metric": name, "value": value}
             for name, number in report.items()
             if (value := checked.finite(number)) is not None and "std" not in name
@@ -305,7 +308,7 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, folder = opened.path, opened.path.absolute().parent.name
     table = list(csv.DictReader(read_text(path, "columns split, Overall and one a part.").splitlines()))
     name = _END.sub("", path.stem.removeprefix(f"{folder}_"))
-    rows, missing = [], 0
+    rows, missing = list[Claim](), 0
     for line, cells in enumerate(table, 2):
         whole = f"{name}/{cells.get('split')}" if len(table) > 1 else name
         for column, text in cells.items():
@@ -314,8 +317,8 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             if plain(column or "") != "split" and number is not None:
                 is_whole = plain(column) == "overall"
                 place = f"{path}, row {line}, column {column!r}"
-                fields = {"benchmark": whole if is_whole else f"{whole}/{column}", "group": None if is_whole else whole}
-                rows.append(fields | {"value": number.value, "place": place})
+                part: Claim = {"benchmark": whole} if is_whole else {"benchmark": f"{whole}/{column}", "group": whole}
+                rows.append(part | {"value": number.value, "place": place})
     return [ScoreFile(path, rows, {"model": opened.model or folder.replace("__", "/", 1)}, missing=missing)]
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score
+from lm_validity.tables.claims import Claim, Item, Settings
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_text_table
 from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
@@ -47,14 +49,18 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = checked.required_text(opened.model or adapter.get("model"), f"{beside}, adapter_spec, model", _HINT)
     name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
     shots = checked.whole(adapter.get("max_train_instances"), f"{beside}, max_train_instances", 0)
-    task_fields = {"benchmark": _benchmark(name), "num_fewshot": shots}
+    task_fields: Claim = {"benchmark": _benchmark(name), "num_fewshot": shots}
     split, values = _of_split(stats, str(path))
     rows = [row | task_fields for row in _rows(values, str(path))]
     answers = path.with_name(_ITEMS)
-    items = partial(_items, answers, split, task_fields) if answers.is_file() and rows else None
+    items = (
+        partial(_items, answers, split, {"benchmark": _benchmark(name), "num_fewshot": shots})
+        if answers.is_file() and rows
+        else None
+    )
     settings = ",".join(f"{key}={adapter.get(key)}" for key in ("temperature", "num_outputs", "max_tokens"))
     sampling = {EVERY: str(adapter.get("random") or "")} if checked.is_sampled(adapter) else {}
-    common = {"model": model, "unit": "own"}
+    common: Claim = {"model": model, "unit": "own"}
     return [ScoreFile(path, rows, common, settings=settings, sampling=sampling, made=_made(adapter), items=items)]
 
 
@@ -67,8 +73,15 @@ def _benchmark(name: str) -> str:
     return ":".join(filter(None, (scenario, ",".join(arguments_kept))))
 
 
-def _of_split(stats: Any, where: str) -> tuple[str, dict[str, float]]:
-    """The split that counts, and its means by name. Raises InputError for what is no list of values with names."""
+class _Split(NamedTuple):
+    """A split's means by the names of metrics."""
+
+    name: str
+    means: dict[str, float]
+
+
+def _of_split(stats: object, where: str) -> _Split:
+    """The split that counts. Raises InputError for what is no list of values with names."""
     values: dict[str, dict[str, float]] = {}
     for stat in stats if isinstance(stats, list) else [None]:
         stat_name = stat.get("name") if isinstance(stat, dict) else None
@@ -80,14 +93,14 @@ def _of_split(stats: Any, where: str) -> tuple[str, dict[str, float]]:
         ):
             values.setdefault(str(stat_name.get("split")), {})[stat_name["name"]] = stat["mean"]
     split = "test" if values.get("test") else "valid"
-    return split, values.get(split, {})
+    return _Split(split, values.get(split, {}))
 
 
 def _is_score(name: str) -> bool:
     return not (_NO_SCORE.fullmatch(name) or is_no_score(name))
 
 
-def _rows(values: dict[str, float], where: str) -> list[dict[str, Any]]:
+def _rows(values: dict[str, float], where: str) -> list[Claim]:
     items = checked.finite(values.get("num_instances"))
     return [
         {
@@ -100,7 +113,7 @@ def _rows(values: dict[str, float], where: str) -> list[dict[str, Any]]:
     ]
 
 
-def _items(path: Path, split: str, task_fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _items(path: Path, split: str, task_fields: Item) -> Iterator[Item]:
     """A row for each instance, with the means over the trials by metric; the first one is `correct`."""
     trials: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for instance in checked.read_json_file(path, _HINT):
@@ -115,26 +128,25 @@ def _items(path: Path, split: str, task_fields: dict[str, Any]) -> Iterator[dict
         yield {**task_fields, "doc_id": document, "correct": means[0][1], "metric_values": means}
 
 
-def _made(adapter: dict[str, Any]) -> dict[str, Any]:
-    """How the scores of a run were made: columns of SETTINGS."""
-    settings_said = {
+def _made(adapter: Document) -> Settings:
+    """How the scores of a run were made."""
+    return {
         "harness": "helm",
         "limit": checked.finite(adapter.get("max_eval_instances")),
         "temperature": checked.finite(adapter.get("temperature")),
         "max_gen_toks": adapter.get("max_tokens") if type(adapter.get("max_tokens")) is int else None,
     }
-    return {name: value for name, value in settings_said.items() if value is not None}
 
 
 # ---- the tables of a release's groups (core_scenarios.json) ----------------------------------------------------------
 
 
-def _tables(document: Any) -> list[dict[str, Any]]:
+def _tables(document: list[Document] | Document) -> list[Document]:
     tables = document if isinstance(document, list) else [document]
     return tables if tables and all(isinstance(table, dict) and _is_table(table) for table in tables) else []
 
 
-def _is_table(table: dict[str, Any]) -> bool:
+def _is_table(table: Document) -> bool:
     rows = [table.get("header"), *(table["rows"] if isinstance(table.get("rows"), list) else [None])]
     cells = [cell for row in rows for cell in (row if isinstance(row, list) else [None])]
     return len(rows) > 1 and all(isinstance(cell, dict) and "value" in cell for cell in cells)

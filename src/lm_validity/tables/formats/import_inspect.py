@@ -13,6 +13,8 @@ import pandas as pd
 import pyarrow as pa
 
 from lm_validity.errors import InputError, first_line
+from lm_validity.files import Document
+from lm_validity.tables.claims import Claim, Item, Settings
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
 from lm_validity.tables.formats.score_files import (
@@ -70,12 +72,13 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     seed = generation.get("seed")
     rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, eval_part, str(path))]
     answers = _answers(opened, results) if (config.get("epochs") or 1) > 1 else {}
-    rows, several = _by_epoch(rows, answers)
+    rows = [run for row in rows for run in _by_epoch(row, answers)]
+    several = bool(rows) and all("run" in row for row in rows)
     return [
         ScoreFile(
             path,
             rows,
-            {"model": name, "unit": "own", **(point._asdict() if point else {})},
+            {"model": name, "unit": "own", **(point.claim() if point else Claim())},
             date_in(str(eval_part.get("created"))),
             limited=any(config.get(name) is not None for name in ("limit", "sample_id")) or not _is_whole(rows),
             weights=json.dumps([eval_part.get("model"), arguments], sort_keys=True),
@@ -88,7 +91,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     ]
 
 
-def _is_whole(rows: list[dict[str, Any]]) -> bool:
+def _is_whole(rows: list[Claim]) -> bool:
     """Whether nearly all items of each score were scored; those whose run failed are not."""
     counts = [(row["made"]["n_items_scored"], row["made"]["n_items_total"]) for row in rows]
     return all(scored is None or total is None or scored >= NEARLY_ALL * total for scored, total in counts)
@@ -112,7 +115,7 @@ def _member(path: Path, name: str) -> Any:
         raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _HINT) from error
 
 
-def _part(log: Any, path: Path, *names: str) -> dict[str, Any]:
+def _part(log: Any, path: Path, *names: str) -> Document:
     """A part of a log that must be an object."""
     for name in names:
         log = log.get(name) if isinstance(log, dict) else None
@@ -121,7 +124,7 @@ def _part(log: Any, path: Path, *names: str) -> dict[str, Any]:
     return log
 
 
-def _scorers(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _scorers(results: Document) -> dict[str, dict[str, object]]:
     """The values of each scorer's metrics by name."""
     scores = results.get("scores")
     scorers = [scorer for scorer in scores if isinstance(scorer, dict)] if isinstance(scores, list) else []
@@ -134,7 +137,7 @@ def _scorers(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _rows(results: dict[str, Any], eval_part: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
+def _rows(results: Document, eval_part: Document, where: str) -> Iterable[Claim]:
     epochs = eval_part["config"].get("epochs") or 1
     scored = {str(each.get("name")): each.get("scored_samples") for each in results.get("scores") or ()}
     of_all = [(eval_part.get("dataset") or {}).get("samples"), (results.get("total_samples") or 0) // epochs]
@@ -153,14 +156,14 @@ def _rows(results: dict[str, Any], eval_part: dict[str, Any], where: str) -> Ite
                 }
 
 
-def _made(eval_part: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """How all scores of a log were made, as far as it says so: columns of SETTINGS."""
+def _made(eval_part: Document, config: Document) -> Settings:
+    """How all scores of a log were made, as far as it says so."""
     generation, version = (
         eval_part.get("model_generate_config") or {},
         (eval_part.get("packages") or {}).get("inspect_ai"),
     )
     limit = config.get("limit")
-    settings_said = {
+    return {
         "harness": "inspect",
         "harness_version": version if isinstance(version, str) else None,
         "task_version": None if eval_part.get("task_version") is None else str(eval_part["task_version"]),
@@ -170,7 +173,6 @@ def _made(eval_part: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         "max_gen_toks": generation.get("max_tokens"),
         "backend": str(eval_part["model"]).partition("/")[0],
     }
-    return {name: value for name, value in settings_said.items() if value is not None}
 
 
 def _value(value: object) -> float:
@@ -191,7 +193,7 @@ class _Answers(NamedTuple):
     responses: dict[str, str | None]
 
 
-def _answers(opened: Opened, results: dict[str, Any]) -> dict[str, _Answers]:
+def _answers(opened: Opened, results: Document) -> dict[str, _Answers]:
     """By the metric, `metric,scorer`, that is a mean of answers."""
     keys_known = {
         f"{metric},{scorer}": scorer
@@ -211,28 +213,19 @@ def _answers(opened: Opened, results: dict[str, Any]) -> dict[str, _Answers]:
     return answers_found
 
 
-def _by_epoch(rows: list[dict[str, Any]], answers: dict[str, _Answers]) -> tuple[list[dict[str, Any]], bool]:
-    """The scores with a row for each epoch, which is a run, where their mean is the log's own score; and whether all
-    scores of the log are so. Another way to join epochs (the commonest answer, one of k) gives one score."""
-    rows_by_epoch: list[dict[str, Any]] = []
-    for row in rows:
-        answers_found = answers.get(row["metric"])
-        table = (
-            pd.DataFrame.from_dict(answers_found.values, orient="index")
-            if answers_found is not None
-            else pd.DataFrame()
-        )
-        table = table.dropna()
-        if table.shape[1] < 2 or abs(table.to_numpy().mean() - row["value"]) > _SAME:
-            rows_by_epoch.append(row)
-            continue
-        rows_by_epoch += [row | mean_of_items(table[epoch].to_numpy()) | {"run": epoch - 1} for epoch in sorted(table)]
-    return rows_by_epoch, bool(rows_by_epoch) and all("run" in row for row in rows_by_epoch)
+def _by_epoch(row: Claim, answers: dict[str, _Answers]) -> list[Claim]:
+    """A score for each epoch, which is a run, where their mean is the log's own score. Another way to join epochs (the
+    commonest answer, one of k) gives one score."""
+    answers_found = answers.get(str(row["metric"]))
+    if answers_found is None:
+        return [row]
+    table = pd.DataFrame.from_dict(answers_found.values, orient="index").dropna()
+    if table.shape[1] < 2 or abs(table.to_numpy().mean() - row["value"]) > _SAME:
+        return [row]
+    return [row | mean_of_items(table[epoch].to_numpy()) | {"run": epoch - 1} for epoch in sorted(table)]
 
 
-def _items(
-    opened: Opened, benchmark: str, shots: int | None, results: dict[str, Any], *, by_epoch: bool
-) -> Iterable[dict[str, Any]]:
+def _items(opened: Opened, benchmark: str, shots: int | None, results: Document, *, by_epoch: bool) -> Iterable[Item]:
     """A row for each sample, `by_epoch` for each of its epochs, else their mean; the first scorer's is `correct`."""
     answers = _answers(opened, results)
     if not answers:

@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError
+from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, names_average, names_spread, plain
+from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
@@ -25,7 +27,7 @@ _TASKS = ("task_name", "task", "benchmark", "dataset")
 # ---- records: flat objects, as the rows of a table -------------------------------------------------------------------
 
 
-def _records(document: Any) -> list[dict[str, Any]]:
+def _records(document: object) -> list[Document]:
     """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, where each
     one's key is the model; else []."""
     if isinstance(document, dict):
@@ -56,7 +58,7 @@ def _records(document: Any) -> list[dict[str, Any]]:
     return document if flat else []
 
 
-def _of_metrics(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _of_metrics(record: Document) -> list[Document]:
     """A record; of one with objects of numbers by benchmark under a metric's name (`pass@1`) a record for each."""
     by_metric = {name: entry for name, entry in record.items() if isinstance(entry, dict) and names_metric(name)}
     numbers = [value for entry in by_metric.values() for value in entry.values()]
@@ -71,7 +73,7 @@ def _of_metrics(record: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _of_task(record: Document) -> list[Document]:
     """A record; of one with the object `metrics` of a task a record for each of them, with the model and the number of
     solved examples that its other objects name."""
     metrics, task = record.get("metrics"), next((record[name] for name in _TASKS if record.get(name)), None)
@@ -94,7 +96,7 @@ def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [fields | {"metric": name, "value": value} for name, value in numbers.items() if not is_no_score(name)]
 
 
-def _of_objects(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _of_objects(record: Document) -> list[Document]:
     """A record; of one whose scores lie in an object (`results`), or in one for each benchmark, one row with the scores
     by benchmark, or a row for each benchmark with its metrics. Its `name` is the model where nothing else is, and other
     objects (settings) are left out."""
@@ -118,7 +120,7 @@ def _of_objects(record: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _are_models_of_benchmarks(document: dict[str, dict[str, Any]]) -> bool:
+def _are_models_of_benchmarks(document: dict[str, Document]) -> bool:
     """Whether objects are benchmarks, by the names of known tasks, and what they hold is of models: by names of which
     none is a task or a metric, or written as settings are (`batch_size`)."""
     names = {name for entry in document.values() for name in entry}
@@ -132,7 +134,7 @@ def _text_in(value: object, key: str) -> str | None:
     return text_found if isinstance(text_found, str) else None
 
 
-def _lines_of_json(path: Path) -> list[dict[str, Any]]:
+def _lines_of_json(path: Path) -> list[Document]:
     records = []
     for number, line in enumerate(read_text(path, "a JSON object on each line.").splitlines(), 1):
         if line.strip():
@@ -156,7 +158,7 @@ def _recognises_records(opened: Opened) -> bool:
     return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
 
 
-def _may_be_scores(document: Any) -> bool:
+def _may_be_scores(document: object) -> bool:
     """False for an object of objects in whose records nothing has the name of a model, a known task or a metric beside
     other columns: settings (`optimizer: {beta1: ..}`), or metrics of benchmarks whose model nobody says."""
     if not isinstance(document, dict) or not all(isinstance(entry, dict) for entry in document.values()):
@@ -198,41 +200,50 @@ _SUBJECTS = ("category", "subject", "subset", "task", "dataset", "benchmark")
 _RIGHT, _WRONG = ("corr", "correct", "right"), ("wrong", "incorrect")
 
 
-def _answers(document: Any) -> tuple[str, str, str] | None:
-    """The keys of the question, of the prediction and of the right choice, a letter, in a list of answers."""
+class _AnswerKeys(NamedTuple):
+    """The keys of the question, of the prediction and of the right choice."""
+
+    item: str
+    prediction: str
+    right: str
+
+
+def _answers(document: object) -> _AnswerKeys | None:
+    """The keys of a list of answers whose right choices are letters."""
     if not isinstance(document, list) or not document or not all(isinstance(answer, dict) for answer in document):
         return None
     keys = document[0].keys()
-    named = (next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, _RIGHT_ANSWERS))
-    item, prediction, right = named
+    item, prediction, right = (
+        next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, _RIGHT_ANSWERS)
+    )
     if item is None or prediction is None or right is None or keys & {"correct", *RIGHT[1:3]}:
         return None
     letters = all(
         isinstance(answer.get(right), str) and re.fullmatch(r"[A-Za-z]", answer[right]) for answer in document
     )
-    return (item, prediction, right) if letters else None
+    return _AnswerKeys(item, prediction, right) if letters else None
 
 
 def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    item, prediction, right = _answers(opened.document) or ("", "", "")
+    keys = _answers(opened.document) or _AnswerKeys("", "", "")
     subject = next((name for name in _SUBJECTS if isinstance(opened.document[0].get(name), str)), None)
     benchmarks = {str(answer.get(subject)) for answer in opened.document} if subject else set()
-    model, shots = model_of_path(opened.path, opened.model, benchmarks)
+    of_path = model_of_path(opened.path, opened.model, benchmarks)
     records = [
         {
-            "model": answer.get("model") or model,
+            "model": answer.get("model") or of_path["model"],
             "benchmark": str(answer.get(subject)) if subject else opened.path.parent.name,
             "metric": "exact_match",
-            "num_fewshot": shots,
-            "question_id": answer.get(item),
-            "correct": int(str(answer.get(prediction)).strip().casefold() == answer[right].casefold()),
+            "num_fewshot": of_path.get("num_fewshot"),
+            "question_id": answer.get(keys.item),
+            "correct": int(str(answer.get(keys.prediction)).strip().casefold() == answer[keys.right].casefold()),
         }
         for answer in opened.document
     ]
     return read_records(opened.path, records, options, None)
 
 
-def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
+def _benchmarks(document: object) -> dict[str, Document]:
     """The metrics of each benchmark by its name, in an object that has them; {} for what is none: one has no metric, or
     nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
     if not isinstance(document, dict) or not all(
@@ -246,16 +257,16 @@ def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
 
 def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     benchmarks = _benchmarks(opened.document)
-    model, shots = model_of_path(opened.path, opened.model, set(benchmarks))
+    common = model_of_path(opened.path, opened.model, set(benchmarks))
     named = (_text_in(opened.document.get(name), "model") for name in _SETTINGS)
-    common = {"model": opened.model or next(filter(None, named), model), "num_fewshot": shots}
-    records = []
+    common["model"] = opened.model or next(filter(None, named), common["model"])
+    records = list[Document]()
     for benchmark, metrics in benchmarks.items():
         numbers = {name: number for name, value in metrics.items() if (number := checked.finite(value)) is not None}
         counts = [next((numbers[name] for name in names if name in numbers), None) for names in (_RIGHT, _WRONG)]
         items = None if None in counts else int(sum(filter(None, counts)))
         scores = {name: value for name, value in numbers.items() if name not in _RIGHT + _WRONG}
-        records.append(common | {"benchmark": benchmark} | scores | ({"n_items": items} if items else {}))
+        records.append({**common} | {"benchmark": benchmark} | scores | ({"n_items": items} if items else {}))
     files = read_records(opened.path, records, options, None)
     return [replace(file, date=date_in(opened.path.stem)) for file in files]
 
@@ -279,7 +290,7 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     Raises InputError for a file with neither, and for one that names no model.
     """
     path, document = opened.path, opened.document
-    objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+    objects: dict[tuple[str, ...], dict[str, object]] = defaultdict(dict)
     for object_path, value in _leaves(document, ()):
         objects[object_path[:-1]][object_path[-1]] = value
     scored: dict[tuple[str, ...], dict[str, float]] = {}
@@ -291,21 +302,31 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         )
     object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
     scores = scored.get(object_path, {})
-    facts: dict[str, Any] = {}
+    facts = Facts()
     for other_path, values in objects.items():
         for key, value in values.items():
-            column = fact_column(key)
-            if column is not None and (other_path != object_path or not scores) and checked.finite(value) is not None:
-                value_known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
-                facts.setdefault(column, value_known)
+            column, number = fact_column(key), _number(value)
+            if column is not None and (other_path != object_path or not scores) and number is not None:
+                facts.setdefault(column, _in_sheet(key, column, number))
     if not scores and not facts:
         raise InputError(f"{path}: no object of scores (benchmarks with numbers).", "leave it out.")
     named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
     name = checked.required_text(
         opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
     )
-    rows = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
+    rows: list[Claim] = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
     return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
+
+
+def _number(value: object) -> float | None:
+    """A finite number as it stands, whole or not; None for anything else."""
+    return value if isinstance(value, int | float) and checked.finite(value) is not None else None
+
+
+def _in_sheet(key: str, column: str, number: float) -> str | float:
+    """A number as the models sheet has it: in billions where the column is."""
+    (scaled,) = in_billions(key, [float(number)]) if column in ("tokens_b", "parameters_b") else (number,)
+    return number if scaled is None else scaled
 
 
 def _leaves(value: object, object_path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -317,7 +338,7 @@ def _leaves(value: object, object_path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield object_path, value
 
 
-def _only_scores(values: dict[str, Any], highest: float) -> dict[str, float]:
+def _only_scores(values: dict[str, object], highest: float) -> dict[str, float]:
     """An object's numbers, if it has several and nothing else; {} otherwise."""
     numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
     scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= highest}

@@ -7,10 +7,12 @@ and `mmlu:_average|5` one over the tasks of `mmlu:`, where the standard error is
 import math
 import re
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables.claims import Claim, Settings
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
@@ -38,7 +40,14 @@ class _Task(NamedTuple):
     suite: str
     name: str
     shots: int
-    metrics: dict[str, Any]
+    metrics: Document
+
+
+class _Group(NamedTuple):
+    """The row of a group's means, and its tasks; a task alone is one of itself."""
+
+    row: _Task
+    members: list[_Task]
 
 
 def _recognises(opened: Opened) -> bool:
@@ -64,37 +73,37 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     chat = config.get("override_chat_template") or general.get("use_chat_template")
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
     groups, drawn = _groups(tasks), _generation(general, config)
-    rows, missing = _rows(tasks, groups, document, str(path))
+    rows = _rows(tasks, groups, document, str(path))
     seed = "" if drawn.get("seed") is None else str(drawn["seed"])
     return [
         ScoreFile(
             path,
             rows,
-            {"model": name, "unit": "own", **point._asdict(), **({"prompt": "chat"} if chat else {})},
+            {"model": name, "unit": "own", **point.claim(), **(Claim(prompt="chat") if chat else Claim())},
             date_in(path.stem),
             limited=general.get("max_samples") is not None,
             commit=str(general.get("model_sha") or ""),
-            missing=missing,
+            missing=_missing(tasks, groups),
             weights="@".join([name, *(str(config[key]) for key in _WEIGHTS if config.get(key))]),
             settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS)
             + "".join(f",{key}={value}" for key, value in sorted(drawn.items()) if key != "seed" and value is not None),
             sampling=dict.fromkeys(_written(tasks, groups, document), seed) if checked.is_sampled(drawn) else {},
-            members={task.name: group for group, (_, members) in groups.items() for task in members},
+            members={task.name: name for name, group in groups.items() for task in group.members},
             made=_made(general, config, drawn, chat=chat),
         )
     ]
 
 
-def _generation(general: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _generation(general: Document, config: Document) -> Document:
     """What a file says of how answers were written."""
     parameters = general.get("generation_parameters") or config.get("generation_parameters")
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _made(general: dict[str, Any], config: dict[str, Any], drawn: dict[str, Any], *, chat: object) -> dict[str, Any]:
-    """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
+def _made(general: Document, config: Document, drawn: Document, *, chat: object) -> Settings:
+    """How all scores of a file were made, as far as it says so."""
     version, dtype, max_new_tokens = general.get("lighteval_sha"), config.get("dtype"), drawn.get("max_new_tokens")
-    settings_said = {
+    return {
         "harness": "lighteval",
         "harness_version": version if isinstance(version, str) and version != "?" else None,
         "chat_template": chat if isinstance(chat, bool) else None,
@@ -107,10 +116,9 @@ def _made(general: dict[str, Any], config: dict[str, Any], drawn: dict[str, Any]
         "adapter": config.get("adapter_weights") if isinstance(config.get("adapter_weights"), str) else None,
         "seed": drawn.get("seed") if type(drawn.get("seed")) is int else None,
     }
-    return {name: value for name, value in settings_said.items() if value is not None}
 
 
-def _written(tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any]) -> list[str]:
+def _written(tasks: list[_Task], groups: dict[str, _Group], document: Document) -> list[str]:
     """The tasks and groups whose answers are written, and so may be sampled; choices are scored by likelihoods."""
     written = [
         task.name
@@ -119,9 +127,7 @@ def _written(tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], d
         and _config(document, task).get("generation_size", _LONG) not in (-1, 0, 1, None)
     ]
     return written + [
-        name
-        for name, (_, own_tasks) in groups.items()
-        if {task_of_group.name for task_of_group in own_tasks} & set(written)
+        name for name, group in groups.items() if {member.name for member in group.members} & set(written)
     ]
 
 
@@ -135,8 +141,8 @@ def _task(key: str, metrics: object, where: str) -> _Task | None:
     return _Task(key, "".join(suite), name, int(shots), metrics)
 
 
-def _groups(tasks: list[_Task]) -> dict[str, tuple[_Task, list[_Task]]]:
-    """By a group's name its row of means and its tasks, where they are several of the same metrics."""
+def _groups(tasks: list[_Task]) -> dict[str, _Group]:
+    """The groups by name whose tasks are several of the same metrics."""
     members: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)
     for task in tasks:
         if not task.name.endswith(_AVERAGE):
@@ -150,18 +156,26 @@ def _groups(tasks: list[_Task]) -> dict[str, tuple[_Task, list[_Task]]]:
             and len(own_tasks) >= _FEWEST_TASKS
             and len({frozenset(task_of_group.metrics) for task_of_group in own_tasks}) == 1
         ):
-            groups[name] = task, own_tasks
+            groups[name] = _Group(task, own_tasks)
     return groups
 
 
-def _rows(
-    tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any], where: str
-) -> tuple[list[dict[str, Any]], int]:
-    """Rows of groups and of all tasks, and how many scores are missing."""
-    inside = {task.key: group for group, (_, members) in groups.items() for task in members}
-    single_tasks = [task for task in tasks if not task.name.endswith(_AVERAGE)]
-    rows, missing = [], 0
-    for task, members in [*((task, [task]) for task in single_tasks), *groups.values()]:
+def _scored(tasks: list[_Task], groups: dict[str, _Group]) -> list[_Group]:
+    """All tasks, each as a group of itself, and the groups."""
+    return [*(_Group(task, [task]) for task in tasks if not task.name.endswith(_AVERAGE)), *groups.values()]
+
+
+def _missing(tasks: list[_Task], groups: dict[str, _Group]) -> int:
+    """How many scores are no numbers."""
+    metrics = (item for group in _scored(tasks, groups) for item in group.row.metrics.items())
+    return sum(checked.finite(value) is None for name, value in metrics if not name.endswith("_stderr"))
+
+
+def _rows(tasks: list[_Task], groups: dict[str, _Group], document: Document, where: str) -> list[Claim]:
+    """The claims of groups and of all tasks."""
+    inside = {task.key: name for name, group in groups.items() for task in group.members}
+    rows = list[Claim]()
+    for task, members in _scored(tasks, groups):
         name = task.name.removesuffix(_AVERAGE)
         versions = document.get("versions")
         version = versions.get(task.key) if isinstance(versions, dict) else None
@@ -173,16 +187,13 @@ def _rows(
         number = sum(filter(None, items)) if all(member and member > 0 for member in items) else None
         totals = [config.get("original_num_docs") for config in configs]
         of_all = [member for member in totals if type(member) is int and member > 0]
-        made = {
+        made: Settings = {
             "task_version": None if version is None else str(version),
             "n_items_scored": number,
             "n_items_total": sum(of_all) if len(of_all) == len(totals) else None,
         }
         for metric, value in task.metrics.items():
-            if metric.endswith("_stderr"):
-                continue
-            if checked.finite(value) is None:
-                missing += 1
+            if metric.endswith("_stderr") or checked.finite(value) is None:
                 continue
             errors = [
                 checked.standard_error(member.metrics.get(f"{metric}_stderr"), f"{where}, {member.key}")
@@ -204,10 +215,10 @@ def _rows(
                     "higher_is_better": _direction(configs[0], metric),
                 }
             )
-    return rows, missing
+    return rows
 
 
-def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
+def _config(document: Document, task: _Task) -> Document:
     """The task's part of `config_tasks`, whose keys may lack the shots."""
     configs = document.get("config_tasks")
     for key in (task.key, f"{task.suite}|{task.name}", task.name):
@@ -217,7 +228,7 @@ def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
     return {}
 
 
-def _direction(config: dict[str, Any], metric: str) -> bool | None:
+def _direction(config: Document, metric: str) -> bool | None:
     entries = config.get("metrics") or config.get("metric")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("metric_name") == metric:

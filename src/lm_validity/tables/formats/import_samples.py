@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables.claims import DEFAULTS, Claim, Item, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import folder_identity, folder_name
 from lm_validity.tables.formats.score_files import (
-    DEFAULTS,
     Found,
     ImportLog,
     ScoreFile,
@@ -57,12 +58,12 @@ class Sample(NamedTuple):
 
     doc_id: str
     filter: str | None  # None where the line does not say
-    item: dict[str, Any]
+    item: Item
     values: dict[str, float]
     answers: int = 1  # that were written to the document
 
 
-def read_sample(line: dict[str, Any]) -> Sample:
+def read_sample(line: Document) -> Sample:
     """Raises KeyError, TypeError or ValueError for what is no sample."""
     if not isinstance(line.get("filter"), str | None):
         raise TypeError(f"its filter is {line['filter']!r}, not a name")
@@ -73,8 +74,11 @@ def read_sample(line: dict[str, Any]) -> Sample:
     values = {name: value for name, value in metrics.items() if value is not None and abs(value) <= LARGEST_SCORE}
     document = line.get("doc")
     subject = document.get("subject") if isinstance(document, dict) else None
-    item: dict[str, Any] = {
-        "doc_id": _text(line["doc_id"]),
+    doc_id = _text(line["doc_id"])
+    if doc_id is None:
+        raise TypeError("its doc_id is null")
+    item: Item = {
+        "doc_id": doc_id,
         "doc_hash": _text(line.get("doc_hash")),
         "subject": _text(subject),
     }
@@ -87,16 +91,14 @@ def read_sample(line: dict[str, Any]) -> Sample:
     else:
         item["response"] = _text(answers[0])
     written = len(line["resps"][0]) if "response" in item else 1
-    return Sample(item["doc_id"], line.get("filter"), item, values, written)
+    return Sample(doc_id, line.get("filter"), item, values, written)
 
 
-def _choices(
-    line: dict[str, Any], requests: list[list[Any]], answers: list[Any], values: dict[str, float]
-) -> dict[str, Any]:
+def _choices(line: Document, requests: list[list[object]], answers: list[object], values: dict[str, float]) -> Item:
     """Log-likelihoods and lengths of the choices, and the right one."""
     loglikelihoods = [_loglikelihood(answer) for answer in answers]
     texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
-    columns: dict[str, Any] = {}
+    columns: Item = {}
     half = len(answers) // 2
     contexts = [str(request[0]) for request in requests]
     if len(texts) == len(answers) == 2 * half and texts[:half] == texts[half:] and not any(contexts[half:]):
@@ -154,7 +156,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
-def _requests(arguments: object) -> list[list[Any]]:
+def _requests(arguments: object) -> list[list[object]]:
     """The arguments of each request; [] where the line has none."""
     if isinstance(arguments, dict):
         arguments = list(arguments.values())
@@ -197,7 +199,7 @@ class SampleFile:
 
     found: Found
     task: str
-    common: dict[str, Any]
+    common: Claim
     scores: tuple[str, ...] = ()
     date: float | None = None
     limited: bool = False
@@ -270,9 +272,9 @@ def _match(file: Found, score_files: list[ScoreFile], given_name: str | None) ->
     of_date = [result for result in score_files if date is not None and date_in(result.path.stem) == date]
     best = max(of_date or score_files, key=lambda result: result.rank, default=None)
     if best is None:
-        common = {"model": given_name or folder_name(file.path), "benchmark": task}
+        common = _completed({"model": given_name or folder_name(file.path), "benchmark": task})
         identity = {} if given_name else folder_identity(file.path)
-        return SampleFile(file, task, _completed(common), date=date, identity=identity)
+        return SampleFile(file, task, common, date=date, identity=identity)
     if not of_date and len({result.common["model"] for result in score_files}) > 1:
         raise InputError(
             f"{file.path}: result files of several models are in its folder, none of its date.",
@@ -280,15 +282,15 @@ def _match(file: Found, score_files: list[ScoreFile], given_name: str | None) ->
         )
     benchmark = best.members.get(task, task)
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
-    own_fields = {name: rows[0].get(name) for name in ("num_fewshot", "run")}
+    own_fields: Claim = {"num_fewshot": rows[0].get("num_fewshot"), "run": rows[0].get("run")}
     common = _completed(best.common | {"benchmark": benchmark} | own_fields)
     common["model"] = given_name or common["model"]
-    scores = tuple(row["metric"] for row in rows)
+    scores = tuple(str(row["metric"]) for row in rows)
     return SampleFile(file, task, common, scores, best.date if date is None else date, best.limited)
 
 
-def _completed(common: dict[str, Any]) -> dict[str, Any]:
-    return {name: common.get(name, DEFAULTS.get(name)) for name in _OF_FILE}
+def _completed(common: Claim) -> Claim:
+    return as_record(Claim, {name: common.get(name, DEFAULTS.get(name)) for name in _OF_FILE})
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -434,7 +436,7 @@ class _Reader:
             notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
         return SamplesPart(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)), answers=self.answers)
 
-    def _documents(self) -> Iterator[tuple[dict[str, Any], int]]:
+    def _documents(self) -> Iterator[tuple[Item, int]]:
         """Each document once, with what its first line says, and the bytes of the line."""
         for number, line in self._lines():
             try:
@@ -503,14 +505,14 @@ class _Reader:
 
 def _score_file(part: SamplesPart) -> ScoreFile:
     """Scores of a samples file without a result file: means over documents, with their standard errors."""
-    rows = []
+    rows = list[Claim]()
     for (metric, name), column in part.values.items():
         if metric in _NO_MEAN:
             continue
         values_known = np.asarray(column)
         mean = mean_of_items(values_known[~np.isnan(values_known)])
         rows.append({"benchmark": part.file.task, "metric": f"{metric},{name}", **mean})
-    common = {name: value for name, value in part.file.common.items() if name != "benchmark"}
+    common = as_record(Claim, {name: value for name, value in part.file.common.items() if name != "benchmark"})
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 
 
@@ -537,15 +539,15 @@ def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Pa
     return written
 
 
-def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[dict[str, Any], int]]:
+def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[Mapping[str, object], int]]:
     """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
     for number, file in enumerate(sorted(files, key=lambda sample: sample.rank, reverse=True)):
         common, runs = _completed(file.common), _runs_of(file)
-        for row in file.items() if file.items is not None else ():
-            row = common | row
+        for item in file.items() if file.items is not None else ():
+            row: dict[str, object] = {**common, **item}
             if row["run"] is None:
-                row["run"] = runs.get(row["benchmark"])
+                row["run"] = runs.get(str(row["benchmark"]))
             if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
                 yield row, 0
 
@@ -558,9 +560,9 @@ def _runs_of(file: ScoreFile) -> dict[str, int]:
     return {name: run for name, (run, *further_runs) in runs.items() if run is not None and not further_runs}
 
 
-def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> Iterator[pa.Table]:
+def _portions(rows: Iterable[tuple[Mapping[str, object], int]], schema: pa.Schema) -> Iterator[pa.Table]:
     """Rows, each with the bytes of its text, as tables that are not too large."""
-    waiting, size = list[dict[str, Any]](), 0
+    waiting, size = list[Mapping[str, object]](), 0
     for row, bytes_of_row in rows:
         waiting.append(row)
         size += bytes_of_row
@@ -581,7 +583,7 @@ def _item_table(part: SamplesPart, documents: pa.Table, start: int, *, with_gold
     in_group = file.task != file.benchmark  # its tasks number their documents each from 0
     for item in ITEMS:
         if item.name in _OF_FILE:
-            columns.append(pa.array([file.common[item.name]] * size, item.type))
+            columns.append(pa.array([file.common.get(item.name)] * size, item.type))
         elif item.name == "correct":
             first = next(iter(values.values()), np.full(size, np.nan))
             columns.append(pa.array(first, item.type, from_pandas=True))

@@ -7,12 +7,14 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 from lm_validity.config.rows import read_text
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, first_line
+from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_missing, plain_text, read_cell
+from lm_validity.tables.claims import Claim
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.reading import LEFT_OUT, Decision
@@ -63,15 +65,24 @@ def _of_card(opened: Opened, text: str) -> list[ScoreFile]:
     for entry in index if isinstance(index, list) else ():
         if isinstance(entry, dict):
             model = checked.required_text(opened.model or entry.get("name"), f"{path}, model-index, name", _CARD_HINT)
-            rows, decisions = _once(list(_results(entry)), model)
+            decisions = list[Decision]()
+            rows = _once(list(_results(entry)), model, decisions)
             files.append(ScoreFile(path, rows, {"model": model}, decisions=tuple(decisions)))
     if not any(file.rows for file in files):
         raise InputError(f"{path}: no scores in its model-index.", _CARD_HINT)
     return files
 
 
-def _results(entry: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The part of its dataset, its split and the columns of each score of an entry that is a number."""
+class _Result(NamedTuple):
+    """A score of a card, and the part and the split of its dataset."""
+
+    part: str
+    split: str
+    claim: Claim
+
+
+def _results(entry: Document) -> Iterator[_Result]:
+    """The scores of an entry that are numbers."""
     results = entry.get("results")
     for result in results if isinstance(results, list) else ():
         dataset = result.get("dataset") if isinstance(result, dict) else None
@@ -87,27 +98,27 @@ def _results(entry: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
             number = read_cell(str(metric.get("value"))) if isinstance(metric, dict) else None
             if number is None or not name or isinstance(metric["value"], dict | list | bool):
                 continue
-            row = {
+            claim: Claim = {
                 "benchmark": _SHOTS.sub("", name),
                 "metric": metric_key(str(metric.get("type") or metric.get("name"))),
                 "num_fewshot": shots if type(shots) is int and shots >= 0 else None,
                 "value": number.value,
             }
-            yield str(dataset.get("config") or ""), str(dataset.get("split") or ""), row
+            yield _Result(str(dataset.get("config") or ""), str(dataset.get("split") or ""), claim)
 
 
-def _once(results: list[tuple[str, str, dict[str, Any]]], model: str) -> tuple[list[dict[str, Any]], list[Decision]]:
+def _once(results: list[_Result], model: str, decisions: list[Decision]) -> list[Claim]:
     """Each score once: parts of a dataset are benchmarks `name/part`; of a part's splits the test split counts, and
-    scores of one split that contradict each other are left out."""
+    scores of one split that contradict each other are left out, which goes to `decisions`."""
     parts: dict[str, set[str]] = defaultdict(set)
     for part, _, row in results:
         parts[row["benchmark"]].add(part)
-    scores: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    scores: dict[tuple[object, ...], dict[str, list[Claim]]] = defaultdict(lambda: defaultdict(list))
     for part, split, row in results:
         if len(parts[row["benchmark"]]) > 1 and part:
             row = row | {"benchmark": f"{row['benchmark']}/{part}"}
         scores[row["benchmark"], row["metric"], row["num_fewshot"]][split].append(row)
-    rows, decisions = [], []
+    rows = []
     for splits in scores.values():
         rows_of_split = splits.get("test") or [row for split_rows in splits.values() for row in split_rows]
         if len({row["value"] for row in rows_of_split}) == 1:
@@ -116,7 +127,7 @@ def _once(results: list[tuple[str, str, dict[str, Any]]], model: str) -> tuple[l
             where = f"{model} on {rows_of_split[0]['benchmark']}"
             text = f"{where}, {rows_of_split[0]['metric']}: the card has several values"
             decisions.append(Decision("cell", where, "left out", "values", LEFT_OUT, len(rows_of_split), "", text))
-    return rows, decisions
+    return rows
 
 
 # ---- tables that lm-eval prints --------------------------------------------------------------------------------------
@@ -127,7 +138,7 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
     path, model, limit = opened.path, opened.model, None
     header: list[str] = []
     last: dict[str, str] = {}
-    rows: dict[tuple[str, float | None], dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
+    rows: dict[tuple[str, float | None], dict[tuple[object, ...], Claim]] = defaultdict(dict)
     for number, line in enumerate(text.splitlines(), 1):
         if not line.lstrip().startswith("|"):
             header = []
@@ -160,7 +171,7 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
     ]
 
 
-def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _grouped(rows: list[Claim]) -> list[Claim]:
     """The rows with their group where its own score may count, which is that of three or more tasks and has an error;
     else without the group's."""
     tasks = {
@@ -176,9 +187,7 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _printed_row(
-    cells_said: dict[str, str], cells: list[str], last: dict[str, str], where: str
-) -> dict[str, Any] | None:
+def _printed_row(cells_said: dict[str, str], cells: list[str], last: dict[str, str], where: str) -> Claim | None:
     """A row of a printed table, with what stands only in a task's first row; None where it has no score."""
     task = next((cells_said[name] for name in ("tasks", "task", "groups") if cells_said.get(name)), "")
     if bare := task.lstrip("- "):

@@ -8,11 +8,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 
@@ -25,7 +26,7 @@ def _recognises(opened: Opened) -> bool:
     return bool(trials) and all(isinstance(trial, dict) and {"task_id", "trial"} <= set(trial) for trial in trials)
 
 
-def _trials(document: Any) -> list[Any]:
+def _trials(document: object) -> list[Document]:
     trials = document.get("simulations") if isinstance(document, dict) else document
     return trials if isinstance(trials, list) else []
 
@@ -49,8 +50,9 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             raise InputError(
                 f"{where}: another reward of task {trial['task_id']} in trial {run}.", "keep one, or number the trials."
             )
-    model, benchmark = _names(opened)
-    rows = [
+    named = _names(opened)
+    benchmark = named["benchmark"]
+    rows: list[Claim] = [
         {
             "benchmark": benchmark,
             "metric": "reward,none",
@@ -59,26 +61,26 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         }
         for run, rewards_of_run in sorted(rewards.items())
     ]
-    common = {"model": model, "unit": "own"}
+    common: Claim = {"model": named["model"], "unit": "own"}
     return [ScoreFile(path, rows, common, date_in(path.stem), items=partial(_items, benchmark, dict(rewards)))]
 
 
-def _names(opened: Opened) -> tuple[str, str]:
+def _names(opened: Opened) -> Claim:
     """The model and the benchmark."""
-    document: Any = opened.document
-    agent, environment = (_part(_part(document, "info"), name) for name in ("agent_info", "environment_info"))
+    agent, environment = (_part(_part(opened.document, "info"), name) for name in ("agent_info", "environment_info"))
     named = _DOMAINS.match(opened.path.stem)
     model = opened.model or agent.get("llm") or (named[1] if named else opened.path.stem)
-    return str(model), str(environment.get("domain_name") or (named[2].lower() if named else "tasks"))
+    benchmark = environment.get("domain_name") or (named[2].lower() if named else "tasks")
+    return {"model": str(model), "benchmark": str(benchmark)}
 
 
-def _part(document: Any, name: str) -> dict[str, Any]:
+def _part(document: object, name: str) -> Document:
     """An object in an object; {} where there is none."""
     part = document.get(name) if isinstance(document, dict) else None
     return part if isinstance(part, dict) else {}
 
 
-def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[dict[str, Any]]:
+def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[Item]:
     for run, rewards_of_run in sorted(rewards.items()):
         for task, reward in rewards_of_run.items():
             yield {"benchmark": benchmark, "run": run, "doc_id": task, "correct": reward}

@@ -4,12 +4,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain
+from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.columns import ITEM, RIGHT
 from lm_validity.tables.formats.score_files import UNIT_OPTIONS, ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
@@ -39,8 +40,8 @@ class _ItemPlace(NamedTuple):
     num_fewshot: int | None
     run: int | None
 
-    def said(self) -> dict[str, Any]:
-        """What of it is known, as columns of SCORES."""
+    def known(self) -> dict[str, object]:
+        """What of it is known, as columns of claims and items."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
@@ -53,7 +54,7 @@ def are_answers(table: Table, columns: list[str]) -> bool:
     return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known_texts)
 
 
-def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], notes: Notes) -> list[ScoreFile]:
+def item_files(table: Table, keys: list[Claim], columns: list[str], notes: Notes) -> list[ScoreFile]:
     """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
     there are several names; else all are of one that is called as the file."""
     parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
@@ -71,7 +72,7 @@ def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], not
             benchmark: {doc: ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
             for benchmark, of_benchmark in items.items()
         }
-        rows = []
+        rows = list[Claim]()
         for benchmark, answers_of_items in answers.items():
             known_values = np.array([value for value in answers_of_items.values() if value is not None])
             if len(known_values):
@@ -81,15 +82,22 @@ def item_files(table: Table, keys: list[dict[str, Any]], columns: list[str], not
     return files
 
 
-def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[str, Any]]:
+def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[Item]:
     for benchmark, answers_of_items in answers.items():
         for document, value in answers_of_items.items():
             if value is not None:
                 yield {"benchmark": benchmark, "doc_id": document, "correct": value}
 
 
-def item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
-    """The columns of documents and of their values in a table with a row for each answer: each model has many
+class ItemColumns(NamedTuple):
+    """The columns of documents and of their values in a table with a row for each answer."""
+
+    item: str
+    right: str
+
+
+def item_rows(table: Table, roles: dict[str, str]) -> ItemColumns | None:
+    """The columns in a table with a row for each answer: each model has many
     documents, and the same ones, and values are from 0 to 1, or to 100."""
     names = {plain(name): name for name in reversed(table.header)}
     item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
@@ -100,7 +108,11 @@ def item_rows(table: Table, roles: dict[str, str]) -> tuple[str, str] | None:
     if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
         return None
     values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
-    return (item, right) if values and all(value is not None and 0 <= value <= _HUNDRED for value in values) else None
+    return (
+        ItemColumns(item, right)
+        if values and all(value is not None and 0 <= value <= _HUNDRED for value in values)
+        else None
+    )
 
 
 def _answer(text: str) -> float | None:
@@ -109,7 +121,7 @@ def _answer(text: str) -> float | None:
 
 
 def long_items(
-    table: Table, keys: list[dict[str, Any]], item: str, right: str, options: ImportOptions, notes: Notes
+    table: Table, keys: list[Claim], item: str, right: str, options: ImportOptions, notes: Notes
 ) -> list[ScoreFile]:
     """A file of scores and items for each model, by checkpoint, protocol, metric, examples in the prompt, and run where
     there are runs; else several answers to a document are averaged. Where a row has the numbers of right and of all
@@ -134,7 +146,7 @@ def long_items(
         if answer is None:
             continue
         metric = key.get("metric")
-        value = answer * units[item_place.benchmark, metric][0]
+        value = answer * units[item_place.benchmark, metric].factor
         of_run = answers[key["model"]][item_place][metric][document]
         if item_place.run is not None and of_run and of_run[0] != value:
             problem = (
@@ -146,7 +158,8 @@ def long_items(
     files = []
     for model, parts in answers.items():
         rows = [
-            {**item_place.said(), "metric": metric, "unit": units[item_place.benchmark, metric][1]}
+            as_record(Claim, item_place.known())
+            | {"metric": metric, "unit": units[item_place.benchmark, metric].name}
             | mean_of_items(np.array([np.mean(runs_of_item) for runs_of_item in documents.values()]))
             for item_place, metrics in parts.items()
             for metric, documents in metrics.items()
@@ -170,16 +183,23 @@ def long_items(
     return files
 
 
+class _Unit(NamedTuple):
+    """What makes answers to items shares, and their unit as claims have it; None: what `with_units` is to decide."""
+
+    factor: float
+    name: str | None
+
+
 def _unit_of_items(
     benchmark: str, metric: str | None, values: list[float], options: ImportOptions, notes: Notes, *, shares: bool
-) -> tuple[float, str | None]:
-    """What makes answers to items (n,) shares, and their unit as claims have it.
+) -> _Unit:
+    """The unit of answers to items (n,).
 
     Above 1 they are percentages where nearly all are 0 or 100, or where they are `shares` by their name; else ratings,
-    which stay as they are. What the reader says counts first; None: what `with_units` is to decide.
+    which stay as they are. What the reader says counts first.
     """
     if max(values) <= 1:
-        return 1.0, "share"
+        return _Unit(1.0, "share")
     unit = options.corrections.get(("unit", benchmark)) or UNIT_OPTIONS[options.unit]
     by_reading = bool(unit)
     if not unit:
@@ -193,9 +213,8 @@ def _unit_of_items(
         text = f"{name}: {len(values)} answers from {min(values):g} to {max(values):g} are ratings, kept as they are"
         kind = READ if by_reading else UNSURE
         notes.decisions.append(Decision("unit", name, unit, source, kind, len(values), "percent", text))
-    return (1 / _HUNDRED if unit == "percent" else 1.0), {"percent": "share", "share": "share", "points": "own"}.get(
-        unit
-    )
+    name_in_claims = {"percent": "share", "share": "share", "points": "own"}.get(unit)
+    return _Unit(1 / _HUNDRED if unit == "percent" else 1.0, name_in_claims)
 
 
 def _main_metrics(graded: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
@@ -235,7 +254,7 @@ def _counts(table: Table, right: str) -> list[tuple[int, int]] | None:
     return known_values if agree else None
 
 
-def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted: bool) -> Iterator[dict[str, Any]]:
+def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted: bool) -> Iterator[Item]:
     """Items, of benchmarks in `main` with the values of all metrics; `correct` is that of the main one, null where it
     is not known. `counted`: the answers to an item are its runs, else their mean counts."""
     for item_place, metrics in parts.items():
@@ -250,5 +269,5 @@ def _answers_by_run(parts: _Answers, main: Mapping[str, str | None], *, counted:
                     by_run[run][metric] = value
             for run, value_by_metric in by_run.items():
                 named = [(metric, value) for metric, value in value_by_metric.items() if metric is not None]
-                item = {"run": run, "doc_id": document, "correct": value_by_metric.get(counts)}
-                yield item_place.said() | item | {"metric_values": named if several else None}
+                item: Item = {"run": run, "doc_id": document, "correct": value_by_metric.get(counts)}
+                yield as_record(Item, item_place.known()) | item | {"metric_values": named if several else None}

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.errors import InputError
-from lm_validity.files import as_written
+from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import plain
+from lm_validity.tables.claims import Claim, Settings, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.reading import LEFT_OUT, Decision
@@ -44,6 +45,10 @@ class Point(NamedTuple):
     checkpoint: str = "final"
     iteration: int | None = None
     tokens_b: float | None = None
+
+    def claim(self) -> Claim:
+        """What claims of this point have in common."""
+        return {"checkpoint": self.checkpoint, "iteration": self.iteration, "tokens_b": self.tokens_b}
 
 
 def parse_arguments(arguments: object) -> dict[str, str]:
@@ -177,17 +182,17 @@ class PathPattern:
             raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
         self.expression = re.compile(rf"(?:^|/){expression}/?$")
 
-    def of(self, path: Path | str) -> dict[str, Any]:
-        """The columns that a path gives; {} where it does not fit the pattern."""
+    def of(self, path: Path | str) -> Claim:
+        """What a path says; {} where it does not fit the pattern."""
         match = self.expression.search(re.sub("/+", "/", str(path)))
         if match is None:
             return {}
         self.used = True
-        columns: dict[str, Any] = {_COLUMNS.get(name, name): value for name, value in match.groupdict().items()}
-        columns |= {name: int(columns[name]) for name in _NUMBERS if name in columns}
-        if "iteration" in columns:
-            columns.setdefault("checkpoint", f"step{columns['iteration']}")
-        return columns
+        texts = {_COLUMNS.get(name, name): value for name, value in match.groupdict().items()}
+        claim = as_record(Claim, texts | {name: int(texts[name]) for name in _NUMBERS if name in texts})
+        if "iteration" in claim:
+            claim.setdefault("checkpoint", f"step{claim['iteration']}")
+        return claim
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -278,21 +283,23 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 def _of_file(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], own_record: dict[str, Any], path: Path
-) -> dict[str, Any]:
-    """The columns that all rows of a file share, as far as it says them."""
+    document: Document, config: Document, arguments: dict[str, str], own_record: Document, path: Path
+) -> Claim:
+    """What all claims of a file share, as far as it says it."""
     if own_record:
         checks = {name: check for name, check in checked.OF_FILE.items() if name in own_record}
-        return {name: check(own_record[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
+        return as_record(
+            Claim, {name: check(own_record[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
+        )
     if not arguments.get("revision") and config.get("model_revision"):
         arguments = arguments | {"revision": str(config["model_revision"])}
     point = training_point(arguments)
     if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
         point = training_point({"revision": path.stem}, only_steps=True)
-    return {**point._asdict(), "prompt": "chat" if document.get("chat_template") else "plain"}
+    return {**point.claim(), "prompt": "chat" if document.get("chat_template") else "plain"}
 
 
-def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> str:
+def _weights(name: str, config: Document, arguments: dict[str, str]) -> str:
     """Path, revision and adapter as one text."""
     base = model_place(arguments.get("pretrained") or name).path
     further_arguments = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
@@ -301,9 +308,7 @@ def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> st
     )
 
 
-def _sampling(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], path: Path
-) -> dict[str, str]:
+def _sampling(document: Document, config: Document, arguments: dict[str, str], path: Path) -> dict[str, str]:
     """The seed by task whose answers were drawn with a temperature, as far as the file says so."""
     over = config.get("gen_kwargs")
     over = parse_arguments(over) if isinstance(over, str) else over if isinstance(over, dict) else {}
@@ -318,13 +323,13 @@ def _sampling(
     }
 
 
-def _seed(config: dict[str, Any], arguments: dict[str, str]) -> str:
+def _seed(config: Document, arguments: dict[str, str]) -> str:
     """The seed of what a run draws at random; "" where it is not said."""
     seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
     return next((str(seed) for seed in seeds if seed is not None), "")
 
 
-def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], *, seed: bool) -> str:
+def _settings(document: Document, config: Document, arguments: dict[str, str], *, seed: bool) -> str:
     """What changes scores beside weights and task, as one text; `seed`: with the seed of what is drawn at random."""
     settings = {
         name: value for name, value in arguments.items() if name not in _NO_SETTINGS and (seed or name != "seed")
@@ -337,11 +342,11 @@ def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[
     return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
-def _made(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> dict[str, Any]:
-    """How the scores of a file were made, as far as it says so: columns of SETTINGS."""
+def _made(document: Document, config: Document, arguments: dict[str, str]) -> Settings:
+    """How the scores of a file were made, as far as it says so."""
     version = document.get("lm_eval_version") or document.get("git_hash")
     backend, dtype, limit = config.get("model"), arguments.get("dtype"), config.get("limit")
-    settings_said: dict[str, Any] = {"harness": "lm-eval", "limit": checked.finite(limit)}
+    settings_said: Settings = {"harness": "lm-eval", "limit": checked.finite(limit)}
     if isinstance(version, str):
         settings_said["harness_version"] = version
     if "chat_template" in document:
@@ -361,25 +366,30 @@ def _made(document: dict[str, Any], config: dict[str, Any], arguments: dict[str,
     return settings_said
 
 
-def _made_of_task(document: dict[str, Any], task: str, members: list[str], path: Path) -> dict[str, Any]:
+def _made_of_task(document: Document, task: str, members: list[str], path: Path) -> Settings:
     """The version, hash and number of documents of a task, or of a group whose tasks agree in them."""
     counts = _section(document, "n-samples", path, of_objects=True)
-    settings_said: dict[str, Any] = {}
-    for name, section in (("task_version", "versions"), ("task_hash", "task_hashes")):
+
+    def agreed(section: str) -> str | None:
         of_tasks = _section(document, section, path)
-        values = {
-            str(of_tasks[task_name])
-            for task_name in ([task] if task in of_tasks else members)
-            if of_tasks.get(task_name)
-        }
-        settings_said[name] = values.pop() if len(values) == 1 else None
-    for name, count_name in (("n_items_scored", "effective"), ("n_items_total", "original")):
-        numbers = [(counts.get(task_name) or {}).get(count_name) for task_name in members]
-        settings_said[name] = sum(numbers) if all(type(number) is int for number in numbers) else None
-    return settings_said
+        names = [task] if task in of_tasks else members
+        values = {str(of_tasks[name]) for name in names if of_tasks.get(name)}
+        return values.pop() if len(values) == 1 else None
+
+    def total(name: str) -> int | None:
+        said = [(counts.get(member) or {}).get(name) for member in members]
+        numbers = [number for number in said if type(number) is int]
+        return sum(numbers) if len(numbers) == len(members) else None
+
+    return {
+        "task_version": agreed("versions"),
+        "task_hash": agreed("task_hashes"),
+        "n_items_scored": total("effective"),
+        "n_items_total": total("original"),
+    }
 
 
-def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
+def _groups(document: Document, path: Path) -> dict[str, list[str]]:
     """The tasks of each group whose own score counts: with an error, and of like tasks, none of another such group.
 
     Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
@@ -417,15 +427,18 @@ def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
     return members
 
 
+class _Rows(NamedTuple):
+    """The claims of a file, how many scores are missing, and the metrics that are no numbers."""
+
+    claims: list[Claim]
+    missing: int
+    odd: list[str]
+
+
 def _rows(
-    document: dict[str, Any],
-    config: dict[str, Any],
-    own_record: dict[str, Any],
-    groups_kept: dict[str, list[str]],
-    path: Path,
-) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """Rows of all tasks and of the groups that are `groups_kept`, how many scores are missing, and metrics that are no
-    numbers."""
+    document: Document, config: Document, own_record: Document, groups_kept: dict[str, list[str]], path: Path
+) -> _Rows:
+    """The claims of all tasks and of the groups that are `groups_kept`."""
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
     groups |= set(_section(document, "groups", path))
@@ -438,7 +451,7 @@ def _rows(
     results = document["results"]
     if groups_kept and isinstance(results, dict):
         results = _section(document, "groups", path) | results
-    rows, missing = [], 0
+    rows, missing = list[Claim](), 0
     for task, variant, metrics in _tasks(results, path):
         if task in left_out:
             continue
@@ -452,7 +465,7 @@ def _rows(
             checked.whole((counts.get(member) or {}).get("effective"), f"{path}, 'n-samples', {member!r}, 'effective'")
             for member in groups_kept.get(task, [task])
         ]
-        common = {
+        common: Claim = {
             "benchmark": task,
             "group": group_of.get(task),
             "num_fewshot": shots.pop() if len(shots) == 1 else None,
@@ -463,27 +476,36 @@ def _rows(
         if variant is not None:
             common["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
         directions = all_directions.get(task) or all_directions.get(groups_kept.get(task, [""])[0]) or {}
-        for row in _metrics(metrics, f"{path}, {task}"):
-            if row["metric"] is None:
-                odd.append(f"{task}: {row['value']}")
+        for metric in _metrics(metrics, f"{path}, {task}"):
+            if not metric.is_number:
+                odd.append(f"{task}: {metric.key}")
                 continue
-            if row["value"] is None:
+            if metric.value is None:
                 missing += 1
                 continue
-            name = row["metric"].partition(",")[0]
+            name = metric.key.partition(",")[0]
             direction = checked.flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
-            own_record = {**common, **row, "higher_is_better": direction}
-            rows += [own_record | run for run in _runs(metrics.get("run_stats"), name, row["value"])] or [own_record]
-    return rows, missing, odd
+            row: Claim = {"metric": metric.key, "value": metric.value, "stderr": metric.stderr}
+            row = common | row | {"higher_is_better": direction}
+            rows += [row | run for run in _runs(metrics.get("run_stats"), name, metric.value)] or [row]
+    return _Rows(rows, missing, odd)
 
 
-def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
-    """Name, wording of the prompt and metrics of each task, in any of the layouts."""
+class _Task(NamedTuple):
+    """A task's name, the wording of its prompt, and its metrics."""
+
+    name: str
+    variant: str | None
+    metrics: Document
+
+
+def _tasks(results: list[object] | Document, path: Path) -> Iterable[_Task]:
+    """Each task, in any of the layouts."""
     if isinstance(results, list):
         for entry in results:
             if not isinstance(entry, dict) or not isinstance(entry.get("task_name"), str):
                 raise InputError(f"{path}: a result without 'task_name': {str(entry)[:60]}.", HINT)
-            yield entry["task_name"], entry.get("prompt_name"), entry
+            yield _Task(entry["task_name"], entry.get("prompt_name"), entry)
         return
     for task, metrics in results.items():
         if not isinstance(metrics, dict):
@@ -492,13 +514,21 @@ def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str
         dates_known = [date for date in dates if date is not None]
         if dates and len(dates_known) == len(dates):
             metrics = dates[max(dates_known)]
-        yield metrics.get("task_name", task), metrics.get("prompt_name"), metrics
+        yield _Task(metrics.get("task_name", task), metrics.get("prompt_name"), metrics)
 
 
-def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    """`metric`, `value` (None: missing) and `stderr` of each metric of a task; `metric` is None for what is no number,
-    such as a table or a list, whose key is then the value. evalchemy writes `x_std_err`, and counts beside its scores.
-    """
+class _Metric(NamedTuple):
+    """A metric of a task: its key `name,filter`, and its value, None where that is missing. `is_number`: not of what
+    can be no score, such as a table or a list."""
+
+    key: str
+    value: float | None = None
+    stderr: float | None = None
+    is_number: bool = True
+
+
+def _metrics(metrics: Document, where: str) -> Iterable[_Metric]:
+    """The metrics of a task. evalchemy writes `x_std_err`, and counts beside its scores."""
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
         name, _, filter_name = key.partition(",")
@@ -507,17 +537,17 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
         if name.endswith(("_stderr", "_std_err")) or (not filter_name and _COUNTS.fullmatch(name)):
             continue
         if isinstance(value, list | dict | str | bool):
-            yield {"metric": None, "value": key}
+            yield _Metric(key, is_number=False)
             continue
         unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
-        yield {
-            "metric": key if filter_name else f"{key},none",
-            "value": None if unknown else checked.score(value, f"{where}, {key}", "run that task again."),
-            "stderr": checked.standard_error(_error_of(metrics, name, filter_name), f"{where}, {key}"),
-        }
+        yield _Metric(
+            key if filter_name else f"{key},none",
+            None if unknown else checked.score(value, f"{where}, {key}", "run that task again."),
+            checked.standard_error(_error_of(metrics, name, filter_name), f"{where}, {key}"),
+        )
 
 
-def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
+def _runs(stats: object, name: str, mean: float) -> list[Claim]:
     """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
 
     The error beside the mean is one of runs alone; a run's is that of its items."""
@@ -526,7 +556,7 @@ def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
     values = [value for value in run_values if value is not None]
     if len(values) < 2 or len(values) < len(stats_known) or abs(sum(values) / len(values) - mean) > _SAME:
         return []
-    runs = []
+    runs = list[Claim]()
     for run, (stat, value) in enumerate(zip(stats_known, values, strict=True)):
         total = stat.get("num_total")
         items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
@@ -535,7 +565,7 @@ def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
     return runs
 
 
-def _error_of(metrics: dict[str, Any], name: str, filter_name: str) -> object:
+def _error_of(metrics: Document, name: str, filter_name: str) -> object:
     """The standard error beside a metric, under one of the names that programs give it."""
     keys = [f"{name}_stderr,{filter_name}"] if filter_name else [f"{name}_stderr", f"{name}_std_err"]
     if not filter_name:
@@ -543,11 +573,11 @@ def _error_of(metrics: dict[str, Any], name: str, filter_name: str) -> object:
     return next((metrics[key] for key in keys if key in metrics), None)
 
 
-def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
+def _curves(document: Document, path: Path, model: str) -> ScoreFile:
     """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value per checkpoint."""
     steps = [checked.whole(step, f"{path}, 'checkpoints'") for step in document["checkpoints"]]
     tokens = document.get("tokens") or [None] * len(steps)
-    rows, missing = [], 0
+    rows, missing = list[Claim](), 0
     for task, metrics in document["results"].items():
         for metric, values in metrics.items() if isinstance(metrics, dict) else ():
             if metric.endswith("_stderr"):
@@ -556,7 +586,8 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
             if not all(isinstance(column, list) and len(column) == len(steps) for column in (values, errors, tokens)):
                 raise InputError(f"{path}, {task}, {metric}: not one value for each of {len(steps)} checkpoints.", HINT)
             for step, seen, value, error in zip(steps, tokens, values, errors, strict=True):
-                if step is None or checked.finite(value) is None:
+                number = checked.finite(value)
+                if step is None or number is None:
                     missing += 1
                     continue
                 rows.append(
@@ -566,14 +597,14 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
                         "tokens_b": None if (tokens_known := checked.finite(seen)) is None else tokens_known / 1e9,
                         "benchmark": task,
                         "metric": f"{metric},none",
-                        "value": checked.finite(value),
+                        "value": number,
                         "stderr": checked.standard_error(error, f"{path}, {task}, {metric}, checkpoint {step}"),
                     }
                 )
     return ScoreFile(path, rows, {"model": model, "unit": "own"}, date_in(path.name), missing=missing)
 
 
-def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
+def _section(document: Document, name: str, path: Path, *, of_objects: bool = False) -> Document:
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
     if not isinstance(section, dict):
@@ -584,28 +615,32 @@ def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: boo
     return section
 
 
-def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], config: dict[str, Any]) -> object:
+def _examples(task: str, examples: Document, configs: Document, config: Document) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
     of_task = configs.get(task)
     of_task = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
     return next((shots for shots in (examples.get(task), of_task) if shots is not None), config.get("num_fewshot"))
 
 
-def _name(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], opened: Opened
-) -> tuple[str, bool]:
+class _Name(NamedTuple):
     """The model's name, and whether it is that of the file's folder."""
+
+    name: str
+    of_folder: bool
+
+
+def _name(document: Document, config: Document, arguments: dict[str, str], opened: Opened) -> _Name:
     name = document.get("model_name") or next(filter(None, map(arguments.get, _NAMES)), None)
     if not name and isinstance(config.get("model"), str) and "/" in config["model"]:
         name = config["model"]  # leaderboards write the hub id where lm-eval has the kind of model
     if isinstance(name, str) and name:
-        return name, False
+        return _Name(name, of_folder=False)
     if opened.named and not opened.model:
         raise InputError(
             f"{opened.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.",
             f"name it: --model '{opened.path}=NAME'.",
         )
-    return folder_name(opened.path), True
+    return _Name(folder_name(opened.path), of_folder=True)
 
 
 def folder_name(path: Path) -> str:
@@ -619,17 +654,17 @@ _SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
 _NO_NAMES = frozenset(("", "results", "result", "summary", "scores", "metrics", "all", "output", "outputs"))
 
 
-def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ()) -> tuple[str, int | None]:
+def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ()) -> Claim:
     """The model that a path names, and solved examples: by the file's name without words such as results, or by the
     folder's where the file is called as one of its benchmarks is or has no other word."""
     stem = _BEHIND.sub("", _BEFORE.sub("", re.sub(r"\.(csv|tsv)$", "", path.stem)))
     shots = _SHOTS.search(stem)
     stem = _SHOTS.sub("", stem)
     name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
-    return name, int(shots[1]) if shots else None
+    return {"model": name, "num_fewshot": int(shots[1])} if shots else {"model": name}
 
 
-def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
+def _identity(config: Document, arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
     """What tells two models of one name apart: parameters, quantisation, and for a folder's name the folder."""
     changed = [
         f"{name}={arguments[name]}" for name in _CHANGES if arguments.get(name, "").lower() not in ("", "false", "none")

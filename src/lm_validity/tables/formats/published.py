@@ -1,7 +1,6 @@
 """The authors' own files: train-before-test's scores, and the early-training competition's curves."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,8 +8,10 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables.claims import DEFAULTS, Claim
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import DEFAULTS, Format, ScoreFile, check_rows, typed_scores
+from lm_validity.tables.formats.score_files import Format, ScoreFile, check_rows, typed_scores
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The train-before-test authors' all_results.json -> scores.
@@ -38,14 +39,14 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 
-def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
+def _harmony_rows(results: object, path: Path) -> list[Claim]:
     blocks_given = [block for block in _BLOCKS.values() if isinstance(results, dict) and block in results]
     for block in blocks_given or ("direct_eval",):
         benchmarks = results[block] if isinstance(results, dict) and blocks_given else None
         if not isinstance(benchmarks, dict) or not all(isinstance(scores, dict) for scores in benchmarks.values()):
             raise InputError(f"{path}: no object {block!r} of benchmarks with scores by model.", _AUTHORS_FILE)
     assert isinstance(results, dict)
-    rows = [
+    rows: list[Claim] = [
         {
             "model": model,
             "benchmark": benchmark,
@@ -65,7 +66,7 @@ def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _object(value: object) -> dict[str, Any]:
+def _object(value: object) -> Document:
     """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
     return value if isinstance(value, dict) else {}
 

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import write_json
+from lm_validity.files import Document, write_json
 from lm_validity.outputs import LIST
-from lm_validity.tables.reading import CLAIMS, KEY, Decision, Reading, read_claims
+from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
+from lm_validity.tables.reading import KEY, Decision, Reading, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
@@ -117,7 +118,7 @@ class ImportLog:
     paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
+    facts: dict[str, Facts] = field(default_factory=dict)  # what files say for the models sheet, by model
     reading: Reading = field(default_factory=Reading)  # what was decided of all claims
     hint: str = ""  # of the first file that was left out
     settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
@@ -228,8 +229,6 @@ def _block(title: str, lines: list[str]) -> list[str]:
 # Scores from many files in one table: the types that formats share, and what counts where files differ.
 
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
-# What holds of a score where its file does not say otherwise
-DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 EVERY = "*"  # in `ScoreFile.sampling`
 UNIT_OPTIONS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
@@ -262,7 +261,7 @@ class ImportOptions:
     errors_from_items: bool = False
     format: str | None = None
     strict: bool = False
-    schema: dict[str, Any] | None = None
+    schema: Document | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
     across: Literal["benchmarks", "models"] | None = None
@@ -285,22 +284,22 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """The scores of one file: `rows` are columns of SCORES, `common` those that all rows share.
+    """The claims of one file, `rows`, and what all of them have in common.
 
-    Both hold only what the file says: `DEFAULTS` are filled in later. `date`: in seconds since 1970. `identity`: what a
-    file says of its model beside the name, such as the number of its parameters. `weights` (path, revision, adapter)
-    and `settings` (what else changes numbers): a newer date decides only between files in which both are equal; "" is
-    unknown. `limited`: not all documents were scored. `commit`: of the model on its hub, "" where unknown. Scores that
-    are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose scores are
-    in the group's. `facts`: columns of the models sheet by model. `items`: gives rows of ITEMS when it is called.
-    `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all tasks.
-    `made`: columns of SETTINGS that hold for all rows; a row may have its own under `made`. `log`: the id of a log that
-    has several runs of its own; those of other logs are further ones.
+    Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970. `identity`:
+    what a file says of its model beside the name, such as the number of its parameters. `weights` (path, revision,
+    adapter) and `settings` (what else changes numbers): a newer date decides only between files in which both are
+    equal; "" is unknown. `limited`: not all documents were scored. `commit`: of the model on its hub, "" where unknown.
+    Scores that are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose
+    scores are in the group's. `facts`: columns of the models sheet by model. `items`: gives the items when it is
+    called. `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all
+    tasks. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a log that has
+    several runs of its own; those of other logs are further ones.
     """
 
     path: Path
-    rows: list[dict[str, Any]]
-    common: dict[str, Any] = field(default_factory=dict)
+    rows: list[Claim]
+    common: Claim = field(default_factory=Claim)
     date: float | None = None
     identity: dict[str, str] = field(default_factory=dict)
     limited: bool = False
@@ -311,11 +310,11 @@ class ScoreFile:
     settings: str = ""
     stamp: float | None = None
     members: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    items: Callable[[], Iterable[dict[str, Any]]] | None = None
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    items: Callable[[], Iterable[Item]] | None = None
     decisions: tuple[Decision, ...] = ()
     sampling: Mapping[str, str] = field(default_factory=dict)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    made: Settings = field(default_factory=Settings)
     log: str = ""
 
     def drawn(self, benchmark: str) -> str | None:
@@ -375,8 +374,8 @@ def check_file(file: ScoreFile) -> None:
         check_rows(pd.DataFrame(rows), file.path)
 
 
-def mean_of_items(values: np.ndarray) -> dict[str, Any]:
-    """Columns of SCORES for a mean over items' values (n,); without a standard error for one item."""
+def mean_of_items(values: np.ndarray) -> Claim:
+    """Value, error and number of items for a mean over items' values (n,); without a standard error for one item."""
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
@@ -384,10 +383,11 @@ def mean_of_items(values: np.ndarray) -> dict[str, Any]:
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not."""
 
-    def filled(row: dict[str, Any]) -> dict[str, Any]:
-        if row.get("iteration") is None or row.get("tokens_b") is not None:
+    def filled(row: Claim) -> Claim:
+        iteration = row.get("iteration")
+        if iteration is None or row.get("tokens_b") is not None:
             return row
-        return row | {"tokens_b": row["iteration"] * tokens_per_step / 1e9}
+        return row | {"tokens_b": iteration * tokens_per_step / 1e9}
 
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
@@ -455,15 +455,15 @@ def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
-    columns: dict[str, list[Any]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
-    numbers, made = list[int](), list[dict[str, Any]]()
+    columns: dict[str, list[object]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
+    numbers, made = list[int](), list[Settings]()
     for number, file in enumerate(files):
-        common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
+        common = with_defaults(file.common)
         for name, column in columns.items():
             default = common.get(name)
             column.extend(row.get(name, default) for row in file.rows)
         numbers.extend([number] * len(file.rows))
-        made.extend({**file.made, **row.get("made", {})} for row in file.rows)
+        made.extend(file.made | row.get("made", Settings()) for row in file.rows)
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
     settings_known = pd.Series(made, frame.index, dtype=object)
     return typed_scores(frame).assign(file=numbers, made=settings_known, **{name: frame[name] for name in CLAIMS})
@@ -476,9 +476,9 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     are in the order of seeds, then of dates. Files that are equal in these and in all scores are copies of one run. All
     else stays as it is, for `score_table` to settle: equal scores without sampling are copies, others a conflict.
     """
-    groups: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, file in enumerate(files):
-        common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
+        common = with_defaults(file.common)
         for index, row in enumerate(file.rows):
             row_said = common | row
             own_run = row_said.get("run")
@@ -486,7 +486,7 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
                 key = (*map((row_said | {"run": None}).get, KEY), file.weights, file.settings)
                 groups.setdefault(key, []).append((number, index))
     runs: dict[tuple[int, int], int] = {}
-    prints: dict[int, tuple[Any, ...]] = {}
+    prints: dict[int, _Print] = {}
     for rows in groups.values():
         one_log = len({number for number, _ in rows}) == 1 and files[rows[0][0]].log  # has its own numbers
         if len(rows) > 1 and not one_log:
@@ -515,13 +515,22 @@ def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int
     )
 
 
-def _print_of(file: ScoreFile) -> tuple[Any, ...]:
-    """Date, time stamp, or the id of a log, and scores: files that are equal in them are copies."""
-    return file.date or 0.0, 0.0 if file.log else file.stamp or 0.0, tuple(row["value"] for row in file.rows), file.log
+class _Print(NamedTuple):
+    """What orders files of runs: files that are equal in it are copies. `log`: the id of one that has several runs."""
+
+    date: float
+    stamp: float
+    values: tuple[float, ...]
+    log: str
+
+
+def _print_of(file: ScoreFile) -> _Print:
+    stamp = 0.0 if file.log else file.stamp or 0.0
+    return _Print(file.date or 0.0, stamp, tuple(row["value"] for row in file.rows), file.log)
 
 
 def _numbered(
-    files: list[ScoreFile], rows: list[tuple[int, int]], prints: Mapping[int, tuple[Any, ...]]
+    files: list[ScoreFile], rows: list[tuple[int, int]], prints: Mapping[int, _Print]
 ) -> dict[tuple[int, int], int]:
     """The run by row (file, place) of the rows under one key; {} where they are no runs."""
     name = files[rows[0][0]].rows[rows[0][1]]["benchmark"]
@@ -655,7 +664,7 @@ def _several_commits(files: list[ScoreFile]) -> list[str]:
     commits: dict[tuple[str, str], set[str]] = {}
     for file in files:
         if file.commit:
-            model_place = file.common["model"], file.common.get("checkpoint", "final")
+            model_place = file.common["model"], file.common.get("checkpoint") or "final"
             commits.setdefault(model_place, set()).add(file.commit[:8])
     return [
         f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."

@@ -1,11 +1,10 @@
 """A file as tables of texts: CSV, TSV, Markdown and parquet, with one header line and points for decimal commas."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,7 +93,7 @@ def frame_table(path: Path, frame: pd.DataFrame) -> Table:
     return text_table(path, [*frame.columns], frame.astype(object).where(frame.notna(), None).to_numpy(object).tolist())
 
 
-def text_table(path: Path, header: list[Any], rows: list[list[Any]]) -> Table:
+def text_table(path: Path, header: Sequence[object], rows: Sequence[Sequence[object]]) -> Table:
     """Rows of values as a table of texts; None is an empty cell."""
     cells = [["" if value is None else str(value).strip() for value in row] for row in rows]
     array = np.array(cells, dtype=object).reshape(len(cells), len(header))

@@ -1,0 +1,26 @@
+"""The records of formats have the columns of the tables that are made of them, and no others."""
+
+import pytest
+
+from lm_validity.tables.claims import CLAIMS, Claim, Item, Settings, as_record, with_defaults
+from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, SETTINGS_KEY
+
+
+def test_records_have_the_columns_of_their_tables():
+    assert set(Claim.__annotations__) == {*SCORES.names, "unit", "error", "group", "suite", "place", "made"}
+    assert CLAIMS == ("unit", "error", "group", "suite", "place")
+    assert set(Item.__annotations__) == set(ITEMS.names)
+    assert set(Settings.__annotations__) == set(SETTINGS.names) - set(SETTINGS_KEY)
+
+
+def test_a_record_of_columns_has_no_column_that_its_table_lacks():
+    assert as_record(Claim, {"model": "a", "run": 1}) == {"model": "a", "run": 1}
+    with pytest.raises(KeyError, match="no column of Claim: doc_id, modle"):
+        as_record(Claim, {"modle": "a", "doc_id": "1"})
+
+
+def test_what_a_file_does_not_say_has_the_default_and_null_is_not_said():
+    assert with_defaults({"model": "a", "prompt": None, "protocol": "train_before_test"}) == {
+        "model": "a", "checkpoint": "final", "protocol": "train_before_test", "prompt": "plain", "split": "test",
+        "selected": True,
+    }  # fmt: skip

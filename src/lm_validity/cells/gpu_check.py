@@ -192,7 +192,7 @@ def _scores(folder: Path, device: str) -> Iterator[CheckResult]:
         difference = float((np.abs(on_device - on_cpu) / tokens).max())
         detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {tolerance:.0e}"
         yield _judge(f"scores in {dtype}", detail, good=difference <= tolerance)
-        ways = lm.describe_scorer()["exact_ways"]
+        ways = lm.describe_scorer()["exact_ways"] or []
         shared = {"packed", "cached"} & set(ways)
         detail = f"exact here: {', '.join(ways) or 'none, lm-eval scores'}"
         yield CheckResult(f"scorer in {dtype}", "passed" if len(shared) == 2 else "noted", detail)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import torch
@@ -18,10 +17,11 @@ from transformers import AutoModelForCausalLM
 from lm_validity.cells.models.chat import close_thought, thought_settings
 from lm_validity.cells.models.language_model import OF_SAMPLING, LanguageModel, Sampling
 from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.models.scorer import EncodedRequest
 from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.worker import Files, Worker
+from lm_validity.cells.worker import Computed, Worker
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
 from lm_validity.run.rules import scoring_rule_of
@@ -47,9 +47,7 @@ class Scorer(Worker):
             self._engine = None
             gc.collect()
 
-    def _score(
-        self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
-    ) -> tuple[dict[str, Any], Files]:
+    def _score(self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None) -> Computed:
         """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
         rule = scoring_rule_of(cell)
         benchmark, split = cell.benchmark, rule.scored_split(cell)
@@ -72,7 +70,7 @@ class Scorer(Worker):
         finally:
             lm.sampling = None
             lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
-        result = {
+        result: dict[str, object] = {
             "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in evaluation.metrics.items()},
             "n_items": len(evaluation.items),
             "prompt_sha256": evaluation.prompt_sha256,
@@ -83,7 +81,7 @@ class Scorer(Worker):
         if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":
             result["document_bos"] = lm.window_prefix
         of_documents = pyarrow.schema([ITEMS.field(name) for name in evaluation.items])
-        return result, lambda folder: write_table(evaluation.items, of_documents, folder / "items.parquet")
+        return Computed(result, lambda folder: write_table(evaluation.items, of_documents, folder / "items.parquet"))
 
     def _sampling(self, cell: BenchmarkCell) -> Sampling | None:
         """How the answers of a sampled run are drawn: its seed comes from the cell's key."""
@@ -111,7 +109,7 @@ class Scorer(Worker):
 class ModelScorer(Scorer):
     """Scores of an untouched model (rule `evaluate_model`)."""
 
-    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
         lm = self._language_model(given(place.cell.checkpoint))
         return self._score(lm, place.cell, given(place.cell.prompt))
 
@@ -119,7 +117,7 @@ class ModelScorer(Scorer):
 class AdapterScorer(Scorer):
     """Scores of selected adapters (rule `evaluate_adapter`)."""
 
-    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
         if damage:
@@ -144,7 +142,7 @@ class KeptRequests:
     def __init__(self) -> None:
         self._tokenizer: str | None = None
         self._prepared: dict[tuple[str, str, str], PreparedRequests] = {}
-        self._encodings: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        self._encodings: dict[tuple[str, str], EncodedRequest] = {}
 
     def requests(
         self, lm: LanguageModel, key: tuple[str, str, str], prepare: Callable[[], PreparedRequests]

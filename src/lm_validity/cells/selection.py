@@ -1,9 +1,9 @@
 """Which prompt and which adapter of a benchmark are selected, by results on the validation split."""
 
-from typing import Any
+from typing import TypedDict
 
 from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell, given
+from lm_validity.run.cell import BenchmarkCell, Prompt, given
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.workspace import Workspace
 
@@ -15,7 +15,43 @@ from lm_validity.run.workspace import Workspace
 PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 
 
-def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
+class ChosenPrompt(TypedDict):
+    """The prompt of the direct regime, and the value of each on validation."""
+
+    prompt: str
+    metric: str
+    validation_value: float
+    validation_values: dict[str, float]
+
+
+class Candidate(TypedDict):
+    """A fine-tune that a selection chooses from, with its best epoch, which one that diverged may not have.
+    adapted_share: cells of earlier versions and replays have none."""
+
+    prompt: Prompt | None
+    learning_rate: str | None
+    epoch: int | None
+    validation_value: float | None
+    diverged: bool
+    adapted_share: float | None
+
+
+class ChosenAdapter(TypedDict):
+    """The chosen fine-tune and its folder in the store; where the untouched model stays, `learning_rate`, `epoch` and
+    `folder` are None."""
+
+    metric: str
+    direct_prompt: str
+    direct_validation_value: float
+    candidates: list[Candidate]
+    prompt: str | None
+    learning_rate: str | None
+    epoch: int | None
+    validation_value: float
+    folder: str | None
+
+
+def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> ChosenPrompt:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
     values: dict[str, float] = {}
@@ -31,7 +67,7 @@ def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
     }
 
 
-def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
+def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> ChosenAdapter:
     """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
 
     Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
@@ -41,7 +77,8 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
     benchmark = workspace.run.benchmarks[cell.benchmark]
     better = 1 if benchmark.higher_is_better else -1
     direct = select_prompt(workspace, cell)
-    rows, folders = [], []
+    rows: list[Candidate] = []
+    folders: list[str] = []
     for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
         trained = workspace.finished(candidate)
         result = trained["result"]
@@ -52,15 +89,15 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
                 "epoch": result["best_epoch"],
                 "validation_value": result["best_value"],
                 "diverged": result["diverged"],
-                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
+                "adapted_share": result.get("adapted_share"),
             }
         )
         folders.append(trained["folder"])
 
     def order(number: int) -> tuple[float, ...]:
         row = rows[number]
-        best = better * row["validation_value"]
-        return best, -row["epoch"], -float(row["learning_rate"]), -PROMPT_ORDER.index(row["prompt"])
+        rate, prompt = float(given(row["learning_rate"])), PROMPT_ORDER.index(given(row["prompt"]))
+        return better * given(row["validation_value"]), -given(row["epoch"]), -rate, -prompt
 
     number = max((number for number, row in enumerate(rows) if not row["diverged"]), key=order, default=None)
     if number is None:
@@ -68,14 +105,17 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
             f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
             "try smaller finetuning.learning_rates, or check the training data.",
         )
-    chosen, folder = rows[number], folders[number]
-    if not better * chosen["validation_value"] > better * direct["validation_value"]:
-        chosen, folder = direct | {"learning_rate": None, "epoch": None}, None
+    chosen = rows[number]
+    best = given(chosen["validation_value"])
+    trained_is_better = better * best > better * direct["validation_value"]
     return {
         "metric": benchmark.metric,
         "direct_prompt": direct["prompt"],
         "direct_validation_value": direct["validation_value"],
         "candidates": rows,
-        **{key: chosen[key] for key in ("prompt", "learning_rate", "epoch", "validation_value")},
-        "folder": folder,
+        "prompt": chosen["prompt"] if trained_is_better else direct["prompt"],
+        "learning_rate": chosen["learning_rate"] if trained_is_better else None,
+        "epoch": chosen["epoch"] if trained_is_better else None,
+        "validation_value": best if trained_is_better else direct["validation_value"],
+        "folder": folders[number] if trained_is_better else None,
     }

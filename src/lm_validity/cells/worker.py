@@ -5,28 +5,49 @@ import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_as_saved, check_unchanged
-from lm_validity.cells.models.provenance import Stopwatch
-from lm_validity.cells.models.scorer import equal_part
+from lm_validity.cells.models.provenance import Seconds, Stopwatch
+from lm_validity.cells.models.scorer import Counters
 from lm_validity.cells.tasks.answers import replaced_examples
 from lm_validity.cells.tasks.splits import Split, documents
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
 from lm_validity.errors import INSTALL_CUDA, CellError, InputError, Refusal
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.records import CheckpointRecord
 from lm_validity.run.scoring import document_bos, prompt_settings
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
 
-Files = Callable[[Path], None]
+
+class Computed(NamedTuple):
+    """The result of a cell, and what writes its files into a folder."""
+
+    result: Mapping[str, object]
+    write_files: Callable[[Path], None]
+
+
+class _Loaded(NamedTuple):
+    """A checkpoint by the login node's record, and its model."""
+
+    point: CheckpointRecord
+    lm: LanguageModel
+
+
+class _Share(NamedTuple):
+    """A cell's part of what was computed side by side, and notes of its sidecar."""
+
+    seconds: Seconds
+    counters: Counters
+    notes: dict[str, object]
 
 
 class Worker(ABC):
@@ -37,12 +58,11 @@ class Worker(ABC):
         self.model = self.run.models[job.model]  # of the cell at hand
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
         self._points = {(cell.model, cell.checkpoint) for cell in job.cells if cell.checkpoint}
-        self._loaded: tuple[dict[str, object], LanguageModel] | None = None  # a checkpoint's record, and the model
+        self._loaded: _Loaded | None = None
         self._load_errors: dict[tuple[str, str], CellError] = {}
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
-        # folder -> part of what was computed side by side (seconds, of the processor, counts), notes of its sidecar
-        self._shared: dict[str, tuple[float, float, dict[str, object], dict[str, int]]] = {}
+        self._shared: dict[str, _Share] = {}  # by the cell's folder
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
@@ -50,13 +70,14 @@ class Worker(ABC):
         self.model = self.run.models[place.cell.model]
         result, write_files = self._compute(place)
         assert self._loaded is not None
-        lm = self._loaded[1]
+        lm = self._loaded.lm
         if place.folder in self._shared:
-            wall, cpu, counts, notes = self._shared.pop(place.folder)
-            stopwatch.add(wall, cpu)
-            lm.counters.add(counts)
-            self._notes |= notes
-        self.store.commit(place, result, stopwatch.sidecar(lm) | self._notes, write_files)
+            share = self._shared.pop(place.folder)
+            stopwatch.add(share.seconds)
+            lm.counters.add(share.counters)
+            self._notes |= share.notes
+        sidecar = stopwatch.costs(lm.device) | lm.take_account() | self._notes
+        self.store.commit(place, result, sidecar, write_files)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
 
@@ -70,15 +91,18 @@ class Worker(ABC):
             yield
         finally:
             if self._loaded is not None:
-                lm, (wall, cpu) = self._loaded[1], stopwatch.seconds
-                counts, lm.counters = lm.counters.to_json(), type(lm.counters)()
+                lm, (wall, cpu) = self._loaded.lm, stopwatch.seconds
+                counters, lm.counters = lm.counters, Counters()
                 for number, place in enumerate(places):
-                    notes = {"side_by_side": parts} | ({} if begun[number] else {"resumed_epochs": 0})
-                    self._shared[place.folder] = wall / parts, cpu / parts, equal_part(counts, number, parts), notes
+                    notes: dict[str, object] = {"side_by_side": parts}
+                    if not begun[number]:
+                        notes["resumed_epochs"] = 0
+                    part = counters.part(number, parts)
+                    self._shared[place.folder] = _Share(Seconds(wall / parts, cpu / parts), part, notes)
 
     @abstractmethod
-    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
-        """(result, function that writes the cell's files into a folder)."""
+    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
+        """Compute a cell of this rule."""
 
     # ---- what cells share ---------------------------------------------------------------------------------------
 
@@ -92,24 +116,24 @@ class Worker(ABC):
         if key in self._load_errors:
             raise self._load_errors[key]
         point = self._point(*key)
-        if self._loaded is None or self._loaded[0] is not point:
+        if self._loaded is None or self._loaded.point is not point:
             check_unchanged(self.model.model, point)
             try:
-                self._loaded = point, self._exchange_adapter(point) or self._load(point)
+                self._loaded = _Loaded(point, self._exchange_adapter(point) or self._load(point))
                 check_as_saved(
-                    self.model.model, self.workspace.model_record(self.model.model), self._loaded[1].as_saved
+                    self.model.model, self.workspace.model_record(self.model.model), self._loaded.lm.as_saved
                 )
             except CellError as error:
                 self._load_errors[key] = error
                 raise
-        return self._loaded[1]
+        return self._loaded.lm
 
-    def _point(self, model: str, checkpoint: str) -> dict[str, object]:
+    def _point(self, model: str, checkpoint: str) -> CheckpointRecord:
         """The login node's record of a checkpoint, read once."""
-        point: dict[str, object] = self.workspace.model_record(model)["checkpoints"][checkpoint]
+        point: CheckpointRecord = self.workspace.model_record(model)["checkpoints"][checkpoint]
         return point
 
-    def _load(self, point: dict[str, Any]) -> LanguageModel:
+    def _load(self, point: CheckpointRecord) -> LanguageModel:
         self._release()
         evaluation = self.run.configuration.evaluation
         other_points = (another for another in starmap(self._point, self._points) if another is not point)
@@ -125,18 +149,18 @@ class Worker(ABC):
             window_prefix=document_bos(self.run, self.model.model),
             scorer=evaluation.scorer,
             model_id=self.model.model,
-            adapter=(point.get("adapter") or {}).get("path"),
+            adapter=_adapter_path(point),
             # a copy of what the adapter changes, where the job needs another one of the same base
             keep_base=any(_same_base(point, another) for another in other_points),
         )
 
-    def _exchange_adapter(self, point: dict[str, Any]) -> LanguageModel | None:
+    def _exchange_adapter(self, point: CheckpointRecord) -> LanguageModel | None:
         """The loaded model with another adapter in it, where the two differ in the user's adapter only."""
-        if self._loaded is None or not _same_base(self._loaded[0], point):
+        if self._loaded is None or not _same_base(self._loaded.point, point):
             return None
         (_, lm), self._loaded = self._loaded, None  # whatever happens now, it is no longer the model that was held
         lm.model_id = self.model.model
-        return lm if exchange_adapter(lm, (point.get("adapter") or {}).get("path")) else None
+        return lm if exchange_adapter(lm, _adapter_path(point)) else None
 
     def _release(self) -> None:
         """Give up what holds the last checkpoint, before the next one is loaded."""
@@ -178,13 +202,15 @@ class Worker(ABC):
             raise CellError(error.problem, error.hint) from error
 
 
-def _same_base(first: dict[str, Any], second: dict[str, Any]) -> bool:
+def _adapter_path(point: CheckpointRecord) -> str | None:
+    return point["adapter"]["path"] if "adapter" in point else None
+
+
+def _same_base(first: CheckpointRecord, second: CheckpointRecord) -> bool:
     """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
-    adapters = [point.get("adapter") or {} for point in (first, second)]
-    same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1
-    return (
-        any(adapters) and same_tokenizer and all(first[key] == second[key] for key in ("path", "subfolder", "revision"))
-    )
+    tokenizers = {point["adapter"]["tokenizer"] if "adapter" in point else None for point in (first, second)}
+    places = {(point["path"], point["subfolder"], point["revision"]) for point in (first, second)}
+    return ("adapter" in first or "adapter" in second) and len(tokenizers) == 1 and len(places) == 1
 
 
 def resolve_device(device: str, size_class: str, gpus: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TypedDict
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -28,6 +28,7 @@ from lm_validity.miniature.world import (
     SPLITS,
     UNKNOWN,
     VERBS,
+    QuestionRow,
     World,
     corpus_rows,
     dialogues,
@@ -166,7 +167,7 @@ class MiniatureBenchmark:
     name: str
     output_type: str
     category: str
-    rows: Callable[[World, str], list[dict[str, Any]]]
+    rows: Callable[[World, str], Sequence[Mapping[str, object]]]
     studies: tuple[str, ...] = ("agreement",)
     splits: tuple[str, ...] = SPLITS
     mutual_information: bool = False
@@ -183,9 +184,11 @@ class MiniatureBenchmark:
         return f"{metrics[self.output_type]},none"
 
 
-def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> MiniatureBenchmark:
+def _facts(
+    name: str, category: str, output_type: str = "multiple_choice", studies: tuple[str, ...] = ("agreement",)
+) -> MiniatureBenchmark:
     return MiniatureBenchmark(
-        name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options
+        name, output_type, category, lambda world, split: fact_items(world, name, name, split), studies
     )
 
 
@@ -195,7 +198,7 @@ def _corpus(name: str) -> MiniatureBenchmark:
     )
 
 
-def _without_validation(world: World, split: str) -> list[dict[str, object]]:
+def _without_validation(world: World, split: str) -> list[QuestionRow]:
     """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
     rows = fact_items(world, "dialogue", "dialogue", split)
     return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
@@ -303,6 +306,13 @@ def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str,
 TEXTS = 500  # of each task, all different
 
 
+class LabelledText(TypedDict):
+    """A row of a task: a text and the number of its class."""
+
+    text: str
+    label: int
+
+
 @dataclass(frozen=True)
 class ClassificationTask:
     """A task: its name, its classes, and an endless (or long enough) stream of texts of one class."""
@@ -311,11 +321,11 @@ class ClassificationTask:
     class_names: tuple[str, ...]
     texts: Callable[[World, int, Random], Iterator[str]]
 
-    def rows(self, world: World) -> list[dict[str, Any]]:
+    def rows(self, world: World) -> list[LabelledText]:
         """`TEXTS` different texts with their class numbers, shuffled."""
         draw = generator(world.seed, "classification", self.name)
         share = TEXTS // len(self.class_names)
-        rows = []
+        rows: list[LabelledText] = []
         for label in range(len(self.class_names)):
             texts: dict[str, None] = {}
             for text in self.texts(world, label, draw):

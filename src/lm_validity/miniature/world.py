@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TypedDict
 
 import jinja2
 
@@ -307,10 +307,21 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
     return Question(context, tuple(choices), gold, form.closing)
 
 
+class QuestionRow(TypedDict):
+    """A question of a benchmark. gold: place of the right choice, from 0. answer: its text."""
+
+    id: str
+    subject: str
+    context: str
+    choices: list[str]
+    gold: int
+    answer: str
+
+
 def fact_items(
     world: World, benchmark: str, name: str, split: str, attributes: tuple[str, ...] = tuple(ATTRIBUTES)
-) -> list[dict[str, object]]:
-    """Rows of one split of a benchmark in the format `name`: id, subject, context, choices, gold, answer."""
+) -> list[QuestionRow]:
+    """Rows of one split of a benchmark in the format `name`."""
     draw = generator(world.seed, "items", benchmark, split)
     facts = list(product(world.asked_entities(name, split), attributes))
     draw.shuffle(facts)
@@ -321,7 +332,7 @@ def fact_items(
     return rows
 
 
-def grammar_items(world: World, split: str) -> list[dict[str, Any]]:
+def grammar_items(world: World, split: str) -> list[QuestionRow]:
     """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
     return [
         _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
@@ -347,7 +358,7 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     return splits | {"pretraining": [question for questions in by_number for question in questions[n_ungrammatical:]]}
 
 
-def _row(identifier: str, subject: str, question: Question) -> dict[str, object]:
+def _row(identifier: str, subject: str, question: Question) -> QuestionRow:
     return {
         "id": identifier,
         "subject": subject,

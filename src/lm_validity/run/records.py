@@ -6,12 +6,73 @@ Reads JSON only, so that a job whose cells are all in the store never imports to
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import file_sha256, read_json
 from lm_validity.run.cell import BenchmarkCell
+
+
+class FolderRecord(TypedDict):
+    """Weights that were found. files: size and time of each file of a local folder; None for those of the hub."""
+
+    path: str
+    revision: str | None
+    digest: str
+    files: dict[str, list[int]] | None
+
+
+class AdapterRecord(FolderRecord):
+    """An adapter of the user's. tokenizer: digest of its own, None where it has none."""
+
+    tokenizer: str | None
+
+
+class CheckpointRecord(FolderRecord):
+    """A checkpoint of a model: where it is, and what it is by its digest."""
+
+    subfolder: str | None
+    adapter: NotRequired[AdapterRecord]
+
+
+class AppliedRules(TypedDict, total=False):
+    """What was found in a model's files, where it is so; each is in the recipes of the cells whose numbers it changes.
+
+    answers_alone: padding would change its answers. chat_date: its chat template prints a date.
+    ignored_generation_settings: of its generation_config.json. position_switch: the length beyond which positions are
+    encoded otherwise. all_linear: it is not simply all linear layers. checked: the version of the check for what
+    follows. as_saved: the rules by which weights and tokenizers are kept as they were saved. thought: the chat template
+    opens one, which is closed. loses: what tokenizers lose of a text.
+    """
+
+    answers_alone: str
+    chat_date: str
+    ignored_generation_settings: list[str]
+    position_switch: int
+    all_linear: str
+    checked: int
+    as_saved: dict[str, str]
+    thought: str
+    loses: list[str]
+
+
+class ModelRecord(AppliedRules):
+    """What `prefetch-model` writes about a model."""
+
+    model: str
+    path: str
+    revision: str | None
+    checkpoints: dict[str, CheckpointRecord]
+    chat_template: bool
+    architecture: str | None
+    context_length: int | None
+
+
+class ReplayedModel(ModelRecord):
+    """The same of a model in a replay, with the sha256 of the scores that are served in its place."""
+
+    replay: str
 
 
 class Records(ABC):
@@ -30,7 +91,7 @@ class Records(ABC):
         """The record of a finished cell, by its folder in the store."""
 
     def model_record(self, model: str) -> dict[str, Any]:
-        """What `prefetch-model` wrote about a model; `prefetch_model` lists the keys.
+        """What `prefetch-model` wrote about a model: a `ModelRecord`.
 
         Raises InputError where the file is missing, is not JSON, or was made with another `replay` setting. So do the
         other records.

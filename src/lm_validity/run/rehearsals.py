@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.config.sections import SizeClass
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import Dtype, Model
 from lm_validity.errors import Problem, Refusal
 from lm_validity.files import read_json, read_json_or
 from lm_validity.run.participants import Participants, size_class
@@ -182,12 +182,31 @@ CONTEXT_GB = 1.0  # CUDA's context and what lies unused between tensors, which n
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
 
+class RehearsalSettings(TypedDict):
+    """What the memory of a model's work depends on beside its config.json. trains, rolls, writes: whether it is
+    fine-tuned, scores corpora, writes answers. training_tokens: of the longest training text."""
+
+    dtype: Dtype
+    batch_size: int
+    scorer: Literal["auto", "rows", "packed", "cached", "lm-eval"]
+    max_length: int | None
+    trains: bool
+    rolls: bool
+    writes: bool
+    effective_batch: int
+    micro_batch: int
+    loss: Literal["all"]
+    target_modules: Literal["all-linear", "attention", "paper"]
+    rank: int
+    training_tokens: int
+
+
 class RehearsalInput(NamedTuple):
     """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
     own file, and not a known shape of its name."""
 
     config: dict[str, object]
-    settings: dict[str, Any]
+    settings: RehearsalSettings
     verified: bool
 
     @property
@@ -220,7 +239,7 @@ def question_of(run: Run, row: Model) -> RehearsalInput | None:
     if config is None:
         return None
     evaluation, finetuning = run.configuration.evaluation, run.configuration.finetuning
-    settings = {
+    settings: RehearsalSettings = {
         "dtype": row.dtype,
         "batch_size": evaluation.batch_size,
         "scorer": evaluation.scorer,
@@ -228,7 +247,11 @@ def question_of(run: Run, row: Model) -> RehearsalInput | None:
         "trains": Participants(run).takes_part(row, "agreement"),
         "rolls": any(benchmark.output_type == "loglikelihood_rolling" for benchmark in run.benchmarks.values()),
         "writes": any(benchmark.output_type == "generate_until" for benchmark in run.benchmarks.values()),
-        **finetuning.model_dump(include={"effective_batch", "micro_batch", "rank", "loss", "target_modules"}),
+        "effective_batch": finetuning.effective_batch,
+        "micro_batch": finetuning.micro_batch,
+        "loss": finetuning.loss,
+        "target_modules": finetuning.target_modules,
+        "rank": finetuning.rank,
         "training_tokens": finetuning.max_length,
     }
     return RehearsalInput(*config[:1], settings, config[1])

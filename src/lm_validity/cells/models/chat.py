@@ -5,7 +5,7 @@ import datetime
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from lm_validity.errors import CellError
 from lm_validity.files import read_json_or
@@ -88,7 +88,7 @@ def _closing(tag: str) -> str:
 class ThoughtSettings(NamedTuple):
     """What a chat template is told beside the messages, and whether thoughts are closed."""
 
-    options: dict[str, Any]
+    options: dict[str, bool]
     closed: bool
 
 

@@ -7,10 +7,10 @@ states that are there already.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast, ModelOutput
 
 # logits at a time: with their float32 copy and its softmax about 10 bytes each
 PART = 2**26
@@ -43,7 +43,7 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
     What a model does to its logits after the head (soft-capping, scaling) it does to these.
     """
 
-    def select(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[object, ...]:
+    def select(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         hidden, *further_arguments = arguments
         rows, places = (indices.to(hidden.device, non_blocking=True) for indices in (batch, position))
         return (hidden[rows, places].unsqueeze(0), *further_arguments)
@@ -62,9 +62,9 @@ class States:
     Raises ValueError for a model whose body is not a module of its own.
     """
 
-    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any], **inputs: object):
+    def __init__(self, model: torch.nn.Module, forward: Callable[..., CausalLMOutputWithPast], **inputs: object):
         self.model, self.forward = model, forward
-        outputs: dict[torch.nn.Module, Any] = {}
+        outputs: dict[torch.nn.Module, ModelOutput | tuple[torch.Tensor, ...]] = {}
         # the body as the model calls it: OPT's is the decoder inside of what it calls its base
         bodies = [body for body in (model.base_model, model.get_decoder()) if body is not None and body is not model]
         handles = [

@@ -5,9 +5,9 @@ import functools
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_
 from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.models.scorer import NotPlain, SharedContextLM, Way
+from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
 from lm_validity.run.rehearsals import weight_files
@@ -110,14 +110,14 @@ class WatchLogits(transformers.LogitsProcessor):
         return scores
 
 
-def sampling_options(options: dict[str, Any]) -> dict[str, object]:
+def sampling_options(options: Mapping[str, object]) -> dict[str, object]:
     """A task's generation options for transformers, by lm-eval's rule: greedy where no temperature is set, or 0."""
-    options = {"temperature": 0.0} | options
-    if options["temperature"] == 0.0 and options.get("do_sample") is None:
-        options["do_sample"] = False
-    if options["temperature"] == 0.0 and options["do_sample"] is False:
-        del options["temperature"]
-    return options
+    by_name = {"temperature": 0.0, **options}
+    if by_name["temperature"] == 0.0 and by_name.get("do_sample") is None:
+        by_name["do_sample"] = False
+    if by_name["temperature"] == 0.0 and by_name["do_sample"] is False:
+        del by_name["temperature"]
+    return by_name
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class LanguageModel(SharedContextLM):
         self._asked = Counter[tuple[int, ...]]()  # prompt -> how often it was answered in this call
         self.window_prefix: WindowPrefix = window_prefix
         self.answer_start = self._template_answer_start()
-        self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        self._encoded: dict[tuple[str, str], EncodedRequest] = {}
         self._prompts: list[Instance] = []  # of the answers at hand
         self.answers_alone = False  # whether answers may not share a batch; found by `check_answers`
 
@@ -251,13 +251,13 @@ class LanguageModel(SharedContextLM):
             prompt = super().apply_chat_template(chat_history, add_generation_prompt)
         return close_thought(prompt) if self.closes_thoughts and add_generation_prompt else prompt
 
-    def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    def encode_request(self, context: str, continuation: str) -> EncodedRequest:
         """Token ids of context and continuation as lm-eval scores them; kept until `share_encodings`."""
         key = (context, continuation)
         if key not in self._encoded and context:
             self._encoded[key] = self._encode_pair(context, continuation)
         elif key not in self._encoded:
-            self._encoded[key] = [self.prefix_token_id], self._without_prefix(continuation)
+            self._encoded[key] = EncodedRequest([self.prefix_token_id], self._without_prefix(continuation))
         return self._encoded[key]
 
     def _without_prefix(self, text: str) -> list[int]:
@@ -265,7 +265,7 @@ class LanguageModel(SharedContextLM):
         result: list[int] = tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
         return result
 
-    def share_encodings(self, encodings: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
+    def share_encodings(self, encodings: dict[tuple[str, str], EncodedRequest]) -> None:
         """Use and extend these encodings from now on, which may outlive this model: of another checkpoint with the same
         tokenizer, or none where the next cell has other documents."""
         self._encoded = encodings
@@ -429,19 +429,28 @@ class LanguageModel(SharedContextLM):
         result: int = self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
         return result
 
-    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any) -> torch.Tensor:
+    def _model_generate(
+        self,
+        context: torch.Tensor,
+        max_length: int,
+        stop: list[str],
+        *,
+        attention_mask: torch.Tensor,
+        **options: object,
+    ) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
         watch = WatchLogits()
         processors: list[transformers.LogitsProcessor] = [watch]
         if self.sampling is not None:
             options = {name: value for name, value in options.items() if name not in OF_SAMPLING}
-            processors.append(DrawTokens(self.sampling, self._generators(context, options["attention_mask"])))
+            processors.append(DrawTokens(self.sampling, self._generators(context, attention_mask)))
         # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
         if self.model.generation_config.eos_token_id is None:
             options["eos_token_id"] = self.tokenizer.eos_token_id
         generated = self.model.generate(
             input_ids=context,
+            attention_mask=attention_mask,
             max_length=max_length,
             stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
             logits_processor=transformers.LogitsProcessorList(processors),
@@ -451,7 +460,7 @@ class LanguageModel(SharedContextLM):
         )
         made = int((generated[:, start:] != self.tokenizer.pad_token_id).sum())
         self.counters.generated_tokens += made
-        self.counters.forward_tokens += int(options["attention_mask"].sum()) + made
+        self.counters.forward_tokens += int(attention_mask.sum()) + made
         self.counters.forward_tokens_padded += generated.numel()
         if watch.broken is not None and watch.broken.item():
             raise NonFiniteScore(
@@ -459,7 +468,7 @@ class LanguageModel(SharedContextLM):
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
         if self.sampling is None and not isinstance(generated, FakeTensor):  # drawn, or without values in a rehearsal
-            self.check_answers(context, generated, options)
+            self.check_answers(context, attention_mask, generated, options)
         return generated
 
 

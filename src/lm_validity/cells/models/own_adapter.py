@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -121,10 +122,17 @@ def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
     )
 
 
-def _put_on(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, bool]:
-    """The model with an adapter's layers, and whether these change nothing but weights of layers, so that the adapter
-    can be taken off again. What was trained with more tokens than its base has, or fewer, is given as many. Raises
-    UNFIT."""
+class _Adapted(NamedTuple):
+    """A model with an adapter's layers. layers_only: they change nothing but weights of layers, so that the adapter can
+    be taken off again."""
+
+    model: PeftModel
+    layers_only: bool
+
+
+def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
+    """The model with an adapter's layers. What was trained with more tokens than its base has, or fewer, is given as
+    many. Raises UNFIT."""
     with safe_open(folder / SAFETENSORS_WEIGHTS_NAME, "pt") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     tokens = _trained_tokens(model, shapes)
@@ -132,7 +140,7 @@ def _put_on(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, bool]:
     if tokens is not None:
         model.resize_token_embeddings(tokens, mean_resizing=False)  # each row is one of the file's from here on
     adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False).eval()
-    return adapted, _check_tensors(adapted, set(shapes)) and tokens is None
+    return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None)
 
 
 def _trained_tokens(model: PreTrainedModel, shapes: Shapes) -> int | None:

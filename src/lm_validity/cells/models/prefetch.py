@@ -2,18 +2,17 @@
 
 import glob
 import hashlib
-import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import huggingface_hub
 import huggingface_hub.constants
+from huggingface_hub import ModelInfo
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -22,14 +21,25 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.hf_api import RepoSibling
 from safetensors import SafetensorError
 
 from lm_validity.cells.models.chat import CHAT_DATE, read_chat_template
+from lm_validity.cells.models.weights import (
+    ADAPTER_FILES,
+    TWO_IN_ONE,
+    check_quantized,
+    check_weights,
+    has_own_head,
+    read_saved,
+    read_tensors,
+)
 from lm_validity.config.load import Run
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, first_line
-from lm_validity.files import file_sha256, read_json, read_json_or
+from lm_validity.files import Document, file_sha256, read_json_or
+from lm_validity.run.records import AdapterRecord, AppliedRules, CheckpointRecord, FolderRecord, ModelRecord
 from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -49,7 +59,7 @@ def access_problems(models: dict[str, HubModel]) -> list[Problem]:
     problems = [
         Problem(f"{model} ({models[model].path})", *answer)
         for model, answer in zip(models, answers, strict=True)
-        if isinstance(answer, tuple)
+        if isinstance(answer, Refusal)
     ]
     needed_bytes = sum(answer for answer in answers if isinstance(answer, int))
     cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
@@ -60,13 +70,13 @@ def access_problems(models: dict[str, HubModel]) -> list[Problem]:
     return problems
 
 
-def _ask(model: HubModel) -> int | tuple[str, str]:
-    """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
+def _ask(model: HubModel) -> int | Refusal:
+    """Bytes to download; or why there will be none. 0 where the hub cannot be asked."""
     path = model.path
     try:
         information = huggingface_hub.HfApi().model_info(path, revision=model.revision, files_metadata=True)
         if information.gated and huggingface_hub.get_token() is None:
-            return "gated, and no token is stored on this machine", accept_licence(path)
+            return Refusal("gated, and no token is stored on this machine", accept_licence(path))
         if information.gated:
             huggingface_hub.HfApi().auth_check(path)
         return sum(file.size or 0 for file in files_to_fetch(path, information, model.folders))
@@ -142,7 +152,7 @@ PADDING_COUNTS = {
 }
 
 
-def position_switch(configuration: dict[str, Any]) -> int | None:
+def position_switch(configuration: Document) -> int | None:
     """The length beyond which this config.json's model encodes positions by the longest text of a batch (longrope,
     dynamic scaling); None where it never does."""
     for part in (configuration, configuration.get("text_config") or {}):
@@ -242,137 +252,6 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The weights of a folder: all there, whole, and with a head of their own or not. Headers alone are read, and where two
-# tensors have to be compared, these.
-
-OWN_HEAD = "of the checkpoint"
-AS_SAVED_VERSION = 1  # of the check, which records of earlier versions lack
-TWO_IN_ONE = (  # transformers would add the adapter to weights that may hold it already
-    "holds weights and an adapter (adapter_config.json) beside each other",
-    "are they merged? Then remove the adapter's files; else name the base as `path` and the adapter as `adapter`",
-)
-_POINTER = b"version https://git-lfs"
-_NO_HEAD = re.compile(r"\.\d+\.|pos|wpe")  # in a layer, or of positions
-INTEGERS = re.compile(r"F8|F4|I8|U8|I4|I16|I32|U32|I64")
-FIRST_BYTES = 2**12  # of a tensor, which two trainings do not share
-Tensors = dict[str, tuple[Path, str, tuple[int, ...], int, int]]  # name -> file, dtype, shape, first byte, its end
-
-
-def check_weights(where: str, folder: Path) -> Tensors:
-    """The tensors of a model folder's weights. Raises InputError, naming the file, where one is missing, cut or only
-    the pointer that git leaves in place of a large file."""
-    hint = "fetch or copy the file again."
-    if (folder / ADAPTER_FILES[0]).is_file():
-        raise InputError(f"{where}: {folder} {TWO_IN_ONE[0]}.", f"{TWO_IN_ONE[1]}.")
-    names = {path.name for path in folder.glob("*.safetensors")} - {*ADAPTER_FILES}
-    index = folder / INDEX
-    if WHOLE in names:
-        files_expected = {WHOLE}
-    elif index.is_file():
-        weights = _read_saved(where, index, hint).get("weight_map")
-        files_expected = {*weights.values()} if isinstance(weights, dict) else set()
-    else:
-        raise InputError(
-            f"{where}: neither {WHOLE} nor {INDEX} in {folder}, which has {', '.join(sorted(names)[:3])}.", hint
-        )
-    missing = sorted(files_expected - names)
-    if missing or not files_expected:
-        problem = f"{missing[0]} is not in {folder}" if missing else f"{index} names no file"
-        remainder = f", nor are {len(missing) - 1} more files" if missing[1:] else ""
-        raise InputError(f"{where}: {problem}{remainder}.", hint)
-    tensors: Tensors = {}
-    for name in sorted(files_expected):
-        tensors |= _tensors(where, folder / name, hint)
-    if WHOLE in names and index.is_file():
-        _check_one_model(where, folder, tensors, names)
-    return tensors
-
-
-def _check_one_model(where: str, folder: Path, tensors: Tensors, names: set[str]) -> None:
-    """Raise InputError where the shards that the index names, as far as they are there, hold other weights than the one
-    file with all `tensors`, which would be loaded without a word. Each tensor's shape and first bytes are compared."""
-    hint = "remove the files that do not belong to the model, or give the two models folders of their own."
-    weights = _read_saved(where, folder / INDEX, hint).get("weight_map")
-    for name in sorted({*weights.values()} & names - {WHOLE} if isinstance(weights, dict) else set()):
-        for tensor, (path, dtype, shape, start, end) in _tensors(where, folder / name, hint).items():
-            of_one = tensors.get(tensor)
-            digest = _bytes_digest(path, start, min(end, start + FIRST_BYTES))
-            if (
-                of_one is None
-                or of_one[1:3] != (dtype, shape)
-                or digest != _bytes_digest(of_one[0], of_one[3], min(of_one[4], of_one[3] + FIRST_BYTES))
-            ):
-                raise InputError(f"{where}: {WHOLE} and {name} in {folder} hold different weights ({tensor}).", hint)
-
-
-def _tensors(where: str, path: Path, hint: str) -> Tensors:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(len(_POINTER))
-        if start == _POINTER:
-            raise InputError(
-                f"{where}: {path} is a pointer of Git LFS, not the weights.", "run `git lfs pull` in that folder."
-            )
-        file.seek(0)
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            header = json.loads(file.read(length) if 8 + length <= size else b"")
-            digests = {
-                name: (
-                    path,
-                    str(about["dtype"]),
-                    (*about["shape"],),
-                    *(8 + length + offset for offset in about["data_offsets"]),
-                )
-                for name, about in header.items()
-                if name != "__metadata__"
-            }
-        except (ValueError, AttributeError, KeyError, TypeError):
-            raise InputError(f"{where}: {path} is damaged or cut: its header cannot be read.", hint) from None
-    ends = max((end for *_, end in digests.values()), default=8 + length)
-    if ends != size:
-        raise InputError(f"{where}: {path} is not complete: {size} of {ends} bytes.", hint)
-    return digests
-
-
-def check_quantized(where: str, tensors: Tensors, configuration: dict[str, Any]) -> None:
-    """Raise InputError for weights in integers or eight bits whose config.json does not say what they are multiplied
-    by: they would be read as they are."""
-    text = configuration.get("text_config") or {}
-    if any(part.get(key) for part in (configuration, text) for key in ("quantization_config", "compression_config")):
-        return
-    for name, (path, dtype, shape, *_) in tensors.items():
-        if len(shape) == 2 and name.endswith("weight") and INTEGERS.match(dtype):
-            raise InputError(
-                f"{where}: {name} in {path} is quantized ({dtype}), and config.json has no quantization_config.",
-                "copy config.json of the quantized model, or give the model in bfloat16.",
-            )
-
-
-def has_own_head(tensors: Tensors, sizes: set[int]) -> bool:
-    """Whether weights that are said to be tied hold embeddings and a head that differ: tensors of one shape, one of
-    these vocabulary sizes by the width, outside of the layers."""
-    by_shape: dict[tuple[int, ...], list[tuple[Path, int, int]]] = {}
-    for name, (path, _, shape, start, end) in tensors.items():
-        if len(shape) == 2 and shape[0] in sizes and not _NO_HEAD.search(name):
-            by_shape.setdefault(shape, []).append((path, start, end))
-    return any(
-        len({_bytes_digest(*tensor_place) for tensor_place in places}) > 1 for places in by_shape.values() if places[1:]
-    )
-
-
-def _bytes_digest(path: Path, start: int, end: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < end:
-            part = file.read(min(end - start, 2**24))
-            digest.update(part)
-            start += len(part)
-    return digest.hexdigest()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # Login node: fetch models at a pinned revision, and record what the jobs will read.
 #
 # Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
@@ -380,32 +259,26 @@ def _bytes_digest(path: Path, start: int, end: int) -> str:
 
 log = logging.getLogger(__name__)
 
+OWN_HEAD = "of the checkpoint"
+AS_SAVED_VERSION = 1  # of the check, which records of earlier versions lack
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
-def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> dict[str, Any]:
+def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> ModelRecord:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
     what is not a causal language model is refused; the bias study takes masked ones too.
-    Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest, adapter}}, chat_template,
-    architecture, context_length; as_saved, the rules by which weights and tokenizers are kept as they were saved, where
-    one applies (`_as_saved`); thought where the chat template opens one; loses, what tokenizers lose of a text;
-    answers_alone where padding would change them; chat_date where the chat template prints a date,
-    ignored_generation_settings where the model's generation_config.json has some, position_switch where positions
-    beyond it are encoded otherwise, all_linear where it is not simply all linear layers.
     """
-    folders: dict[str | None, tuple[Path, str | None, str]] = {}
+    fetched: dict[str | None, _Fetched] = {}
     checkpoints = {}
     for point in model.checkpoints:
         revision = point.revision or model.revision
-        if revision not in folders:
-            folders[revision] = _fetch(model, revision)
-        folder, sha, digest = folders[revision]
-        checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
+        if revision not in fetched:
+            fetched[revision] = _fetch(model, revision)
+        checkpoints[point.checkpoint] = _checkpoint_record(model, point, fetched[revision])
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
     adapter_folder = Path(final["adapter"]["path"]) if "adapter" in final else None
@@ -416,28 +289,21 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
             f"{where}: {model.path} is a PEFT adapter, not a model.",
             "put its base model into the column `path`, and this into the column `adapter`.",
         )
-    configuration = _read_saved(where, weights / "config.json", "a model folder is what save_pretrained writes.")
+    configuration = read_saved(where, weights / "config.json", "a model folder is what save_pretrained writes.")
     wrong = why_not_causal(configuration) if causal else None
     if wrong is not None:
         raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
     tokenizer = tokenizer_folder(adapter_folder, weights, folder)
     template = read_chat_template(tokenizer)
-    saved_digests = _as_saved(where, checkpoints, causal=causal, chat=chat and model.instruction_tuned)
+    as_saved = _as_saved(where, checkpoints, causal=causal, chat=chat and model.instruction_tuned)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
             f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
-    # where they apply: they enter the recipes of the cells whose numbers they change
-    dated = any(word in (template or "") for word in ("date_string", "strftime_now"))  # it prints the date of today
-    applied = {
-        "answers_alone": "one at a time" if configuration.get("model_type") in PADDING_COUNTS else None,
-        "chat_date": str(CHAT_DATE) if dated else None,
-        "ignored_generation_settings": ignored_generation_settings(weights),
-        "position_switch": position_switch(configuration),
-        "all_linear": "what a text goes through" if adapts_otherwise(configuration) else None,
-    }
-    return {key: value for key, value in (applied | saved_digests).items() if value} | {
+    return {
+        **_applied(configuration, template, weights),
+        **as_saved,
         "model": model.model,
         "path": str(folder),
         "revision": sha,
@@ -448,16 +314,33 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     }
 
 
-def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool, chat: bool) -> dict[str, Any]:
+def _applied(configuration: Document, template: str | None, weights: Path) -> AppliedRules:
+    """What the files of a model's `weights` say that enters recipes, but for `_as_saved`. configuration: its
+    config.json. template: its chat template."""
+    applied: AppliedRules = {}
+    if configuration.get("model_type") in PADDING_COUNTS:
+        applied["answers_alone"] = "one at a time"
+    if any(word in (template or "") for word in ("date_string", "strftime_now")):  # it prints the date of today
+        applied["chat_date"] = str(CHAT_DATE)
+    if ignored := ignored_generation_settings(weights):
+        applied["ignored_generation_settings"] = ignored
+    if switch := position_switch(configuration):
+        applied["position_switch"] = switch
+    if adapts_otherwise(configuration):
+        applied["all_linear"] = "what a text goes through"
+    return applied
+
+
+def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: bool, chat: bool) -> AppliedRules:
     """`checked`, `as_saved`, `thought` and `loses` of a model's record: what was found in the weights and tokenizers of
     its checkpoints. chat: whether it is asked in its chat template. Raises InputError for what is not whole, or does
     not belong together."""
     rules, thoughts, losses = dict[str, str](), set[bool](), set[str]()
     tried = set[tuple[Path, Path, int | None]]()
     for name, point in points.items():
-        root, adapter = Path(point["path"]), (point.get("adapter") or {}).get("path")
+        root, adapter = Path(point["path"]), point["adapter"]["path"] if "adapter" in point else None
         weights = root / (point["subfolder"] or "")
-        folder = tokenizer_folder(adapter and Path(adapter), weights, root)
+        folder = tokenizer_folder(Path(adapter) if adapter else None, weights, root)
         embeddings = _embeddings_with(f"{where}, checkpoint {name!r}", weights, adapter)
         if (weights, folder, embeddings) in tried:
             continue
@@ -477,12 +360,14 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool,
         losses |= digests.loses
         if digests.tied and has_own_head(tensors, digests.vocabulary):
             rules["own_head"] = OWN_HEAD
-    return {
-        "checked": AS_SAVED_VERSION,
-        "as_saved": rules,
-        "thought": "closed" if True in thoughts else None,
-        "loses": sorted(losses),
-    }
+    found: AppliedRules = {"checked": AS_SAVED_VERSION}
+    if rules:
+        found["as_saved"] = rules
+    if True in thoughts:
+        found["thought"] = "closed"
+    if losses:
+        found["loses"] = sorted(losses)
+    return found
 
 
 def _embeddings_with(where: str, weights: Path, adapter: str | None) -> int | None:
@@ -500,14 +385,15 @@ def _embeddings_with(where: str, weights: Path, adapter: str | None) -> int | No
         raise InputError(error.problem, error.hint) from None
 
 
-def prefetch_language_model(run: Run, language_model: str) -> dict[str, object]:
+def prefetch_language_model(run: Run, language_model: str) -> ModelRecord:
     """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch_model`."""
     row = run.language_models[language_model]
     model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
     return prefetch_model(model, causal=row.architecture == "causal")
 
 
-def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict[str, Any]:
+def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> CheckpointRecord:
+    folder, sha, digest = fetched
     folder_of_weights = folder / (point.subfolder or "")
     if not any(folder_of_weights.glob("*.safetensors")):
         raise InputError(
@@ -521,19 +407,25 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
             digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
     elif point.subfolder:
         digest = f"{digest}/{point.subfolder}"
-    record = {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest, "files": files}
+    record: CheckpointRecord = {
+        "path": str(folder),
+        "subfolder": point.subfolder,
+        "revision": sha,
+        "digest": digest,
+        "files": files,
+    }
     adapter = model.adapter_of(point)
-    if adapter is None:
-        return record
-    adapter_record = _adapter_record(model, adapter)
-    return record | {"digest": f"{digest}+{adapter_record['digest']}", "adapter": adapter_record}
+    if adapter is not None:
+        record["adapter"] = _adapter_record(model, adapter)
+        record["digest"] += f"+{record['adapter']['digest']}"
+    return record
 
 
 # where else a column may stand
 _OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
 
 
-def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
+def _adapter_record(model: Model, adapter: str) -> AdapterRecord:
     """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none.
 
     Raises InputError where the folder does not hold a LoRA adapter in safetensors.
@@ -543,7 +435,7 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
     folder, sha, digest = _fetch(single_checkpoint, revision, "adapter")
     where = f"model {model.model!r}, adapter {adapter}"
     hint = "an adapter's folder is what PEFT's save_pretrained writes."
-    configuration = _read_saved(where, folder / ADAPTER_FILES[0], hint)
+    configuration = read_saved(where, folder / ADAPTER_FILES[0], hint)
     kind = configuration.get("peft_type") if isinstance(configuration, dict) else None
     if kind != "LORA":
         raise InputError(
@@ -560,7 +452,7 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
             f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
-    _tensors(where, folder / ADAPTER_FILES[1], "fetch or copy the file again.")
+    read_tensors(where, folder / ADAPTER_FILES[1], "fetch or copy the file again.")
     half = "tokenizer_config.json" if (folder / "tokenizer_config.json").is_file() else "chat template"
     if (half != "chat template" or read_chat_template(folder)) and not any(
         path for pattern in VOCABULARIES for path in folder.glob(pattern)
@@ -572,16 +464,14 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
     base = configuration.get("base_model_name_or_path")
     if isinstance(base, str) and Path(base).name != Path(model.path).name:
         log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
-    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
     tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
-    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
-
-
-def _read_saved(where: str, path: Path, hint: str) -> Any:
-    try:
-        return read_json(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{where}: {path} cannot be read ({error}).", hint) from None
+    return {
+        "path": str(folder),
+        "revision": sha,
+        "digest": digest if sha else folder_digest(folder),
+        "files": None if sha else file_states(folder),
+        "tokenizer": tokenizer,
+    }
 
 
 def file_states(folder: Path) -> dict[str, list[int]]:
@@ -590,16 +480,20 @@ def file_states(folder: Path) -> dict[str, list[int]]:
     return {path.name: [state.st_size, state.st_mtime_ns] for path, state in states.items()}
 
 
-def check_unchanged(model: str, point: dict[str, Any]) -> None:
+def check_unchanged(model: str, point: CheckpointRecord) -> None:
     """Raise InputError where a local model's files, or its adapter's, are not those its recorded digest is of."""
     if "adapter" in point:
-        check_unchanged(model, point["adapter"] | {"subfolder": None})
-    if point["files"] is None:
+        _check_folder(model, point["adapter"], None)
+    _check_folder(model, point, point["subfolder"])
+
+
+def _check_folder(model: str, record: FolderRecord, subfolder: str | None) -> None:
+    if record["files"] is None:
         return
-    root = Path(point["path"])
-    folder_of_weights = root / (point["subfolder"] or "")
-    digest_of_weights, _, of_tokenizer = point["digest"].partition("+")[0].partition("/")  # before the adapter's
-    if file_states(folder_of_weights) != point["files"] and folder_digest(folder_of_weights) != digest_of_weights:
+    root = Path(record["path"])
+    folder_of_weights = root / (subfolder or "")
+    digest_of_weights, _, of_tokenizer = record["digest"].partition("+")[0].partition("/")  # before the adapter's
+    if file_states(folder_of_weights) != record["files"] and folder_digest(folder_of_weights) != digest_of_weights:
         changed = f"the files in {folder_of_weights}"
     elif of_tokenizer and folder_digest(root, TOKENIZER_FILES) != of_tokenizer:
         changed = f"the tokenizer in {root}"
@@ -720,7 +614,7 @@ def cached_snapshot(path: str, revision: str | None, kind: str = "model") -> Pat
     raise LocalEntryNotFoundError("it is not in the local cache")
 
 
-def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list[Any]:
+def files_to_fetch(path: str, information: ModelInfo, folders: tuple[str, ...] = ("",)) -> list[RepoSibling]:
     """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
     return [
         file
@@ -729,7 +623,7 @@ def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)
     ]
 
 
-def _verify(where: str, folder: Path, files: Sequence[Any], new: set[str]) -> None:
+def _verify(where: str, folder: Path, files: Sequence[RepoSibling], new: set[str]) -> None:
     """Every file has the hub's size; what was downloaded just now also its sha256, where the hub states one."""
     for file in files:
         path = folder / file.rfilename
@@ -741,7 +635,7 @@ def _verify(where: str, folder: Path, files: Sequence[Any], new: set[str]) -> No
             raise InputError(f"{where}: {file.rfilename} was damaged on its way.", "run it again.")
 
 
-def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
+def _wanted(path: str, information: ModelInfo, folders: tuple[str, ...]) -> list[RepoSibling]:
     """What is fetched of a hub model's files: of `folders` ("" or "name/"), and of their safetensors the weights alone.
     Where these are in several files, their index is fetched to know their names."""
     by_name = {file.rfilename: file for file in information.siblings}

@@ -11,12 +11,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     import torch
-
-    from lm_validity.cells.models.language_model import LanguageModel
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -65,11 +63,27 @@ def versions() -> dict[str, str | None]:
     return by_package
 
 
-def machine(device: "torch.device") -> dict[str, Any]:
+class Machine(TypedDict):
+    """The computer and the device that computed; the last four of a GPU only. git: of this program's checkout."""
+
+    host: str
+    system: str
+    processor: str
+    threads: int
+    device: str
+    slurm_job: str | None
+    git: str | None
+    gpu: NotRequired[str]
+    gpu_memory_mb: NotRequired[int]
+    gpus: NotRequired[int]
+    cuda: NotRequired[str]
+
+
+def machine(device: "torch.device") -> Machine:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
     import torch
 
-    record = {
+    record: Machine = {
         "host": platform.node(),
         "system": platform.platform(),
         "processor": _processor(),
@@ -139,18 +153,11 @@ class Stopwatch:
         """(seconds on the clock, seconds of the processor) until now."""
         return Seconds(time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
-    def add(self, wall: float, cpu: float) -> None:
+    def add(self, seconds: Seconds) -> None:
         """Count seconds that were spent before."""
-        self._wall, self._cpu = self._wall - wall, self._cpu - cpu
+        self._wall, self._cpu = self._wall - seconds.wall, self._cpu - seconds.cpu
 
-    def sidecar(self, lm: "LanguageModel") -> dict[str, Any]:
-        """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
-        counters = lm.counters.to_json()
-        lm.counters = type(lm.counters)()
-        scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
-        return self.costs(lm.device) | {"counters": counters} | scoring
-
-    def costs(self, device: "torch.device") -> dict[str, Any]:
+    def costs(self, device: "torch.device") -> dict[str, object]:
         """Time, memory, machine and versions; `device` is the torch device that computed. The peak of GPU memory is
         that of the GPU that used most, since the last cell."""
         import torch

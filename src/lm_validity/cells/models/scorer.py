@@ -3,16 +3,17 @@
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lm_validity.cells.models.head import keep_saved_head, part_positions
 from lm_validity.cells.models.memory import is_out_of_memory
@@ -62,13 +63,23 @@ class Counters:
         finally:
             self.by_phase[name].update(Counter(self._totals()) - totals_before)
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Count what `record` has, as `to_json` gives it."""
-        for key, value in record.items():
-            if key != "by_phase":
-                setattr(self, key, getattr(self, key) + value)
-        for phase, counts in record["by_phase"].items():
+    def add(self, counters: "Counters") -> None:
+        """Count what others have counted."""
+        for name, value in counters._totals().items():
+            setattr(self, name, getattr(self, name) + value)
+        for phase, counts in counters.by_phase.items():
             self.by_phase[phase].update(counts)
+
+    def part(self, number: int, parts: int) -> "Counters":
+        """Part `number` (from 0) of what several cells caused together. All parts have these counts as their sum."""
+        part = Counters()
+        for name, value in self._totals().items():
+            setattr(part, name, (value + parts - 1 - number) // parts)
+        for phase, counts in self.by_phase.items():
+            part.by_phase[phase] = Counter(
+                {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
+            )
+        return part
 
     def _totals(self) -> dict[str, int]:
         return {key: value for key, value in vars(self).items() if key != "by_phase"}
@@ -78,14 +89,6 @@ class Counters:
         return self._totals() | {
             "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}
         }
-
-
-def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, object]:
-    """Part `number` (from 0) of counts that several cells caused together. All parts have the counts as their sum."""
-    return {
-        key: equal_part(value, number, parts) if isinstance(value, dict) else (value + parts - 1 - number) // parts
-        for key, value in counts.items()
-    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -196,7 +199,30 @@ class NotPlain(Exception):
 
 
 # options of generation with which the likeliest token is taken
-_GREEDY = frozenset(("attention_mask", "do_sample", "temperature", "eos_token_id", "top_p", "top_k"))
+_GREEDY = frozenset(("do_sample", "temperature", "eos_token_id", "top_p", "top_k"))
+
+
+class EncodedRequest(NamedTuple):
+    """Token ids of a request's context, and of the continuation that is scored behind it."""
+
+    context: list[int]
+    continuation: list[int]
+
+
+class ScorerNotes(TypedDict):
+    """How texts are scored: the way asked for, those that are exact on this model (None before the first use), and the
+    tokens of a batch that memory allowed, where they were fewer than asked for."""
+
+    scorer: Way
+    exact_ways: list[str] | None
+    token_limit: int | None
+
+
+class ScoredByWay(NamedTuple):
+    """(log-likelihood, whether greedy decoding gives it) of each request, and the batches of each way of scoring."""
+
+    answers: list[tuple[float, bool]]
+    batches: dict[str, list[list[Tree]]]
 
 
 @register_model("lm-validity")
@@ -245,9 +271,7 @@ class SharedContextLM(HFLM):
                     answers[number] = answer
         return answers
 
-    def _score_by_way(
-        self, requests: list[Request], override_bs: int | None
-    ) -> tuple[list[tuple[float, bool]], dict[str, list[list[Tree]]]]:
+    def _score_by_way(self, requests: list[Request], override_bs: int | None) -> ScoredByWay:
         """The answers, and the batches in which they were computed, by way."""
         for key, context, continuation in requests:
             if not context or not continuation or len(continuation) > self.max_length:
@@ -271,7 +295,7 @@ class SharedContextLM(HFLM):
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
                 self.cache_hook.add_partial("loglikelihood", key, answer)
-        return answers, by_way
+        return ScoredByWay(answers, by_way)
 
     def _rows_of_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[list[Tree]]:
         """The batches in which HFLM runs the requests, by their lengths; those of equal rows in rows of their own."""
@@ -352,18 +376,21 @@ class SharedContextLM(HFLM):
         return telling
 
     @torch.no_grad()
-    def check_answers(self, prompts: torch.Tensor, texts: torch.Tensor, options: dict[str, Any]) -> None:
+    def check_answers(
+        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, options: Mapping[str, object]
+    ) -> None:
         """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: of
         greedy answers each token is the likeliest there. Two rows are looked at, the one with most padding and the one
         with least, where they exceed what was checked before.
 
-        prompts: (rows, tokens), padded on the left. texts: prompts and answers. options: of the generation.
+        prompts: (rows, tokens), padded on the left, where the mask is 0. texts: prompts and answers. options: of the
+        generation.
         """
         if options.get("do_sample") or set(options) - _GREEDY:
             return
         if self.position_encoding.varies:  # an answer that outgrows it goes on from states of the shorter one
             return
-        padding = (options["attention_mask"] == 0).sum(1).tolist()
+        padding = (mask == 0).sum(1).tolist()
         longest_padding, least = padding.index(max(padding)), padding.index(min(padding))
         for kind, row, size in (
             ("padding", longest_padding, padding[longest_padding] + 1),
@@ -423,7 +450,7 @@ class SharedContextLM(HFLM):
         """Which texts may share a forward pass."""
         return PositionEncoding(self.model)
 
-    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    def _encode_pair(self, context: str, continuation: str) -> EncodedRequest:
         """HFLM's, with the context tokenised once for choices that follow each other. White space at the context's end
         goes to the continuation.
 
@@ -432,24 +459,23 @@ class SharedContextLM(HFLM):
         if that has the tokens of the whole; else the continuation's tokens are those that it has by itself.
         """
         if self.backend != "causal":
-            result: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
-            return result
+            return EncodedRequest(*super()._encode_pair(context, continuation))
         stripped = context.rstrip()
         if self._last_context is None or self._last_context[0] != stripped:
             self._last_context = (stripped, self.tok_encode(stripped))
         tokens = self._last_context[1]
         tokens_of_both = self.tok_encode(context + continuation)
         if begins(tokens_of_both, tokens):
-            return list(tokens), tokens_of_both[len(tokens) :]
+            return EncodedRequest(list(tokens), tokens_of_both[len(tokens) :])
         if stripped != context and begins(tokens_of_both, longer := self.tok_encode(context)):
-            return longer, tokens_of_both[len(longer) :]
+            return EncodedRequest(longer, tokens_of_both[len(longer) :])
         apart = self.tok_encode(context[len(stripped) :] + continuation, add_special_tokens=False)
         if self.tok_decode([*tokens, *apart]) != self.tok_decode(tokens_of_both):
             raise CellError(
                 f"{continuation!r} cannot be told apart from what is before it: the tokenizer merges both.",
                 "put a blank between question and answers (target_delimiter).",
             )
-        return list(tokens), apart
+        return EncodedRequest(list(tokens), apart)
 
     def _score_as_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[tuple[float, bool]]:
         # one row for all continuations that differ in their last token only
@@ -500,9 +526,13 @@ class SharedContextLM(HFLM):
         """Positions whose logits are computed at a time, or None where the head cannot be computed separately."""
         return part_positions(self.model) if self.narrows_head() and self._splits else None
 
-    def describe_scorer(self) -> dict[str, Any]:
-        """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
-        tokens of a batch that memory allowed, where they were fewer than asked for."""
+    def take_account(self) -> dict[str, object]:
+        """For a sidecar: what was counted since it was last taken, and how texts are scored."""
+        counters, self.counters = self.counters.to_json(), Counters()
+        return {"counters": counters, "eval_batch_size": self.batch_size, **self.describe_scorer()}
+
+    def describe_scorer(self) -> ScorerNotes:
+        """For a sidecar: how texts are scored."""
         ways = None if self._allowed is None else sorted(self._allowed)
         return {"scorer": self.scorer, "exact_ways": ways, "token_limit": self._token_limit}
 
@@ -557,7 +587,7 @@ class SharedContextLM(HFLM):
 
     # ---- doing it -----------------------------------------------------------------------------------------------
 
-    def _forward(self, **inputs: object) -> Any:
+    def _forward(self, **inputs: object) -> CausalLMOutputWithPast:
         with (
             never_packed(),
             torch.no_grad(),

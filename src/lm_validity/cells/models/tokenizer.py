@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tokenizers
 import transformers
@@ -52,7 +52,7 @@ def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, caus
     texts are continued; masked models keep what their tokenizers append. Raises CellError for a tokenizer that has no
     vocabulary, or that does not encode as its own file says; what transformers raises comes through.
     """
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    options: dict[str, object] = {"local_files_only": True, "trust_remote_code": False}
     if weights is not None and not (folder / "config.json").is_file():
         options["config"] = transformers.AutoConfig.from_pretrained(weights, **options)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lm_validity.cells.models.head import States, narrowed_head, part_positions
 
@@ -153,7 +154,7 @@ def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
 # - `cached`: trees in two passes. Trunks as plain causal rows fill the key-value cache, then the branches look at their
 #   trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
 
-Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
+Forward = Callable[..., CausalLMOutputWithPast]  # the model, called with input_ids=…
 
 
 @dataclass(frozen=True)
@@ -238,16 +239,23 @@ def score(
             rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
             targets += continuation
             requests.append((request, len(path)))
-    values, places = _log_probabilities(
+    scored = _log_probabilities(
         _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
     )
-    return Scores(values, places, requests, len(trees) * (past + width), len(positions))
+    return Scores(scored.values, scored.places, requests, len(trees) * (past + width), len(positions))
+
+
+class _ScoredTokens(NamedTuple):
+    """`values` and `places` of Scores."""
+
+    values: torch.Tensor
+    places: np.ndarray
 
 
 def _log_probabilities(
     parts: Iterable[tuple[int, torch.Tensor]], rows: np.ndarray, targets: np.ndarray
-) -> tuple[torch.Tensor, np.ndarray]:
-    """`values` and `places` of Scores, from the logits' parts; `rows`: the position that predicts each of `targets`."""
+) -> _ScoredTokens:
+    """The scored tokens, from the logits' parts; `rows`: the position that predicts each of `targets`."""
     values, places = [], []
     for start, logits in parts:
         in_part = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
@@ -260,7 +268,7 @@ def _log_probabilities(
         log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, targets_here]
         values.append(torch.stack((log_probabilities, greedy.float())))
         places.append(in_part)
-    return torch.cat(values, 1), np.concatenate(places)
+    return _ScoredTokens(torch.cat(values, 1), np.concatenate(places))
 
 
 def _logits(

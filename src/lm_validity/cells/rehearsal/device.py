@@ -6,13 +6,15 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 import torch.utils.backend_registration as registration
 import transformers.masking_utils as masking
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.fx.node import Argument
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -82,7 +84,11 @@ class Ledger(TorchDispatchMode):
         return max(self.live.values(), default=0)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
     ) -> object:
         if func is _DEVICE:  # asked at every turn, and no kernel
             return place_of(args[0])
@@ -101,7 +107,7 @@ class Ledger(TorchDispatchMode):
                 self._note_storage(tensor)
         return result
 
-    def _note_read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_read(self, func: OpOverload, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         first = args[0] if args else None
         if not isinstance(first, torch.Tensor):
             return
@@ -164,7 +170,9 @@ class Remembered:
     def __init__(self, mode: FakeTensorMode, answer: Callable[..., object]):
         self._mode, self._answer = mode, answer
 
-    def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def __call__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> object:
         """The result of one operator of torch, made again where its like was answered before."""
         if func.is_view or func in _UNDECLARED:
             return self._view(func, types, args, kwargs)
@@ -183,7 +191,9 @@ class Remembered:
             pass
         return result
 
-    def _view(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def _view(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> object:
         if kwargs or not isinstance(args[0], FakeTensor):
             return self._answer(func, types, args, kwargs)
         kernel = aten.alias.default if func is aten.detach.default else func  # the one without its pretended device
@@ -248,9 +258,9 @@ def _installed(ledger: Ledger) -> contextlib.AbstractContextManager[None]:
         """Rows here are never several texts behind each other; a GPU would be asked."""
         ledger.host_reads["packed sequences"] += position_ids.device.type == KIND
 
-    def to_list(tensor: torch.Tensor) -> list[Any]:
+    def to_list(tensor: torch.Tensor) -> list[object]:
         """One copy to the host, which is a read for each number of a fake tensor."""
-        result: list[Any] = tensor.cpu().tolist()
+        result: list[object] = tensor.cpu().tolist()
         return result
 
     return replaced(
@@ -387,7 +397,11 @@ class _Pretended(FakeTensorMode):
     avoid_device_init = property(lambda self: True)  # there is no device to initialise
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
     ) -> object:
         kwargs = dict(kwargs or {})
         tensors = [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import NamedTuple, NotRequired, TypedDict
 
 import torch
 import transformers
@@ -23,7 +23,7 @@ from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
 from lm_validity.cells.training.lora import find_targets, replaced
 from lm_validity.errors import CellError, InputError, first_line
-from lm_validity.run.rehearsals import Rehearsal, RehearsalInput, why_not_causal
+from lm_validity.run.rehearsals import Rehearsal, RehearsalInput, RehearsalSettings, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A model from its configuration alone: every width as it is, few layers or all of them, on a pretended GPU.
@@ -234,7 +234,8 @@ def rehearse(name: str, question: RehearsalInput) -> Rehearsal:
             key: shallow_and_few[key] + (many[key] - shallow_and_few[key]) / (deep - shallow) * (layers - shallow)
             for key in shallow_and_few
         }
-    details = notes | {
+    details: dict[str, object] = {
+        **notes,
         "config": "config.json" if question.verified else "known shape, not compared with the hub's config.json",
         "layers": layers,
         "rehearsed_layers": list(depths),
@@ -262,10 +263,26 @@ def _by_rows(peaks: Figures, work: str) -> dict[int, float]:
     return {int(rows): peak for rows, peak in by_rows.items() if rows != "update"}
 
 
-def _measure(
-    config: transformers.PretrainedConfig, name: str, settings: Mapping[str, Any]
-) -> tuple[Figures, dict[str, Any]]:
-    """(figures, notes) of one depth."""
+class _Notes(TypedDict):
+    """What is known of a model beside figures. refused: why it cannot be fine-tuned; None where it can be or need not
+    be. adapters, adapted_share: see `lora.Targets`."""
+
+    architecture: str
+    attention: str
+    refused: str | None
+    adapters: NotRequired[tuple[str, ...]]
+    adapted_share: NotRequired[float]
+
+
+class _Depth(NamedTuple):
+    """What a model of so many layers takes, by work and figure."""
+
+    figures: Figures
+    notes: _Notes
+
+
+def _measure(config: transformers.PretrainedConfig, name: str, settings: RehearsalSettings) -> _Depth:
+    """A model of one depth, on a pretended GPU."""
     with pretended_gpus() as ledger:
         lm = pretend_model(
             config,
@@ -277,19 +294,24 @@ def _measure(
         )
         weights = list(lm.base.parameters())
         figures: Figures = {"parameters": sum(weight.numel() for weight in weights), "weights": ledger.live_bytes}
-        notes = {"architecture": type(lm.base).__name__, "attention": config._attn_implementation, "refused": None}
+        notes: _Notes = {
+            "architecture": type(lm.base).__name__,
+            "attention": config._attn_implementation,
+            "refused": None,
+        }
         uses = _score(lm, ledger, settings)
         if settings["trains"]:
             try:
                 targets = find_targets(lm, settings["target_modules"])
-                notes |= {"adapters": targets.described, "adapted_share": round(targets.share, 4)}
+                notes["adapters"], notes["adapted_share"] = targets.described, round(targets.share, 4)
                 uses |= _train(lm, ledger, settings)
             except CellError as error:
                 notes["refused"] = error.problem
-    return figures | {f"{work}.{name}": value for work, use in uses.items() for name, value in use.items()}, notes
+    figures |= {f"{work}.{name}": value for work, use in uses.items() for name, value in use.items()}
+    return _Depth(figures, notes)
 
 
-def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
+def _score(lm: LanguageModel, ledger: Ledger, settings: RehearsalSettings) -> dict[str, Figures]:
     tokens = min(SCORED_TOKENS, lm.max_length)
     ways: tuple[Way, ...] = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
     uses = {}
@@ -313,13 +335,19 @@ def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> di
     return uses | {"roll": _use(ledger)}
 
 
-def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
+def _train(lm: LanguageModel, ledger: Ledger, settings: RehearsalSettings) -> dict[str, Figures]:
     limit = min(settings["micro_batch"], settings["effective_batch"])
     sizes = [limit >> halvings for halvings in range(limit.bit_length())]
-    options = {key: settings[key] for key in ("effective_batch", "rank", "loss", "target_modules")}
     tokens = min(settings["training_tokens"], lm.max_length)
     uses: dict[str, Figures] = {}
     for work, checkpointing in (("train", False), ("checkpointed", True)):
-        finetune = FinetuneSettings(learning_rate=1e-4, gradient_checkpointing=checkpointing, **options)
+        finetune = FinetuneSettings(
+            learning_rate=1e-4,
+            gradient_checkpointing=checkpointing,
+            effective_batch=settings["effective_batch"],
+            rank=settings["rank"],
+            loss=settings["loss"],
+            target_modules=settings["target_modules"],
+        )
         uses |= {f"{work}.{size}": use for size, use in train(lm, ledger, finetune, tokens, sizes).items()}
     return uses

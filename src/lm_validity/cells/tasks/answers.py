@@ -8,14 +8,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import jinja2
 import lm_eval.utils
 from lm_eval.api.samplers import ContextSampler, FirstNSampler
 from lm_eval.api.task import Task
 
-from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Document, Documents, task_of, tasks_in
+from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Doc, Documents, task_of, tasks_in
 from lm_validity.errors import InputError, first_line
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # fourth, a question "12" is the twelfth, and labels that count from one are all one off. It scores each without a word.
 
 
-def gold_choice(task: Task, doc: Document) -> int | None:
+def gold_choice(task: Task, doc: Doc) -> int | None:
     """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
     unknown."""
     choices, gold = task.doc_to_choice(doc), _gold(task, doc)
@@ -36,7 +36,7 @@ def gold_choice(task: Task, doc: Document) -> int | None:
     return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
 
 
-def _gold(task: Task, doc: Document) -> Any:
+def _gold(task: Task, doc: Doc) -> str | float | None:
     """What lm-eval takes for the right choice, a place or a text; the first of several."""
     gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
     return (gold[0] if gold else None) if isinstance(gold, list) else gold
@@ -55,7 +55,7 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
             _check_target(task_of(task, doc), doc, f"{documents.task}: document {address}")
     if task.OUTPUT_TYPE != "multiple_choice":
         return
-    golds: list[tuple[str, int | None, object, int]] = []
+    golds: list[_Label] = []
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
         task_of_document = task_of(task, doc)
         if callable(getattr(task_of_document.config, "process_results", None)) or not hasattr(
@@ -74,7 +74,7 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
                     f"{where}: its label is {'missing' if label is None else label}.",
                     "leave unlabelled rows out, and give whole numbers from 0 or texts: `{{label | int}}`.",
                 )
-            golds.append((address, gold, label, len(choices)))
+            golds.append(_Label(address, label, gold, len(choices)))
         except InputError:
             raise
         except Exception as error:  # whatever a task's code or template raises
@@ -85,7 +85,7 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
     _check_labels(documents.task, golds)
 
 
-def _checked_choices(task: Task, doc: Document, where: str) -> list[str]:
+def _checked_choices(task: Task, doc: Doc, where: str) -> list[str]:
     try:
         choices = task.doc_to_choice(doc)
     except (ValueError, SyntaxError) as error:  # a list in a template goes through its text
@@ -117,7 +117,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _check_question(task: Task, doc: Document, choices: Sequence[str], where: str) -> None:
+def _check_question(task: Task, doc: Doc, choices: Sequence[str], where: str) -> None:
     text = task.doc_to_text(doc)
     if not isinstance(text, int):
         return
@@ -130,7 +130,7 @@ def _check_question(task: Task, doc: Document, choices: Sequence[str], where: st
         )
 
 
-def _check_digits(task: Task, doc: Document, choices: Sequence[str], gold: int | None, where: str) -> None:
+def _check_digits(task: Task, doc: Doc, choices: Sequence[str], gold: int | None, where: str) -> None:
     text = _rendered_text(task, doc)
     if gold is None or text is None or text not in choices or choices.index(text) == gold:
         return
@@ -141,7 +141,7 @@ def _check_digits(task: Task, doc: Document, choices: Sequence[str], gold: int |
     )
 
 
-def _rendered_text(task: Task, doc: Document) -> str | None:
+def _rendered_text(task: Task, doc: Doc) -> str | None:
     """An answer in digits that its template takes from a text: of `{{answer}}` with the answer "3", not of one whose
     value is a number."""
     template = task.config.doc_to_target
@@ -151,7 +151,7 @@ def _rendered_text(task: Task, doc: Document) -> str | None:
     return value if isinstance(value, str) and value.isdigit() else None
 
 
-def _value(task: Task, doc: Document) -> object:
+def _value(task: Task, doc: Doc) -> object:
     """What a column, or a template of one expression, has as a target before it is text; else an empty text."""
     template = task.config.doc_to_target
     if not isinstance(template, str):
@@ -172,7 +172,7 @@ def _compiled(expression: str) -> jinja2.environment.TemplateExpression:
     return environment.compile_expression(expression, undefined_to_none=False)
 
 
-def _check_target(task: Task, doc: Document, where: str) -> None:
+def _check_target(task: Task, doc: Doc, where: str) -> None:
     """Of a generation task that compares answers with targets itself."""
     if callable(getattr(task.config, "process_results", None)):
         return
@@ -187,16 +187,24 @@ def _check_target(task: Task, doc: Document, where: str) -> None:
         )
 
 
-def _check_labels(name: str, golds: Sequence[tuple[str, int | None, object, int]]) -> None:
-    """golds: address, right choice, lm-eval's label and number of choices of each document."""
-    labels = [(address, label, count) for address, _, label, count in golds if isinstance(label, int)]
-    beyond = next((address for address, label, count in labels if label == count), None)
-    if beyond is not None and min(label for _, label, _ in labels) >= 1:
+class _Label(NamedTuple):
+    """A document's label as lm-eval reads it, the choice that is then right, and the number of its choices."""
+
+    address: str
+    label: str | int
+    gold: int | None
+    choices: int
+
+
+def _check_labels(name: str, golds: Sequence[_Label]) -> None:
+    numbers = [gold.label for gold in golds if isinstance(gold.label, int)]
+    beyond = next((gold.address for gold in golds if gold.label == gold.choices), None)
+    if beyond is not None and min(numbers) >= 1:
         raise InputError(
             f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices.",
             "count from 0, or let doc_to_target be `{{label - 1}}` with the column's name.",
         )
-    missing = [address for address, gold, _, _ in golds if gold is None]
+    missing = [gold.address for gold in golds if gold.gold is None]
     if missing and len(missing) == len(golds):
         raise InputError(
             f"{name}: no document has a right answer among its choices (document {missing[0]}, say).",
@@ -213,7 +221,7 @@ def _check_labels(name: str, golds: Sequence[tuple[str, int | None, object, int]
 # What identifies a document to a reader, and solved examples that are the question itself.
 
 
-def asked_text(task: AnyTask, doc: Document) -> str:
+def asked_text(task: AnyTask, doc: Doc) -> str:
     """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes: Unicode
     form, case, white space. The answer is not part of it."""
     task = task_of(task, doc)
@@ -242,9 +250,9 @@ class Examples(ContextSampler):
         self.replaced = 0
 
     @property
-    def df(self) -> Sequence[Document]:
+    def df(self) -> Sequence[Doc]:
         """The documents that examples are drawn from."""
-        result: Sequence[Document] = self.inner.df
+        result: Sequence[Doc] = self.inner.df
         return result
 
     def set_rnd(self, rnd: int | None) -> "Examples":
@@ -252,9 +260,9 @@ class Examples(ContextSampler):
         self.inner.set_rnd(rnd)
         return self
 
-    def sample(self, n: int, eval_doc: Document | None = None, **options: object) -> Sequence[Document]:
+    def sample(self, n: int, eval_doc: Doc | None = None, **options: object) -> Sequence[Doc]:
         """`n` examples; raises InputError where there are not enough that ask something else."""
-        drawn: Sequence[Document] = self.inner.sample(n=n, eval_doc=eval_doc, **options)
+        drawn: Sequence[Doc] = self.inner.sample(n=n, eval_doc=eval_doc, **options)
         places = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]
         if not places:
             return drawn
@@ -264,7 +272,7 @@ class Examples(ContextSampler):
         self.replaced += len(places)
         return chosen
 
-    def _asks_the_same(self, doc: Document) -> bool:
+    def _asks_the_same(self, doc: Doc) -> bool:
         if self.question is None:
             return False
         try:
@@ -272,7 +280,7 @@ class Examples(ContextSampler):
         except Exception:  # examples that the task's file lists itself may lack columns of its documents
             return False
 
-    def _others(self, drawn: Sequence[Document], count: int) -> Sequence[Document]:
+    def _others(self, drawn: Sequence[Doc], count: int) -> Sequence[Doc]:
         pool = [doc for doc in self.df if doc not in drawn and not self._asks_the_same(doc)]
         if len(pool) < count:
             raise InputError(

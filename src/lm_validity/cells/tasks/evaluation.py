@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 import torch
@@ -30,7 +30,7 @@ from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScor
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples
 from lm_validity.cells.tasks.tasks import (
     AnyTask,
-    Document,
+    Doc,
     Documents,
     TaskGroup,
     member_of,
@@ -47,10 +47,12 @@ from lm_validity.tables.schema import ITEMS
 
 # metrics whose per-document value is the pair (gold, predicted)
 _PAIR_METRICS = ("mcc", "f1")
+# what a task's process_results gives of a document for a metric
+ItemValue: TypeAlias = float | str | tuple[object, ...] | list[object] | None
 
 
 def describe_items(
-    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, object], metric: str
+    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, ItemValue], metric: str
 ) -> pd.DataFrame:
     """One row per document in their order, the columns of ITEMS from `doc_id` on. The requests have their responses;
     `values` are the values of `metric`, by the documents' places."""
@@ -63,7 +65,7 @@ def describe_items(
     return pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
 
 
-def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, object]:
+def _describe(lm: LanguageModel, task: Task, doc: Doc, group: tuple[Instance, ...]) -> dict[str, object]:
     """What there is of a document, by the output type of its task."""
     if task.OUTPUT_TYPE == "loglikelihood_rolling":
         (text,) = group[0].args
@@ -87,17 +89,17 @@ def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instanc
     }
 
 
-def _item_value(task: Task, metric: str, value: Any) -> float:
+def _item_value(task: Task, metric: str, value: ItemValue) -> float:
     """A document's own value of the metric: what is averaged, agreement of a (gold, predicted) pair, or the
     aggregation over this document alone (its bits per byte, say). NaN where it has none: a correlation, an empty
     document, or one that the task gave no value."""
-    name, several = metric.partition(",")[0], isinstance(value, (tuple, list))
+    name = metric.partition(",")[0]
     if value is None or not has_item_values(metric):
         return math.nan
-    if several and name in _PAIR_METRICS:
+    if isinstance(value, tuple | list) and name in _PAIR_METRICS:
         return float(value[0] == value[1])
     try:
-        return float(task.aggregation()[name]([value]) if several else value)
+        return float(task.aggregation()[name]([value]) if isinstance(value, tuple | list) else value)
     except Exception:  # whatever the task's own aggregation raises where it is given one document
         return math.nan
 
@@ -294,7 +296,7 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
 
 
 def _requests_of(
-    task: Task, doc: Document, template: Callable[..., str] | None, system: str | None, metadata: tuple[object, ...]
+    task: Task, doc: Doc, template: Callable[..., str] | None, system: str | None, metadata: tuple[object, ...]
 ) -> tuple[Instance, ...]:
     """lm-eval's requests of a document, by the chat template where there is one."""
     context = task.fewshot_context(
@@ -313,7 +315,7 @@ def _requests_of(
     return tuple(requests) if isinstance(requests, list) else (requests,)
 
 
-def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[str, dict[int, Any]]:
+def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[str, dict[int, ItemValue]]:
     """Run the requests; metric key -> document's place -> its value, as the task's process_results gives it. Where that
     leaves a metric out, the document has no value of it. `metric` is one that must be there."""
     requests = [request for group in prepared.requests for request in group]
@@ -335,7 +337,7 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
     _check_finite(prepared)
     task = prepared.task
     _apply_filters(prepared)
-    values: dict[str, dict[int, Any]] = defaultdict(dict)
+    values: dict[str, dict[int, ItemValue]] = defaultdict(dict)
     for index, (doc, group) in enumerate(zip(prepared.documents.docs, prepared.requests, strict=True)):
         for name in group[0].filtered_resps:
             answers = [request.filtered_resps[name] for request in group]
@@ -414,14 +416,14 @@ class _Aggregate(NamedTuple):
 
 
 def _aggregate(
-    prepared: PreparedRequests, key: str, values: Mapping[int, Any], resamples: int = RESAMPLES
+    prepared: PreparedRequests, key: str, values: Mapping[int, ItemValue], resamples: int = RESAMPLES
 ) -> _Aggregate:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
     task = prepared.task
     if not isinstance(task, TaskGroup):
         return _aggregate_task(task, key, [*values.values()], resamples)
-    by_task: dict[str, list[Any]] = defaultdict(list)
+    by_task: dict[str, list[ItemValue]] = defaultdict(list)
     for index, value in values.items():
         by_task[member_of(prepared.documents.docs[index])].append(value)
     aggregates = [_aggregate_task(task.members[name], key, member, resamples) for name, member in by_task.items()]
@@ -435,7 +437,7 @@ def _aggregate(
     return _Aggregate(value, error)
 
 
-def _aggregate_task(task: Task, key: str, values: list[Any], resamples: int) -> _Aggregate:
+def _aggregate_task(task: Task, key: str, values: list[ItemValue], resamples: int) -> _Aggregate:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
     try:
@@ -547,7 +549,7 @@ class _EncodedTarget(NamedTuple):
 
 
 def _prompt_and_target(
-    lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
+    lm: LanguageModel, task: Task, doc: Doc, request: Instance, prompt: Prompt, where: str
 ) -> _EncodedTarget:
     """Token ids of a generation prompt as it is fed to the model, and of the target after it, and its text."""
     context, target, prefix = request.args[0], task.doc_to_target(doc), task.doc_to_prefix(doc)

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import datasets
 import lm_eval
@@ -38,7 +38,7 @@ from lm_validity.cells.lm_eval_internals import (
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, first_line, nearest
-from lm_validity.files import file_sha256
+from lm_validity.files import Document, file_sha256
 from lm_validity.run.scoring import code_file, draws_at_random, python_files
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ from lm_validity.run.scoring import code_file, draws_at_random, python_files
 #
 # lm-eval's own index and factory do the work, over the few files that a group needs instead of all 14,000.
 
-Document: TypeAlias = dict[str, object]  # a row of a data set, by column
+Doc: TypeAlias = dict[str, object]  # lm-eval's name for a document: a row of a data set, by column
 
 # of documents; and what lm-eval calls them in its methods and keys
 KINDS = ("train", "validation", "test")
@@ -59,10 +59,10 @@ class Expansion:
 
     group_files: list[Path] = field(default_factory=list)
     tags: set[str] = field(default_factory=set)
-    tasks: list[tuple[Entry, dict[str, Any]]] = field(default_factory=list)
+    tasks: list[tuple[Entry, Document]] = field(default_factory=list)
 
 
-def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], expansion: Expansion) -> None:
+def expand(name: str, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
     """Add the tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
     entry = index[name]
     if entry.kind == Kind.TAG:
@@ -76,9 +76,7 @@ def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], exp
         expansion.tasks.append((entry, overrides))
 
 
-def _expand_members(
-    config: Mapping[str, Any], index: Mapping[str, Entry], overrides: dict[str, Any], expansion: Expansion
-) -> None:
+def _expand_members(config: Document, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
     settings = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
     for item in config.get("task") or ():
         if isinstance(item, str):
@@ -162,7 +160,7 @@ def has_documents(task: "AnyTask", kind: str) -> bool:
     return all(getattr(member, f"has_{WORDS[kind]}_docs")() for member in tasks_in(task).values())
 
 
-class GroupDocument(Document):
+class GroupDocument(Doc):
     """A document of a group, equal to the task's own; `member` names the task."""
 
     __slots__ = ("member",)
@@ -175,7 +173,7 @@ class GroupDocument(Document):
 class GroupRows(Sequence[GroupDocument]):
     """The documents of a group's tasks one after the other."""
 
-    def __init__(self, parts: Mapping[str, Sequence[Document]]):
+    def __init__(self, parts: Mapping[str, Sequence[Doc]]):
         self._parts = parts
         self._places = [(name, row) for name, part in parts.items() for row in range(len(part))]
 
@@ -535,7 +533,7 @@ def _version(config: Mapping[str, object]) -> str | None:
     return str(metadata["version"]) if isinstance(metadata, dict) and "version" in metadata else None
 
 
-def _directions(config: dict[str, Any]) -> dict[str, bool | None]:
+def _directions(config: Document) -> dict[str, bool | None]:
     """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out; None where
     lm-eval does not know the metric."""
     entries = config.get("metric_list")
@@ -602,9 +600,9 @@ def _trains(record: TaskRecord) -> bool:
     return bool(config.get("training_split"))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Document:
     try:
-        result: dict[str, Any] = load_yaml(path, resolve_func=False)
+        result: Document = load_yaml(path, resolve_func=False)
         return result
     except Exception as error:  # whatever the parser and what it includes raise
         raise InputError(f"{path}: lm-eval cannot read it ({first_line(error)}).", "correct the YAML file.") from error
@@ -628,7 +626,7 @@ class Documents:
     task: str
     split: str
     addresses: tuple[str, ...]
-    docs: tuple[Document, ...]
+    docs: tuple[Doc, ...]
 
     def __len__(self) -> int:
         return len(self.docs)
@@ -671,7 +669,7 @@ def tasks_in(task: AnyTask) -> dict[str, Task]:
     return task.members if isinstance(task, TaskGroup) else {task.config.task: task}
 
 
-def rows(task: AnyTask, kind: str) -> Sequence[Document]:
+def rows(task: AnyTask, kind: str) -> Sequence[Doc]:
     """lm-eval's documents of one kind (`train`, `validation`, `test`) that the task has; of a group: those of its tasks
     one after the other."""
     if isinstance(task, TaskGroup):
@@ -680,7 +678,7 @@ def rows(task: AnyTask, kind: str) -> Sequence[Document]:
     return documents if hasattr(documents, "__getitem__") else list(documents)
 
 
-def address_of(documents: Sequence[Document], kind: str, number: int) -> str:
+def address_of(documents: Sequence[Doc], kind: str, number: int) -> str:
     """The address of a row of `rows(task, kind)`."""
     return documents.address(kind, number) if isinstance(documents, GroupRows) else f"{kind}:{number}"
 
@@ -692,7 +690,7 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
     for address in addresses:
         name, _, row = address.rpartition(":")
         numbers_by_name.setdefault(name, []).append(int(row))
-    documents: dict[str, Document] = {}
+    documents: dict[str, Doc] = {}
     for name, numbers in numbers_by_name.items():
         member, _, kind = name.rpartition("/")
         member_task = task.members.get(member) if isinstance(task, TaskGroup) else task
@@ -712,7 +710,7 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
     return Documents(task.config.task, split, addresses, tuple(documents[address] for address in addresses))
 
 
-def subject_of(task: AnyTask, doc: Document) -> str | None:
+def subject_of(task: AnyTask, doc: Doc) -> str | None:
     """The task within a group, else the document's own subject where it has one."""
     subject = member_of(doc) if isinstance(task, TaskGroup) else doc.get("subject")
     return None if subject is None else str(subject)
@@ -724,7 +722,7 @@ def fewshot_digest(task: AnyTask) -> str | None:
     return documents_digest(pools) if pools else None
 
 
-def documents_digest(parts: Mapping[str, Sequence[Document]]) -> str:
+def documents_digest(parts: Mapping[str, Sequence[Doc]]) -> str:
     """sha256 over documents by name, in their order."""
     digest = hashlib.sha256()
     for name, documents in parts.items():

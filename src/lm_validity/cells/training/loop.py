@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch.utils.checkpoint
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch.autograd.function import FunctionCtx
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -135,7 +136,9 @@ class _LossesInParts(torch.autograd.Function):
     its derivative is computed with it, and no logits are kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int) -> torch.Tensor:
+    def forward(
+        ctx: FunctionCtx, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int
+    ) -> torch.Tensor:
         """The loss (rows,) of each hidden state (rows, width), `part` rows at a time; keeps its derivative."""
         derivative = torch.empty_like(hidden)
         losses = []
@@ -150,7 +153,7 @@ class _LossesInParts(torch.autograd.Function):
         return torch.cat(losses)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradient of the hidden states; the other inputs have none."""
         (derivative,) = ctx.saved_tensors
         return (derivative * gradient[:, None].to(derivative.device)).to(derivative.dtype), None, None, None
@@ -498,6 +501,13 @@ def started(
             model.unload()
 
 
+class EpochSteps(NamedTuple):
+    """losses: of each step, (trainings,). predicted: the tokens that it predicted."""
+
+    losses: list[torch.Tensor]
+    predicted: list[int]
+
+
 class TrainingRun:
     """The members in training, each with its adapter."""
 
@@ -516,17 +526,14 @@ class TrainingRun:
         while behind := [training for training in self.trainings if not training.is_done]:
             done = min(len(training.epochs) for training in behind)
             now = [training for training in behind if len(training.epochs) == done]
-            losses, weights = self._run_steps(now, done + 1, stop)
+            steps = self._run_steps(now, done + 1, stop)
             for number, training in enumerate(now):
                 self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
-                own_losses = [loss[number] for loss in losses]
-                training.finish_epoch(own_losses, weights, validate, higher_is_better=higher_is_better)
+                own_losses = [loss[number] for loss in steps.losses]
+                training.finish_epoch(own_losses, steps.predicted, validate, higher_is_better=higher_is_better)
 
-    def _run_steps(
-        self, trainings: list[Training], epoch: int, stop: Callable[[], bool]
-    ) -> tuple[list[torch.Tensor], list[int]]:
-        """Every step of an epoch, until none of its losses is finite; the losses (one a training) and predicted tokens
-        of each."""
+    def _run_steps(self, trainings: list[Training], epoch: int, stop: Callable[[], bool]) -> EpochSteps:
+        """Every step of an epoch, until none of its losses is finite."""
         losses: list[torch.Tensor] = []
         weights = []
         first = trainings[0]
@@ -541,7 +548,7 @@ class TrainingRun:
                 looks = losses[-1].device.type == "cpu" or len(losses) % STEPS_BETWEEN_CHECKS == 0
                 if looks and not torch.isfinite(losses[-1]).any():
                     break
-        return losses, weights
+        return EpochSteps(losses, weights)
 
     def step(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
         """One optimizer step for all, as many at a time as fit into memory; the loss of each."""

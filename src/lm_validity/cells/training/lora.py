@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
@@ -20,6 +20,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import transformers_weight_conversion
 from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from safetensors.torch import save
+from torch.autograd.function import FunctionCtx
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -262,6 +263,13 @@ class BatchPosition:
         return self._constants[value, device]
 
 
+class _Mask(NamedTuple):
+    """What is kept of a tensor (bool), and the shape in which the tensor goes with it."""
+
+    kept: torch.Tensor
+    shape: tuple[int, ...]
+
+
 class BatchDropout(torch.nn.Module):
     """Dropout of a LoRA layer whose mask belongs to the effective batch.
 
@@ -294,13 +302,13 @@ class BatchDropout(torch.nn.Module):
     def _drops(self) -> bool:
         return self.position.training and self.probability > 0
 
-    def _mask(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """What is kept (bool), and the shape in which x goes with it: one mask for all copies."""
+    def _mask(self, x: torch.Tensor) -> _Mask:
+        """What is kept of x: one mask for all copies."""
         position, features = self.position, x.shape[-1]
         shape = (len(position.adapters), position.count, position.length, features)
         if x.numel() == math.prod(shape):
-            return self._batch_mask(features, x.device), shape
-        return self._draw(self.layer, x.shape, x.device), tuple(x.shape)
+            return _Mask(self._batch_mask(features, x.device), shape)
+        return _Mask(self._draw(self.layer, x.shape, x.device), tuple(x.shape))
 
     def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
         """What the micro-batch keeps: bool, (rows, tokens, features)."""
@@ -352,7 +360,7 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionCtx,
         result: torch.Tensor,
         x: torch.Tensor,
         down: torch.Tensor,
@@ -369,7 +377,7 @@ class _LowRank(torch.autograd.Function):
         return torch.addcmul(result, change, unit, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of `result`, `x`, `down` and `up`; the other inputs have none."""
         x, down, up, inner = ctx.saved_tensors
         dropout = ctx.dropout

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -137,6 +137,15 @@ def learning_rate(row: MiniatureModel, step: int) -> float:
     return row.learning_rate * warmup * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
 
 
+class TrainingPoint(TypedDict):
+    """A checkpoint: what was seen until then, and the mean loss in nats per token since the last."""
+
+    iteration: int
+    tokens: int
+    documents: int
+    loss: float
+
+
 def _train(
     settings: MiniatureSettings,
     world: World,
@@ -145,9 +154,8 @@ def _train(
     tokenizer: Path,
     made: Path,
     progress: Callable[[int, int, float], None],
-) -> list[dict[str, object]]:
-    """Train, and write checkpoints into subfolders of `made` and the final model into it; for each the iterations,
-    tokens and documents seen, and the mean loss (nats per token) since the last."""
+) -> list[TrainingPoint]:
+    """Train, and write checkpoints into subfolders of `made` and the final model into it; a point of each."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))
     masked = row.architecture == "bert"
     size = len(masked_vocabulary(world) if masked else vocabulary(world))
@@ -161,7 +169,7 @@ def _train(
     )
     marks = {*row.checkpoints, row.steps}
     reports = marks if row.checkpoints else {row.steps * tenth // 10 for tenth in range(1, 11)}
-    points: list[dict[str, Any]] = []
+    points: list[TrainingPoint] = []
     losses: list[float] = []
     tokens = documents = 0
     for step, batch in zip(range(1, row.steps + 1), training_batches(settings, world, row), strict=False):

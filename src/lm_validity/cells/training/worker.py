@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow
@@ -21,7 +21,7 @@ from lm_validity.cells.tasks.evaluation import (
 )
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, started, train_side_by_side
 from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
-from lm_validity.cells.worker import Files, Worker
+from lm_validity.cells.worker import Computed, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
@@ -117,23 +117,52 @@ def finetune(
 log = logging.getLogger(__name__)
 
 
+class TrainingData(NamedTuple):
+    """What a benchmark and prompt give: requests on validation, and the texts to train on."""
+
+    validation: PreparedRequests
+    examples: Sequence[Example]
+
+
+class _Plan(NamedTuple):
+    """What `finetune` is given for a cell. member: what differs
+    between learning rates."""
+
+    lm: LanguageModel
+    examples: Sequence[Example]
+    validate: Callable[[], float]
+    member: Member
+    seed: int
+    higher_is_better: bool
+
+
 class AdapterTrainer(Worker):
     """Computes the LoRA fine-tunes of a job (rule `finetune_adapter`)."""
 
-    _prepared: tuple[tuple[str, str | None], PreparedRequests, Sequence[Example]] | None = None
+    _prepared: tuple[tuple[str, str | None], TrainingData] | None = None
 
-    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
         plan = self._plan(place)
-        work = plan["work"]
-        finetuned = finetune(**plan, adapter_output=work / "adapter")
+        settings, work = plan.member.settings, plan.member.work
+        finetuned = finetune(
+            plan.lm,
+            plan.examples,
+            plan.validate,
+            settings,
+            seed=plan.seed,
+            higher_is_better=plan.higher_is_better,
+            work=work,
+            adapter_output=work / "adapter",
+            on_epoch=plan.member.on_epoch,
+        )
         if finetuned.diverged:
             log.warning("%s diverged: %s", place.cell.name, finetuned.diverged)
         self._notes = {"micro_batch": finetuned.micro_batch, "resumed_epochs": finetuned.resumed_epochs}
         self._notes |= {"truncated_texts": finetuned.truncated}
         if not finetuned.diverged:
             self._notes["epochs"] = len(finetuned.epochs)
-            if plan["settings"].early_stop:
-                self._notes["epochs_allowed"] = plan["settings"].epochs
+            if settings.early_stop:
+                self._notes["epochs_allowed"] = settings.epochs
         result = asdict(finetuned)
         # of this process only, or one number a step, which has a file of its own
         del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
@@ -146,19 +175,25 @@ class AdapterTrainer(Worker):
                 shutil.copytree(work / "adapter", folder / "adapter")
             _write_losses(finetuned, folder)
 
-        return result, write_files
+        return Computed(result, write_files)
 
     def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        plans = [self._plan(place) for place in places]
-        members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]
+        first, *others = [self._plan(place) for place in places]
         try:
-            train_side_by_side(members=members, **plans[0])
+            train_side_by_side(
+                first.lm,
+                first.examples,
+                first.validate,
+                [first.member, *(plan.member for plan in others)],
+                seed=first.seed,
+                higher_is_better=first.higher_is_better,
+            )
         except CannotStack:
             log.info("%s: its rates are trained one after another", places[0].label)
 
-    def _plan(self, place: Place[BenchmarkCell]) -> dict[str, Any]:
+    def _plan(self, place: Place[BenchmarkCell]) -> _Plan:
         """Arguments of `finetune` for a cell."""
         cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
         lm = self._language_model("final")
@@ -167,17 +202,11 @@ class AdapterTrainer(Worker):
         options = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
         options["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
         options["micro_batch"] = self._first_micro_batch(lm)
-        return {
-            "lm": lm,
-            "examples": examples,
-            "validate": lambda: metric_value(lm, validation, benchmark.metric),
-            "settings": FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
-            # without the learning rate, so that rates differ in nothing else
-            "seed": derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
-            "higher_is_better": benchmark.higher_is_better,
+        member = Member(
+            FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # named after the recipe: a changed recipe does not resume from the old one's state
-            "work": self.workspace.work / place.folder,
-            "on_epoch": lambda epoch: log.info(
+            work=self.workspace.work / place.folder,
+            on_epoch=lambda epoch: log.info(
                 "%s epoch %d: loss %.4f, validation %s %.4f",
                 cell.name,
                 epoch.number,
@@ -185,7 +214,16 @@ class AdapterTrainer(Worker):
                 benchmark.metric,
                 epoch.validation_value,
             ),
-        }
+        )
+        return _Plan(
+            lm,
+            examples,
+            lambda: metric_value(lm, validation, benchmark.metric),
+            member,
+            # without the learning rate, so that rates differ in nothing else
+            seed=derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
+            higher_is_better=benchmark.higher_is_better,
+        )
 
     def _first_micro_batch(self, lm: LanguageModel) -> int:
         """As configured, or what a rehearsal found to fit the GPUs that the job has."""
@@ -195,8 +233,8 @@ class AdapterTrainer(Worker):
         available = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
         return first_micro_batch(self.run, self.model, available / 1e9)
 
-    def _training_data(self, lm: LanguageModel, cell: BenchmarkCell) -> tuple[PreparedRequests, Sequence[Example]]:
-        """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
+    def _training_data(self, lm: LanguageModel, cell: BenchmarkCell) -> TrainingData:
+        """What the cell's benchmark and prompt give, kept for the next rate."""
         key = (cell.benchmark, cell.prompt)
         if self._prepared is None or self._prepared[0] != key:
             lm.share_encodings({})
@@ -208,8 +246,8 @@ class AdapterTrainer(Worker):
             longest = self.run.configuration.finetuning.max_length
             train = self._documents(cell.benchmark, "train")
             examples = training_examples(lm, task, train, max_length=longest, prompt=prompt, system_instruction=system)
-            self._prepared = (key, validation, examples)
-        return self._prepared[1:]
+            self._prepared = (key, TrainingData(validation, examples))
+        return self._prepared[1]
 
 
 def _write_losses(finetuned: FinetuneResult, folder: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from lm_validity.cells.trials.training import (
     SHARED_ROWS,
     Arm,
     Batch,
+    LogitsAndLabels,
     ResidentModel,
     TrialCounters,
     Trials,
@@ -35,13 +35,6 @@ from lm_validity.run.rules.pretrain_on_test import TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Trials with a linear head: pretrain on unlabelled texts, then train backbone and head on m labelled ones.
-
-
-class LogitsAndLabels(NamedTuple):
-    """Logits (labelled tokens, vocabulary) and the labels that they predict."""
-
-    logits: torch.Tensor
-    labels: torch.Tensor
 
 
 class HeadTrials(Trials):
@@ -105,9 +98,9 @@ class HeadTrials(Trials):
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
             return self.batch(ids, attention, labels[examples])
 
-        def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        def predict(batch: Batch) -> LogitsAndLabels:
             """The logits of the classes (rows, classes) and the class of each row."""
-            return self._class_logits(batch), batch.labels
+            return LogitsAndLabels(self._class_logits(batch), batch.labels)
 
         self.check_texts("classifier", sequences, self._class_logits)
         self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
@@ -298,9 +291,9 @@ class ZeroShotTrials(Trials):
             self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
 
-        def predicted(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        def predicted(batch: Batch) -> LogitsAndLabels:
             output = self.model.lm(**batch.inputs(), use_cache=False)
-            return output.logits.flatten(0, 1), batch.labels.flatten()
+            return LogitsAndLabels(output.logits.flatten(0, 1), batch.labels.flatten())
 
         self.check_texts("pretraining", sequences, lambda batch: token_losses(*predicted(batch)))
         position = BatchPosition(seed)
@@ -312,7 +305,7 @@ class ZeroShotTrials(Trials):
             position.begin_step(*ids.shape)
             return Batch(ids, attention, next_tokens(ids, attention), int(attention.sum())).to(self.model.device)
 
-        def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        def predict(batch: Batch) -> LogitsAndLabels:
             """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
             position.begin_micro_batch(batch.first, len(batch.input_ids))
             return predicted(batch)
@@ -384,7 +377,7 @@ class ZeroShotTrials(Trials):
     def _plain(self, prompt: list[int], answer: list[int]) -> PlainScore:
         return plain(self.model.lm, (None, prompt, answer), self.model.limit, self.model.device)
 
-    def _batch_scores(self, cache: Any, prefix: int, rests: list[list[int]]) -> torch.Tensor:
+    def _batch_scores(self, cache: transformers.Cache | None, prefix: int, rests: list[list[int]]) -> torch.Tensor:
         """One forward pass: prompts padded on the left, so that their last tokens stand in one column, then the
         answers' tokens side by side, each of which sees its prompt and its own answer only."""
         choices, device = self.choices, self.model.device

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
 from transformers.activations import NewGELUActivation
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.models.head import keep_saved_head
 from lm_validity.cells.models.memory import is_out_of_memory
@@ -72,14 +73,13 @@ class Batch:
         names = ("input_ids", "attention_mask", "position_ids", "places")
         return replace(self, **self._changed(names, lambda tensor: tensor.to(device, non_blocking=True)))
 
-    def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
-    def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row and position of each labelled token, on the device."""
+    def predicted_places(self) -> tuple[torch.Tensor, ...]:
+        """Row and position of each labelled token, on the device: by these logits are indexed."""
         places = np.nonzero(self.labels.numpy() != IGNORED)
-        row, position = (torch.from_numpy(indices).to(self.input_ids.device, non_blocking=True) for indices in places)
-        return row, position
+        return tuple(torch.from_numpy(indices).to(self.input_ids.device, non_blocking=True) for indices in places)
 
 
 class Padded(NamedTuple):
@@ -184,6 +184,13 @@ class TrialCounters:
     packed_sequences_cut: int = 0
 
 
+class _LoadedModel(NamedTuple):
+    """A model as transformers loads it, and the parameters that its weights lack, sorted."""
+
+    model: transformers.PreTrainedModel
+    missing: list[str]
+
+
 class ResidentModel:
     """The language model `lm` and, for the method `head`, the `classifier` over the same backbone, else `lm` again.
 
@@ -202,11 +209,11 @@ class ResidentModel:
                 f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
         options = four_bits(self.device) if self.quantized else {}
-        self.lm, loading_info = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
+        self.lm, missing = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
         if keep_saved_head(self.lm):
             self.as_saved["own_head"] = OWN_HEAD
-        if loading_info["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
-            raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(loading_info['missing_keys'])[:3])}"))
+        if missing:  # transformers draws them at random, anew in each process, and only warns
+            raise self._unusable(ValueError(f"its weights lack {', '.join(missing[:3])}"))
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
         for module in [*self.lm.modules(), *self.classifier.modules()]:
             for name, child in module.named_children():
@@ -293,16 +300,15 @@ class ResidentModel:
             raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load_model(self, loader: type[Any], **options: object) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
-        """The model, and what the library says of its loading."""
+    def _load_model(self, loader: type[_BaseAutoModelClass], **options: object) -> _LoadedModel:
+        """The model of a class of the library, and the parameters that its weights lack."""
         options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
         options["return_dict"] = True  # some configurations say false
-        result: tuple[transformers.PreTrainedModel, dict[str, Any]] = self._load(loader, **options)
-        return result
-
-    def _load(self, loader: type[Any], **options: object) -> Any:
         try:
-            return loader.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False, **options)
+            model, loading = loader.from_pretrained(
+                self.folder, local_files_only=True, trust_remote_code=False, **options
+            )
+            return _LoadedModel(model, sorted(loading["missing_keys"]))
         except Exception as error:
             if not is_models_fault(error):
                 raise
@@ -320,7 +326,7 @@ class ResidentModel:
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
             classes = len(self.plan.data.class_names)
-            classifier, loading_info = self._load_model(
+            classifier, self.fresh = self._load_model(
                 transformers.AutoModelForSequenceClassification, num_labels=classes
             )
         finally:
@@ -331,7 +337,6 @@ class ResidentModel:
                 f"{self.model_id}: its classifier does not share the language model's backbone.",
                 "this architecture is not supported with a linear head.",
             )
-        self.fresh = sorted(loading_info["missing_keys"])
         setattr(self.lm, prefix, getattr(classifier, prefix))
         self.lm.tie_weights(recompute_mapping=False)  # as loading found them: a head of its own stays
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
@@ -361,7 +366,7 @@ def start_fresh(classifier: transformers.PreTrainedModel, names: Iterable[str], 
         parameters[name].copy_(start)
 
 
-def four_bits(device: torch.device) -> dict[str, Any]:
+def four_bits(device: torch.device) -> dict[str, object]:
     """The paper's quantisation: NF4, doubly quantised, bfloat16 arithmetic."""
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
@@ -378,7 +383,16 @@ def four_bits(device: torch.device) -> dict[str, Any]:
 # Everything random is a function of the seed: the order of the batches, dropout, and the tokens that are masked.
 
 MAX_GRADIENT_NORM = 1.0
-Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]  # (logits, labels) of a batch's predictions
+
+
+class LogitsAndLabels(NamedTuple):
+    """Logits (predictions, tokens or classes) of a batch, and the label of each."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+
+Predict = Callable[[Batch], LogitsAndLabels]
 
 
 class Trials:

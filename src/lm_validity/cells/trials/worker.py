@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -87,6 +87,16 @@ FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
 
+class _About(TypedDict):
+    """What a finished trial's file says of it. losses: of pretraining, by arm; the base has none. test_hash: of the
+    test rows. quantized: the model had 4-bit weights."""
+
+    recipe: str
+    losses: dict[str, float | None]
+    quantized: bool
+    test_hash: str
+
+
 class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
@@ -124,7 +134,7 @@ class ResidentWorker:
             trial = _Trial(trials, subsample, draw, shared or folder)
             with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}{spared}."):
                 probabilities, losses = trial.compute()
-            about = {
+            about: _About = {
                 "recipe": recipe_hash(plan.recipe()),
                 "losses": losses,
                 "quantized": trials.model.quantized,
@@ -247,13 +257,15 @@ def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
         for arm in ARMS:
             rows_of_arm = frame[frame["arm"] == arm]
             predicted = np.stack(rows_of_arm["probabilities"].to_list()).argmax(axis=1)
-            row = {
+            row: dict[str, object] = {
                 **key,
                 "arm": arm,
                 "correct": int((predicted == rows_of_arm["label"]).sum()),
                 "total": len(rows_of_arm),
+                "pretraining_loss": about["losses"][arm],
+                "test_hash": about["test_hash"],
             }
-            rows.append(row | {"pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]})
+            rows.append(row)
     return pd.DataFrame(rows, columns=TRIALS.names)
 
 
@@ -262,17 +274,25 @@ def read_probabilities(plan: TrialPlan, folder: Path) -> pd.DataFrame:
     return pd.concat([frame.assign(**key) for key, _, frame in _finished(plan, folder)])[PROBABILITIES.names]
 
 
-def _finished(plan: TrialPlan, folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], pd.DataFrame]]:
-    """What names each finished trial, what is known of it, and its observations."""
-    key: dict[str, Any] = {"experiment": plan.experiment, "language_model": plan.language_model}
+class _FinishedTrial(NamedTuple):
+    """A finished trial. key: what names it, by column of TRIALS. observations: its test rows, those of each arm."""
+
+    key: dict[str, str | int]
+    about: _About
+    observations: pd.DataFrame
+
+
+def _finished(plan: TrialPlan, folder: Path) -> Iterator[_FinishedTrial]:
+    """The plan's finished trials in `folder`."""
+    key: dict[str, str | int] = {"experiment": plan.experiment, "language_model": plan.language_model}
     key |= {"task": plan.data.name, "m": plan.m, "n": plan.n}
     for subsample in plan.subsamples:
         table = _read_trial(plan, folder, subsample)
         if table is not None:
-            yield key | {"subsample": subsample}, _about(table), table.to_pandas()
+            yield _FinishedTrial(key | {"subsample": subsample}, _about(table), table.to_pandas())
 
 
-def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, Any]:
+def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, object]:
     """Write trials.parquet and probabilities.parquet of a complete `folder` into `output` (a cell's folder of the
     store); what the cell's record says of them. The same bytes whatever kills and resumes there were.
 
@@ -312,6 +332,6 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
     return table if unchanged else None
 
 
-def _about(table: pa.Table) -> dict[str, object]:
-    result: dict[str, object] = json.loads(table.schema.metadata[b"trial"])
+def _about(table: pa.Table) -> _About:
+    result: _About = json.loads(table.schema.metadata[b"trial"])
     return result

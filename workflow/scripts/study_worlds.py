@@ -22,8 +22,8 @@ import pandas as pd
 import yaml
 
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.runner import run_job, write_splits
-from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.runner import run_job
+from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.load import load_run
 from lm_validity.config.sheets import read_pool

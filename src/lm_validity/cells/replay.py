@@ -4,12 +4,14 @@ import importlib.metadata
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.files import write_json
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.records import CheckpointRecord, ReplayedModel
 from lm_validity.run.rules import benchmark_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -37,7 +39,7 @@ class Served(NamedTuple):
 class ReplayWorker:
     """Stands where `Worker` stands: commits cells from the scores file."""
 
-    def __init__(self, workspace: Workspace):
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         self.workspace, self.run = workspace, workspace.run
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
@@ -45,7 +47,7 @@ class ReplayWorker:
         started, cell = time.time(), place.cell
         served = self._served(cell)
         scores = "scores" in benchmark_rule_of(cell).tables
-        result: dict[str, Any]
+        result: dict[str, object]
         if scores:
             metric = self.run.benchmarks[cell.benchmark].metric
             result = {
@@ -122,10 +124,16 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
     return scores
 
 
-def model_record(run: Run, row: Model) -> dict[str, Any]:
+def model_record(run: Run, row: Model) -> ReplayedModel:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
-    point = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed", "files": None}
+    point: CheckpointRecord = {
+        "path": row.path,
+        "subfolder": None,
+        "revision": None,
+        "digest": f"{row.path} replayed",
+        "files": None,
+    }
     return {
         "model": row.model,
         "path": row.path,
@@ -138,7 +146,7 @@ def model_record(run: Run, row: Model) -> dict[str, Any]:
     }
 
 
-def benchmark_record(run: Run, row: Benchmark) -> dict[str, Any]:
+def benchmark_record(run: Run, row: Benchmark) -> dict[str, object]:
     """A benchmark's record, as `prefetch_benchmark` writes it, without its data set."""
     sha = _check_listed(run, 2, {row.benchmark}, f"benchmark {row.benchmark!r}")
     return {
@@ -150,6 +158,16 @@ def benchmark_record(run: Run, row: Benchmark) -> dict[str, Any]:
         "fewshot": None,
         "replay": sha,
     }
+
+
+def write_splits(workspace: Workspace, benchmark: str) -> None:
+    """The files of a benchmark's splits, as `cells.tasks.splits` writes them, without a document."""
+    from lm_validity.tables.documents import write_no_documents
+
+    for name in ("train", "validation", "test"):
+        nothing = {"split": name, "documents": 0, "digest": "replayed", "replay": workspace.replay}
+        write_json(workspace.split_path(benchmark, name), nothing)
+    write_no_documents(workspace.split_path(benchmark, "test").with_name("documents.parquet"))
 
 
 def _check_listed(run: Run, part: int, names: set[str], noun: str) -> str:

@@ -8,16 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any
+from typing import Protocol
 
-from lm_validity.cells.replay import ReplayWorker
-from lm_validity.errors import CellError, InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.errors import CellError
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.leases import hold_gpus, hold_lease
 from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.rules import rule_of
-from lm_validity.run.scoring import prompt_settings
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import MissingCell, Workspace
 
@@ -28,6 +25,21 @@ from lm_validity.run.workspace import MissingCell, Workspace
 # (a crash, out of memory, a signal) ends the process with the finished cells kept, so that Snakemake's retries apply.
 
 log = logging.getLogger(__name__)
+
+REPLAY_WORKER = "lm_validity.cells.replay:ReplayWorker"  # of every rule, where known scores are served
+
+
+class CellWorker(Protocol):
+    """What a job asks of its rule's worker; the last two where the rule has groups of cells `side_by_side`."""
+
+    def compute(self, place: Place[Cell]) -> None:
+        """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
+
+    def compute_together(self, places: list[Place[Cell]]) -> None:
+        """Bring cells as far as they can be brought side by side; `compute` finishes each."""
+
+    def shared_cost(self, places: list[Place[Cell]]) -> AbstractContextManager[None]:
+        """Inside the block, what is computed is booked to the cells in equal parts."""
 
 
 def run_job(workspace: Workspace, job: Job[Cell]) -> None:
@@ -47,8 +59,9 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
         return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
 
     @cache
-    def worker() -> Any:
-        return ReplayWorker(workspace) if workspace.replay else resolve_name(rule.worker)(workspace, job)
+    def worker() -> CellWorker:
+        made: CellWorker = resolve_name(REPLAY_WORKER if workspace.replay else rule.worker)(workspace, job)
+        return made
 
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
@@ -76,7 +89,7 @@ def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[b
     return hold_lease(workspace.store.lease(place.folder), lambda: workspace.store.has(place), say=log.info)
 
 
-def _compute_together(workspace: Workspace, worker: Callable[[], Any], cells: list[Cell]) -> None:
+def _compute_together(workspace: Workspace, worker: Callable[[], CellWorker], cells: list[Cell]) -> None:
     """Bring those of the cells that are missing to their end side by side; what cannot be computed so is left to
     `_stored`, which says why."""
     missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
@@ -92,7 +105,7 @@ def _compute_together(workspace: Workspace, worker: Callable[[], Any], cells: li
             log.info("not side by side: %s", error)
 
 
-def _stored(workspace: Workspace, worker: Callable[[], Any], cell: Cell) -> Entry:
+def _stored(workspace: Workspace, worker: Callable[[], CellWorker], cell: Cell) -> Entry:
     """The entry of a cell that the store holds; computed only if it does not yet."""
     stand_in = rule_of(cell).stand_in(workspace, cell)
     if stand_in is not None:
@@ -107,59 +120,3 @@ def _stored(workspace: Workspace, worker: Callable[[], Any], cell: Cell) -> Entr
                     worker().compute(place)
     workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
-
-
-def write_splits(workspace: Workspace, benchmark: str) -> None:
-    """Divide a benchmark's documents and write one file per split, so that training never opens test; and the texts of
-    the test documents, for filters.
-
-    Raises InputError where another wording of a benchmark does not ask its questions, which are split first.
-    """
-    from lm_validity.tables.documents import write_no_documents
-
-    texts = workspace.split_path(benchmark, "test").with_name("documents.parquet")
-    if workspace.replay:
-        for name in ("train", "validation", "test"):
-            nothing = {"split": name, "documents": 0, "digest": "replayed", "replay": workspace.replay}
-            write_json(workspace.split_path(benchmark, name), nothing)
-        write_no_documents(texts)
-        return
-    from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
-    from lm_validity.cells.tasks.tasks import AnyTask, TaskRecord, load_task
-
-    def load(name: str) -> AnyTask:
-        record = TaskRecord.from_json(workspace.task_record(name)["record"])
-        return load_task(record, **prompt_settings(workspace.run, name))
-
-    settings, task = workspace.run.configuration.splits, load(benchmark)
-    splits = make_splits(
-        task,
-        caps=(settings.train, settings.validation, settings.test),
-        seed=settings.seed,
-        allow_overlap=benchmark in settings.allow_overlap,
-        test_only=workspace.grid.is_test_only(benchmark),
-    )
-    test, variant_of = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
-    if (
-        variant_of is not None
-    ):  # its documents are the benchmark's in the same order: equal in every column that both have
-        theirs = documents(load(variant_of), Split.from_json(read_json(workspace.split_path(variant_of, "test")))).docs
-        equal_documents = len(test) == len(theirs) and all(
-            doc.keys() & document.keys() and all(doc[name] == document[name] for name in doc.keys() & document.keys())
-            for doc, document in zip(test.docs, theirs, strict=True)
-        )
-        if not equal_documents:
-            raise InputError(
-                f"benchmark {benchmark!r}: its test documents are not those of {variant_of!r}.",
-                "another wording reads the same data and split names, changes none of their columns, and differs in "
-                "its templates.",
-            )
-    for name, split in zip(splits._fields, splits, strict=True):
-        # a benchmark that is only scored has no train and validation; the rule's files say so
-        written = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
-        write_json(workspace.split_path(benchmark, name), written)
-        log.info("%s %s: %d documents", benchmark, name, written["documents"])
-    write_documents(benchmark, task, test, texts)
-
-
-# ---- what the login node writes down -----------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lm_validity.cells.replay import benchmark_record, model_record
-from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells import replay
+from lm_validity.cells.runner import run_job
 from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
 from lm_validity.config.sheets import read_pool
@@ -24,6 +24,7 @@ from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run.cell import label
 from lm_validity.run.manifests import write_failures
 from lm_validity.run.participants import kind_label
+from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
 from lm_validity.run.store import Store
@@ -62,8 +63,9 @@ def register(app: typer.Typer) -> None:
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
     run, row = _found(configfile, "models", model)
+    record: ModelRecord
     if run.configuration.replay:
-        record = model_record(run, row)
+        record = replay.model_record(run, row)
     else:
         _try_hub(required=not row.is_local)
         from lm_validity.cells.models.prefetch import prefetch_model as prefetch
@@ -76,7 +78,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
     run, row = _found(configfile, "benchmarks", benchmark)
     if run.configuration.replay:
-        record = benchmark_record(run, row)
+        record = replay.benchmark_record(run, row)
     else:
         _try_hub(required=not (row.include_path or row.corpus))
         from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
@@ -106,7 +108,13 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     run, _ = _found(configfile, "benchmarks", benchmark)
-    write_splits(Workspace(run), benchmark)
+    workspace = Workspace(run)
+    if workspace.replay:
+        replay.write_splits(workspace, benchmark)
+    else:
+        from lm_validity.cells.tasks.splits import write_splits
+
+        write_splits(workspace, benchmark)
 
 
 def _try_hub(*, required: bool) -> None:

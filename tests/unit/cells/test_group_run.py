@@ -11,8 +11,7 @@ from toy_run import run_all
 from toy_world import toy_model
 
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.runner import write_splits
-from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.config.load import build_run
 from lm_validity.files import read_json, write_json
 from lm_validity.run.workspace import Workspace

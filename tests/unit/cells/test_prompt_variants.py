@@ -8,8 +8,7 @@ import pytest
 from toy_run import run_all, start_run
 from toy_world import toy_rows, write_toy_tasks
 
-from lm_validity.cells.runner import write_splits
-from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json

@@ -7,9 +7,9 @@ from toy_world import toy_model, toy_rows, write_toy_tasks
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import Example
-from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.cells.training.loop import FinetuneSettings, Member, TrainingRun, started
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.replay import benchmark_record, model_record
-from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells.replay import benchmark_record, model_record, write_splits
+from lm_validity.cells.runner import run_job
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
 from lm_validity.run.workspace import Workspace

@@ -20,9 +20,10 @@ from lm_validity.cells.tasks.tasks import (
     KINDS,
     WORDS,
     AnyTask,
-    Document,
+    Doc,
     Documents,
     TaskGroup,
+    TaskRecord,
     address_of,
     documents_digest,
     fetch_documents,
@@ -37,8 +38,9 @@ from lm_validity.cells.tasks.tasks import (
 )
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import CellError, InputError, did_you_mean, nearest
-from lm_validity.files import check_encodable, replace_file, write_text
-from lm_validity.run.scoring import document_order
+from lm_validity.files import check_encodable, read_json, replace_file, write_json, write_text
+from lm_validity.run.scoring import document_order, prompt_settings
+from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -58,7 +60,7 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
     write_table(pd.DataFrame(rows, columns=DOCUMENTS.names), DOCUMENTS, path)
 
 
-def _describe(task: AnyTask, doc: Document) -> dict[str, object]:
+def _describe(task: AnyTask, doc: Doc) -> dict[str, object]:
     member = task_of(task, doc)
     prefix = member.doc_to_prefix(doc)
     prompt = member.fewshot_context(doc, num_fewshot=member.config.num_fewshot or 0, gen_prefix=prefix)
@@ -335,8 +337,56 @@ def documents(task: AnyTask, split: Split) -> Documents:
     return fetched
 
 
+def write_splits(workspace: Workspace, benchmark: str) -> None:
+    """Divide a benchmark's documents and write one file per split, so that training never opens test; and the texts of
+    the test documents, for filters.
+
+    Raises InputError where another wording of a benchmark does not ask its questions, which are split first.
+    """
+    settings, task = workspace.run.configuration.splits, _recorded_task(workspace, benchmark)
+    splits = make_splits(
+        task,
+        caps=(settings.train, settings.validation, settings.test),
+        seed=settings.seed,
+        allow_overlap=benchmark in settings.allow_overlap,
+        test_only=workspace.grid.is_test_only(benchmark),
+    )
+    test, variant_of = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
+    if variant_of is not None:
+        _check_wording(workspace, benchmark, test, variant_of)
+    for name, split in zip(splits._fields, splits, strict=True):
+        # a benchmark that is only scored has no train and validation; the rule's files say so
+        written = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
+        write_json(workspace.split_path(benchmark, name), written)
+        log.info("%s %s: %d documents", benchmark, name, written["documents"])
+    write_documents(benchmark, task, test, workspace.split_path(benchmark, "test").with_name("documents.parquet"))
+
+
+def _recorded_task(workspace: Workspace, benchmark: str) -> AnyTask:
+    """The task that the login node recorded, with the run's settings of its prompt."""
+    record = TaskRecord.from_json(workspace.task_record(benchmark)["record"])
+    return load_task(record, **prompt_settings(workspace.run, benchmark))
+
+
+def _check_wording(workspace: Workspace, benchmark: str, test: Documents, variant_of: str) -> None:
+    """Raise InputError where the test documents of another wording are not those of its benchmark in the same order:
+    equal in every column that both have."""
+    split = Split.from_json(read_json(workspace.split_path(variant_of, "test")))
+    theirs = documents(_recorded_task(workspace, variant_of), split).docs
+    equal_documents = len(test) == len(theirs) and all(
+        doc.keys() & document.keys() and all(doc[name] == document[name] for name in doc.keys() & document.keys())
+        for doc, document in zip(test.docs, theirs, strict=True)
+    )
+    if not equal_documents:
+        raise InputError(
+            f"benchmark {benchmark!r}: its test documents are not those of {variant_of!r}.",
+            "another wording reads the same data and split names, changes none of their columns, and differs in "
+            "its templates.",
+        )
+
+
 # Rows that may become part of a split: lm-eval's kind, its documents, and the order in which they are tried.
-Candidates = tuple[str, Sequence[Document], np.ndarray]
+Candidates = tuple[str, Sequence[Doc], np.ndarray]
 
 
 class _Sources(NamedTuple):
@@ -389,7 +439,7 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     return _Sources("8:1:1 of the one split", cut)
 
 
-def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
+def _permutation(seed: int, split: str, docs: Sequence[Doc]) -> np.ndarray:
     return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
 
 
@@ -437,7 +487,7 @@ def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], id
     return _Chosen(sorted(chosen), by_text, by_id)
 
 
-def _rendered_digest(task: AnyTask, doc: Document) -> str:
+def _rendered_digest(task: AnyTask, doc: Doc) -> str:
     """sha256 of what scoring and training read of a document: text, choices, target, prefix, description."""
     task = task_of(task, doc)
     rendering = {
@@ -454,7 +504,7 @@ def _rendered_digest(task: AnyTask, doc: Document) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _identity(doc: Document) -> str | None:
+def _identity(doc: Doc) -> str | None:
     """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
     identity = doc.get("id")
     return identity if isinstance(identity, str) and identity.strip() and not identity.strip().isdigit() else None

@@ -25,7 +25,8 @@ class Spent:
     """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
     phases: phase -> counter -> sum. wall_seconds: of the cells, without process start.
     written_by_vllm: cells whose answers vLLM wrote. truncated: (model, benchmark) -> phase -> requests of all passes,
-    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens.
+    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens; under `answers` those of
+    the texts whose answer lost its beginning.
     early_stops: of fine-tunes with `early_stop` on, their number as `fine_tunes`, how many `stopped`, and their epochs,
     `trained` and `allowed`; empty without any."""
 
@@ -58,6 +59,8 @@ def count_spent(store: Store) -> Spent:
             spent.phases.setdefault(phase, Counter()).update(counts)
         cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
         cut["train"] += sidecar.get("truncated_texts", 0)
+        if sidecar.get("cut_answers"):  # not of cells of earlier versions
+            cut["answers"] += sidecar["cut_answers"]
         if cut.total():
             try:
                 key = store.read(folder)["key"]
@@ -133,6 +136,8 @@ def computation_page(spent: Spent, planned: Finding | None = None, losses: pd.Da
         basis += (
             f" Text was cut to fit the model in {len(spent.truncated):,} pairs of model and benchmark, listed below."
         )
+    if n_answers := sum(cut["answers"] for cut in spent.truncated.values()):
+        basis += f" {count(n_answers, 'training answer')} lost {'their' if n_answers > 1 else 'its'} beginning."
     table = Table(
         "computation",
         "By phase",
@@ -198,20 +203,30 @@ def _early_stops(spent: Spent) -> Finding | None:
 
 def _truncation(spent: Spent) -> Section:
     """What was longer than the model or than the configured lengths: scores that rest on less than the whole text."""
-    phases = ("train", "validation", "test")
+    has_answers = any(cut["answers"] for cut in spent.truncated.values())
+    phases = ("train", "answers", "validation", "test") if has_answers else ("train", "validation", "test")
     rows = [
         {"model": model, "benchmark": benchmark} | {phase: cut[phase] for phase in phases}
         for (model, benchmark), cut in sorted(spent.truncated.items())
     ]
+    of_answers = (
+        " Answers cut: training texts whose answer alone is longer than finetuning.max_length. It lost its beginning, "
+        "and its question with it."
+    )
     table = Table(
         "truncation",
         "Cut to fit",
         pd.DataFrame(rows),
         formats=dict.fromkeys(phases, ",d"),
-        labels={"train": "training texts", "validation": "requests on validation", "test": "requests on test"},
+        labels={
+            "train": "training texts",
+            "answers": "answers cut",
+            "validation": "requests on validation",
+            "test": "requests on test",
+        },
         caption="Requests that lost the beginning of their context, over all passes (each epoch and learning rate "
         "reads validation once), and training texts that lost tokens, over all fine-tunes. The models of a comparison "
         "may differ in this. What helps: a longer evaluation.max_length or finetuning.max_length if the model "
-        "allows it, fewer examples in a prompt, or a shorter max_gen_toks.",
+        f"allows it, fewer examples in a prompt, or a shorter max_gen_toks.{of_answers if has_answers else ''}",
     )
     return Section("Truncation", tables=[table])

@@ -4,9 +4,13 @@ import json
 from collections import Counter
 
 import pytest
-from toy_run import RATES, run_all, sidecars, start_run
+from toy_run import RATES, run_all, sidecars, start_run, ten_of_each
 
+from lm_validity.cells.runner import run_cells
 from lm_validity.cells.scoring import KeptRequests
+from lm_validity.config.load import build_run
+from lm_validity.monitor.computation import count_spent
+from lm_validity.run.workspace import Workspace
 
 ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 
@@ -35,6 +39,27 @@ def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monk
     assert counters["training_tokens"] == total(found, "training_tokens", "train") <= counters["training_tokens_padded"]
     assert all(sidecar["exact_ways"] == ["cached", "packed", "rows"] for sidecar in found.values())
     assert counters["shared_tokens"] > counters["forward_tokens"], "most of a question is computed once"
+
+
+def test_answers_that_are_too_long_to_train_on_are_counted_and_refused_where_all_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def three_longer(split: str) -> list[dict]:
+        rows = ten_of_each(split)
+        return [row | {"choices": [f"{choice} indeed" for choice in row["choices"]]} for row in rows[:3]] + rows[3:]
+
+    workspace = start_run(tmp_path, rows=three_longer, finetuning={"epochs": 1, "max_length": 6})
+    run_all(workspace, "finetune_adapter")
+    assert {sidecar["cut_answers"] for sidecar in sidecars(workspace.store).values()} == {3}
+    (cut,) = count_spent(workspace.store).truncated.values()
+    assert cut["answers"] == 3 * 3 and cut["train"] == 3 * 10
+    values = workspace.run.configuration.model_dump(exclude_none=True, exclude_defaults=True)
+    run = build_run(values | {"finetuning": values["finetuning"] | {"max_length": 1}}, "toy")
+    for job in Workspace(run).grid.jobs.values():
+        if job.rule == "finetune_adapter":
+            entries = run_cells(Workspace(run), job)
+    assert {entry.status for entry in entries} == {"failed"} and len(entries) == 3
+    assert all("10 training answers" in entry.error and "max_length" in entry.hint for entry in entries)
 
 
 @pytest.mark.parametrize("tokenizers", ["equal", "different"])

@@ -97,6 +97,29 @@ def test_long_questions_keep_their_answer(llama, toy_task):
         assert short.token_ids[short.completion_start :] == long.token_ids[long.completion_start :]
 
 
+def test_an_answer_that_is_too_long_loses_its_beginning(llama, toy_task, caplog):
+    task = toy_task("toy_choice")
+    docs = documents(task, make_splits(task).train)
+    longer = [doc | {"choices": [f"{choice} indeed" for choice in doc["choices"]]} for doc in docs.docs[:5]]
+    docs = type(docs)(docs.task, docs.split, docs.addresses, (*longer, *docs.docs[5:]))
+    lengths = [
+        1 + len(llama.tok_encode(f" {doc['choices'][doc['gold']]}", add_special_tokens=False)) for doc in docs.docs
+    ]
+    shortest, longest = min(lengths), max(lengths)
+    assert shortest < longest, "with their end of text"
+    caplog.set_level("WARNING")
+    examples = training_examples(llama, task, docs, max_length=longest)
+    assert not any(example.answer_lost for example in examples) and not caplog.records
+    examples = training_examples(llama, task, docs, max_length=shortest)
+    assert [example.answer_lost for example in examples] == [length - shortest for length in lengths]
+    n_cut = sum(length > shortest for length in lengths)
+    assert caplog.records[0].args[1:4] == (n_cut, len(docs), shortest)
+    assert f"at least {longest}" in caplog.text
+    with pytest.raises(CellError, match=f"{len(docs)} training answers has more than {shortest - 1} tokens") as error:
+        training_examples(llama, task, docs, max_length=shortest - 1)
+    assert f"finetuning.max_length to at least {longest}" in error.value.hint
+
+
 def test_row_without_an_answer(llama, toy_task):
     task = toy_task("toy_choice")
     docs = head_of(documents(task, make_splits(task).train), 2)

@@ -82,6 +82,12 @@ def test_what_was_cut_to_fit_is_listed_by_model_and_benchmark(tmp_path):
     frame = page.sections[1].tables[0].frame
     assert frame.to_dict("records") == [{"model": "m", "benchmark": "long", "train": 2, "validation": 10, "test": 7}]
     assert numbers(page.findings[0].basis) == ["1"]
+    rate = store.place(tuned._replace(learning_rate="3e-3"), {"name": "rate"})
+    store.commit(rate, {}, trained | {"truncated_texts": 4, "cut_answers": 3}, lambda folder: None)
+    page = computation_page(count_spent(store))
+    (row,) = page.sections[1].tables[0].frame.to_dict("records")
+    assert (row["train"], row["answers"]) == (6, 3) and numbers(page.findings[0].basis) == ["1", "3"]
+    store.remove(rate.folder)
     place = store.place(tuned, {"name": "tuned"})
     (store.root / place.folder / "cell.json").unlink()
     assert count_spent(store).truncated == {("m", "long"): {"test": 7, "train": 0}}, "a damaged cell stops no page"

@@ -469,11 +469,13 @@ def _aggregate_task(task: Task, key: str, values: list[ItemValue], resamples: in
 @dataclass(frozen=True)
 class Example:
     """Token ids of one training text. The completion (the answer, or a whole document after its BOS) begins
-    at `completion_start`; `truncated` tokens were left out."""
+    at `completion_start`; `truncated` tokens were left out, `answer_lost` of them at the beginning of the answer, which
+    then has no question either."""
 
     token_ids: tuple[int, ...]
     completion_start: int
     truncated: int = 0
+    answer_lost: int = 0
 
 
 def training_examples(
@@ -492,8 +494,9 @@ def training_examples(
     - generation: the prompt, the delimiter, the target (the first of several);
     - rolling: BOS and the document.
     The tokenizer's end of text is appended. A question that is too long loses tokens on the left, as in
-    scoring, so that its answer stays; a document of a corpus loses its end.
-    Raises CellError naming a document without a right answer.
+    scoring, so that its answer stays; a document of a corpus loses its end. An answer that is too long by itself
+    loses its beginning, which the log says.
+    Raises CellError naming a document without a right answer, and where every answer is too long.
     """
     limit = min(max_length, lm.max_length)
     prepared = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system_instruction)
@@ -515,7 +518,26 @@ def training_examples(
             context, completion, answer = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
         _check_completion(lm, completion, answer, where)
         examples.append(_example(lm, context, completion, limit, keep="end"))
+    _check_answers_fit(lm, documents.task, examples, limit)
     return examples
+
+
+def _check_answers_fit(lm: LanguageModel, task: str, examples: Sequence[Example], limit: int) -> None:
+    """Say how many answers have lost their beginning. Raise CellError where all have: nothing is left to learn."""
+    cut = [example for example in examples if example.answer_lost]
+    if not cut:
+        return
+    longest = max(len(example.token_ids) + example.answer_lost for example in cut)
+    if limit < lm.max_length:
+        hint = f"set finetuning.max_length to at least {longest}, and more for their questions."
+    else:
+        hint = f"{lm.model_id} reads {limit} tokens: leave the benchmark out of the agreement study (column studies)."
+    if len(cut) == len(examples):
+        raise CellError(f"{task}: each of the {len(cut)} training answers has more than {limit} tokens.", hint)
+    log.warning(
+        "%s: %d of %d training answers have more than %d tokens: they lose their question and their beginning; %s",
+        *(task, len(cut), len(examples), limit, hint),
+    )
 
 
 def _example(lm: LanguageModel, context: list[int], completion: list[int], limit: int, keep: str) -> Example:
@@ -525,7 +547,8 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
     surplus = max(0, len(tokens) - limit)
     if keep == "start":
         return Example(tuple(tokens[:limit]), len(context), surplus)
-    return Example(tuple(tokens[surplus:]), max(0, len(context) - surplus), surplus)
+    start = len(context) - surplus
+    return Example(tuple(tokens[surplus:]), max(0, start), surplus, answer_lost=max(0, -start))
 
 
 def _check_completion(lm: LanguageModel, completion: list[int], answer: str, where: str) -> None:

@@ -158,7 +158,8 @@ class AdapterTrainer(Worker):
         if finetuned.diverged:
             log.warning("%s diverged: %s", place.cell.name, finetuned.diverged)
         self._notes = {"micro_batch": finetuned.micro_batch, "resumed_epochs": finetuned.resumed_epochs}
-        self._notes |= {"truncated_texts": finetuned.truncated}
+        cut_answers = sum(example.answer_lost > 0 for example in plan.examples)
+        self._notes |= {"truncated_texts": finetuned.truncated, "cut_answers": cut_answers}
         if not finetuned.diverged:
             self._notes["epochs"] = len(finetuned.epochs)
             if settings.early_stop:

@@ -300,25 +300,25 @@ def compare(
     junit: Annotated[Path | None, typer.Option(help="File for test results (JUnit).")] = None,
 ) -> None:
     """Is B better than A, worse, or not worse by more than a margin?"""
-    from lm_validity.site import comparison
+    from lm_validity.site.compare import verdicts, write
 
     for file in filter(None, (markdown, junit)):
-        check_file(file, [comparison.MARK])
-    request = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
-    compared = comparison.compare(model_a, model_b, scores or folder, request, items)
+        check_file(file, [write.MARK])
+    request = verdicts.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
+    compared = verdicts.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
         with replaced_folder(output, "compare", inputs=inputs, names=PAGE) as written:
-            comparison.write_page(compared, written)
+            write.write_page(compared, written)
     if markdown is not None:
-        comparison.write_markdown(compared, markdown)
+        write.write_markdown(compared, markdown)
     if junit is not None:
-        comparison.write_junit(compared, junit)
-    say(*comparison.terminal_lines(compared))
+        write.write_junit(compared, junit)
+    say(*write.terminal_lines(compared))
     if output is not None:
         say(f"Page: {output / 'index.html'}")
     if gated:
-        code = comparison.EXIT_CODES[compared.decision]
+        code = verdicts.EXIT_CODES[compared.decision]
         if compared.decision == "not known" and unknown is not None:
             code = 0 if unknown == "pass" else 1
         say(f"Gate: {compared.decision} (exit {code}).")

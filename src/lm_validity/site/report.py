@@ -100,10 +100,22 @@ class ReportJob:
         return cls(name, folder / name, tables, options)
 
 
-def choose_reports(
-    gathered: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, inputs: Given
-) -> tuple[list[ReportJob], dict[str, str]]:
-    """The reports to write under `folder`, and why the others cannot be written, by name.
+class Sheets(NamedTuple):
+    """The sheets of models and benchmarks."""
+
+    models: pd.DataFrame
+    benchmarks: pd.DataFrame
+
+
+class Chosen(NamedTuple):
+    """The reports to write, and why the others cannot be written, by name."""
+
+    jobs: list[ReportJob]
+    absent: dict[str, str]
+
+
+def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inputs: Given) -> Chosen:
+    """The reports to write under `folder`.
 
     Agreement and factors need 3 models and 2 benchmarks in common use; two models are compared, more on one benchmark
     ranked. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `inputs` names.
@@ -119,7 +131,7 @@ def choose_reports(
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
         tables = (scores, models, benchmarks)
-        compared, benchmark_count = _compared(pd.read_parquet(scores), *sheets)
+        compared, benchmark_count = _compared(pd.read_parquet(scores), sheets)
         if len(compared) < LEAST_MODELS or benchmark_count < LEAST_BENCHMARKS:
             reason = (
                 f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
@@ -159,21 +171,24 @@ def choose_reports(
         jobs.append(ReportJob.of(folder, "bias", gathered.trials))
     else:
         absent["bias"] = "there is no table of trials (trials.parquet)."
-    return jobs, absent
+    return Chosen(jobs, absent)
 
 
-def run_reports(
-    jobs: list[ReportJob], processes: int, tell: Tell = lambda *lines: None
-) -> tuple[set[str], dict[str, str]]:
-    """Write the reports; the names of those written, and why others were not, by name. `tell` gets a line for each.
-    Raises InputError where a
-    process that writes one was killed."""
+class Written(NamedTuple):
+    """The names of the reports that were written, and why the others were not, by name."""
+
+    names: set[str]
+    failed: dict[str, str]
+
+
+def run_reports(jobs: list[ReportJob], processes: int, tell: Tell = lambda *lines: None) -> Written:
+    """Write the reports. `tell` gets a line for each. Raises InputError where a process that writes one was killed."""
     if processes > 1 and len(jobs) > 1:
         problems = _in_processes(jobs, min(processes, len(jobs)), tell)
     else:
         problems = [_told(_timed(job), tell) for job in jobs]
     failed = {job.name: problem for job, problem in zip(jobs, problems, strict=True) if problem is not None}
-    return {job.name for job in jobs} - set(failed), failed
+    return Written({job.name for job in jobs} - set(failed), failed)
 
 
 class _Done(NamedTuple):
@@ -249,7 +264,7 @@ def _most_memory() -> str:
 
 def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data."""
-    from lm_validity.site.comparison import report_comparison
+    from lm_validity.site.compare.write import report_comparison
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness.page import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
@@ -275,9 +290,16 @@ def _write(job: ReportJob) -> str | None:
     return None
 
 
-def _compared(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> tuple[list[str], int]:
-    """The models that are compared, in the order of their sheet, and the number of benchmarks: without reruns and
-    corpora, or with these where there is nothing else."""
+class _InCommonUse(NamedTuple):
+    """The models that are compared, in the order of their sheet, and the number of benchmarks."""
+
+    models: list[str]
+    benchmarks: int
+
+
+def _compared(scores: pd.DataFrame, sheets: Sheets) -> _InCommonUse:
+    """What is compared: without reruns and corpora, or with these where there is nothing else."""
+    models, benchmarks = sheets
     of_this = benchmarks[of_study(benchmarks, STUDY)]
     usable = of_this[of_this["output_type"] != PERPLEXITY]
     out = {*models.loc[~of_study(models, STUDY), "model"], *(reruns_of(models) if "rerun_of" in models else ())}
@@ -285,7 +307,8 @@ def _compared(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFra
     scored = scores_used[scores_used["benchmark"].isin((usable if len(usable) else of_this)["benchmark"])]
     names = set(scored["model"])
     listed = [model for model in models["model"] if model in names]
-    return [*listed, *sorted(names.difference(listed))], scored["benchmark"].nunique() if len(usable) else 0
+    number = scored["benchmark"].nunique() if len(usable) else 0
+    return _InCommonUse([*listed, *sorted(names.difference(listed))], number)
 
 
 def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) -> list[ReportJob]:
@@ -410,12 +433,12 @@ def report_site(
     with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=sheets_kept) as folder:
         gathered = gather(paths, folder, given_inputs.options)
         keep(*gathered.lines)
-        beside, sheets, lines = _tables(gathered, given_inputs, folder)
-        keep(*lines)
+        tables = _tables(gathered, given_inputs, folder)
+        keep(*tables.lines)
         try:
-            keep(*_write_reports(gathered, beside, sheets, given_inputs, folder, tell))
+            keep(*_write_reports(gathered, tables, given_inputs, folder, tell))
         except InputError as error:
-            if sheets is None or (output / "index.html").exists():
+            if tables.sheets is None or (output / "index.html").exists():
                 raise
             failure = error
             for held_path in folder.iterdir():
@@ -429,12 +452,19 @@ def report_site(
     return notes_told
 
 
-def _tables(
-    gathered: Gathered, inputs: Given, folder: Path
-) -> tuple[Beside | None, tuple[pd.DataFrame, pd.DataFrame] | None, list[str]]:
-    """Write the scores and the two sheets, where there are scores; the models beside, the sheets and what to print."""
+class _Tables(NamedTuple):
+    """What was written before the reports: the models beside and the sheets, where there are scores, and what to print
+    of them."""
+
+    beside: Beside | None
+    sheets: Sheets | None
+    lines: list[str]
+
+
+def _tables(gathered: Gathered, inputs: Given, folder: Path) -> _Tables:
+    """Write the scores and the two sheets, where there are scores."""
     if gathered.scores is None:
-        return None, None, []
+        return _Tables(None, None, [])
     scores, beside = add_beside(gathered.scores, inputs.beside)
     sheets, notes = _sheets(scores, gathered, inputs, folder)
     lines = [*guess_lines(*sheets), *notes]
@@ -445,7 +475,7 @@ def _tables(
             lines.insert(0, f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
     write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
     lines += _settings_lines(gathered.settings, folder, inputs)
-    return beside, sheets, lines
+    return _Tables(beside, sheets, lines)
 
 
 def _settings_lines(settings: pd.DataFrame | None, folder: Path, inputs: Given) -> list[str]:
@@ -475,13 +505,13 @@ def _is_same(path: Path, second: Path) -> bool:
 
 def _write_reports(
     gathered: Gathered,
-    beside: Beside | None,
-    sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
+    tables: _Tables,
     inputs: Given,
     folder: Path,
     tell: Tell,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
+    beside, sheets = tables.beside, tables.sheets
     jobs, absent = choose_reports(gathered, sheets, folder, inputs)
     if jobs and figures.can_draw():
         write_library(folder)  # once, for all processes
@@ -500,8 +530,8 @@ def _write_reports(
         pages.append(folder / "beside")
     cards = None
     if gathered.scores is not None:
-        tables = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
-        cards = CardSources(*tables, inputs.splits, inputs.cards, inputs.source)
+        sources = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
+        cards = CardSources(*sources, inputs.splits, inputs.cards, inputs.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
         write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
@@ -525,9 +555,14 @@ def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(" or ".join(of_reason), reason) for reason, of_reason in names.items()]
 
 
-def _sheets(
-    scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Path
-) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
+class _Filled(NamedTuple):
+    """The two sheets as they are used, and what to print of them."""
+
+    sheets: Sheets
+    notes: list[str]
+
+
+def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Path) -> _Filled:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, gathered.facts), guess_benchmarks(scores, gathered.groups)
     groups = [parse_group(text) for text in inputs.agreement.groups]
@@ -549,7 +584,7 @@ def _sheets(
         group_members(models[models["model"].isin(scores["model"])], group, inputs.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
-    return (models, benchmarks), notes
+    return _Filled(Sheets(models, benchmarks), notes)
 
 
 def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str) -> list[str]:

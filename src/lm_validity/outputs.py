@@ -16,10 +16,9 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from lm_validity.errors import InputError
-from lm_validity.files import file_sha256, made_folder, read_json_or, write_text
+from lm_validity.files import Document, file_sha256, made_folder, read_json_or, write_text
 
 LIST = "lm-validity.json"
 FORMAT = 1  # of LIST
@@ -124,7 +123,7 @@ def files_of_page(folder: Path) -> list[str]:
     return [*texts, *tables, *figures, f"assets/{page['name']}.js", "assets/vega.js"]
 
 
-def _names(sections: Iterable[Mapping[str, Any]], kind: str) -> list[str]:
+def _names(sections: Iterable[Document], kind: str) -> list[str]:
     parts = [part for section in sections for part in section.get(kind) or () if isinstance(part, dict)]
     return [name for part in parts if isinstance(name := part.get("name"), str) and "/" not in name]
 

@@ -7,13 +7,17 @@ import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from lm_validity.cli.options import WholeHelp
 from lm_validity.errors import CellError, InputError
 from lm_validity.terminal import error_text
+
+if TYPE_CHECKING:  # typer's copy of click is private
+    from typer._click.core import Context
+    from typer._click.formatting import HelpFormatter
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk, too long a name
 UNUSABLE = (
@@ -63,7 +67,7 @@ EXIT_CODES_OF = {
 class GroupedHelp(WholeHelp):
     """The help of the program, which lists its commands by group."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write the commands of each group under the group's title."""
         for title, names in GROUPS.items():
             self.write_group(formatter, title, names)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -34,13 +34,21 @@ def register(root: typer.Typer) -> None:
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the tables.")]
 
 
-def _option(kind: Any, default: Any, meaning: str, *names: str, **limits: Any) -> tuple[Any, Any]:
-    """An option's annotation and default."""
-    return Annotated[kind, typer.Option(*names, help=meaning, **limits)], default
+class _Option(NamedTuple):
+    """An option of several commands."""
+
+    annotation: object
+    default: object
 
 
-def _flag(meaning: str, name: str, **limits: Any) -> tuple[Any, Any]:
-    return _option(bool, None, meaning, name, **limits)[0], False
+def _option(
+    kind: Any, default: object, meaning: str, *names: str, hidden: bool = False, least: float | None = None
+) -> _Option:
+    return _Option(Annotated[kind, typer.Option(*names, help=meaning, hidden=hidden, min=least)], default)
+
+
+def _flag(meaning: str, name: str, *, hidden: bool = False) -> _Option:
+    return _Option(Annotated[bool, typer.Option(name, help=meaning, hidden=hidden)], default=False)
 
 
 # Options of `import` and of `report`. Those that are hidden say what a reading says, and go in a later version
@@ -64,7 +72,7 @@ _OPTIONS = {
         "Standard errors of accuracies from their numbers of items.", "--errors-from-items", hidden=True
     ),
     "tokens_per_step": _option(
-        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", min=1, hidden=True
+        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", least=1, hidden=True
     ),
     "format_name": _option(str | None, None, "Read the files as this format only.", "--format"),
     "strict": _flag("Fail if a file would be skipped or a score occurs twice.", "--strict"),
@@ -92,11 +100,11 @@ def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in the place of its `options`."""
 
-        def called(results: list[Path] | Path, **option_values: Any) -> None:
+        def called(results: list[Path] | Path, **option_values: object) -> None:
             """Calls the command with the paths and what the options say of them."""
             values = {name: option_values.pop(name) for name in names} | fixed
-            paths, options = _import_options(results if isinstance(results, list) else [results], **values)
-            command(results=paths, options=options, **option_values)
+            asked = _import_options(results if isinstance(results, list) else [results], **values)
+            command(results=asked.paths, options=asked.options, **option_values)
 
         return seen_as(command, called, "options", [keyword(name, *_OPTIONS[name]) for name in names])
 
@@ -207,9 +215,16 @@ def _import(results: list[Path], output: Path, options: "ImportOptions") -> None
     say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
-def _import_options(results: list[Path], **option_values: Any) -> "tuple[list[Path], ImportOptions]":
-    """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
-    values = {name: default for name, (_, default) in _OPTIONS.items()} | option_values
+class _Asked(NamedTuple):
+    """The paths without PROTOCOL=, and what was said of the files."""
+
+    paths: list[Path]
+    options: "ImportOptions"
+
+
+def _import_options(results: list[Path], **option_values: object) -> _Asked:
+    """What is to be imported, and how. Raises InputError for values that are not known."""
+    values: dict[str, Any] = {name: option.default for name, option in _OPTIONS.items()} | option_values
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
@@ -243,7 +258,7 @@ def _import_options(results: list[Path], **option_values: Any) -> "tuple[list[Pa
             for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict", "reading")
         },
     )
-    return paths, options
+    return _Asked(paths, options)
 
 
 def _names_of(texts: list[str]) -> dict[Path, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,10 @@ from lm_validity.config.sections import Configuration
 from lm_validity.run.grid import reports_of
 from lm_validity.site.findings import headlines
 from lm_validity.terminal import say
+
+if TYPE_CHECKING:  # typer's copy of click is private
+    from typer._click.core import Context
+    from typer._click.formatting import HelpFormatter
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which configuration a command reads where none is named: the one that `snakemake` reads in the same folder. Options
@@ -53,7 +57,7 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in the place of its `section`."""
 
-        def called(configfile: Path | None, **section_values: Any) -> None:
+        def called(configfile: Path | None, **section_values: object) -> None:
             """Calls the command with the configuration's section, in which each option that was given counts."""
             section = default
             if configfile is not None:
@@ -61,7 +65,11 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
             values = section.model_dump()
             for option, key in options.items():
                 if (word := section_values.pop(option)) is not None:
-                    _below(values, key)[key.rpartition(".")[2]] = word
+                    *above, last = key.split(".")
+                    holder = values
+                    for part in above:
+                        holder = holder[part]
+                    holder[last] = word
             command(section=validate(values, f"report {command.__name__}", type(default)), **section_values)
 
         added = [_parameter(option, default, key) for option, key in options.items()]
@@ -71,16 +79,12 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
     return decorate
 
 
-def _below(values: Any, key: str) -> Any:
-    """What holds the last part of `key`, such as the values of `signal` for signal.ties."""
-    for part in key.split(".")[:-1]:
-        values = values[part] if isinstance(values, dict) else getattr(values, part)
-    return values
-
-
 def _parameter(option: str, section: ConfigSection, key: str) -> inspect.Parameter:
     """An option with the key's type, meaning and default."""
-    holder, last = _below(section, key), key.rpartition(".")[2]
+    *above, last = key.split(".")
+    holder = section
+    for part in above:  # of signal.ties: the section `signal`
+        holder = getattr(holder, part)
     field, value = type(holder).model_fields[last], getattr(holder, last)
     several = get_origin(field.annotation) is tuple
     word = ",".join(f"{part:g}" for part in value) if several else value
@@ -89,7 +93,7 @@ def _parameter(option: str, section: ConfigSection, key: str) -> inspect.Paramet
     return keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
 
 
-def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+def keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
     """A parameter that `seen_as` adds."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -151,11 +155,11 @@ def say_findings(site: Path, reports: list[Path], where: str) -> None:
 class WholeHelp(TyperGroup):
     """A command with subcommands, each listed with the whole first sentence of its help."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write all subcommands as one group."""
         self.write_group(formatter, "Commands", self.list_commands(ctx))
 
-    def write_group(self, formatter: Any, title: str, names: Iterable[str]) -> None:
+    def write_group(self, formatter: "HelpFormatter", title: str, names: Iterable[str]) -> None:
         """Write the subcommands of these names under a title."""
         with formatter.section(title):
             formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
@@ -165,7 +169,7 @@ def paths_or_command(name: str) -> type[WholeHelp]:
     """A group whose first argument is a subcommand's name, or else a path for the command `name`."""
 
     class PathsOrCommand(WholeHelp):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
+        def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
             """Put `name` before a first argument that is neither a subcommand nor a call for help."""
             asks = args[:1] in (["--help"], ["-h"]) and isinstance(self.commands[name], GroupedOptions)
             if asks or (args and args[0] not in self.commands and args[0] not in ("--help", "-h")):
@@ -182,11 +186,12 @@ class GroupedOptions(TyperCommand):
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()  # (command, what it does)
     beside: ClassVar[str] = ""  # the title of the commands beside it
 
-    def format_usage(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+    def format_usage(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write how the command is called, without the name that stands for its first argument."""
+        assert ctx.parent is not None, "it is a subcommand"
         formatter.write_usage(ctx.parent.command_path, f"{ctx.info_name} [OPTIONS]")
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write each group of options under its title; those of no group come last."""
         records = {each.name: found for each in self.get_params(ctx) if (found := each.get_help_record(ctx))}
         listed = [name for names in self.groups.values() for name in names]
@@ -195,12 +200,13 @@ class GroupedOptions(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl([records[name] for name in names if name in records])
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write the examples, and the commands beside this one."""
         with formatter.section("Examples"):
             for line, meaning in self.examples:
                 formatter.write(f"  {line}\n      {meaning}\n")
-        group = ctx.parent.command
+        group = ctx.parent and ctx.parent.command
+        assert isinstance(group, WholeHelp)
         group.write_group(formatter, self.beside, [name for name in group.list_commands(ctx) if name != ctx.info_name])
 
 

@@ -11,14 +11,13 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
 from lm_validity.config.load import section_of
 from lm_validity.config.sections import BiasSettings, Configuration, MiniatureSettings
-from lm_validity.files import write_text
+from lm_validity.files import Document, write_text
 
 SCHEMA = Path("config/schema.json")
 WIDTH = 110
@@ -34,8 +33,8 @@ def render_defaults() -> str:
     return render_yaml(Configuration.model_construct(name="my-run", bias=BiasSettings(), miniature=MiniatureSettings()))
 
 
-def key_schema() -> dict[str, Any]:
-    """The JSON schema of the keys."""
+def key_schema() -> Document:
+    """The JSON schema of the keys, as pydantic writes it."""
     schema = Configuration.model_json_schema()
     _drop_constants(schema, Configuration, schema["$defs"])
     schema_text = json.dumps(schema)
@@ -43,7 +42,7 @@ def key_schema() -> dict[str, Any]:
     return schema
 
 
-def _drop_constants(section: dict[str, Any], kind: type[BaseModel], sections: dict[str, Any]) -> None:
+def _drop_constants(section: Document, kind: type[BaseModel], sections: Document) -> None:
     """Take the fields that are no keys out of the schema of a section and of those inside it."""
     for name, field in kind.model_fields.items():
         inner = section_of(field.annotation)

@@ -4,7 +4,7 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.rows import bad_value
 
@@ -76,26 +76,28 @@ GONE: dict[str, tuple[object, str]] = {
 }  # fmt: skip
 
 
-def without_gone(values: Mapping[str, object]) -> dict[str, Any]:
+def without_gone(values: Mapping[str, object]) -> dict[str, object]:
     """Values of a configuration without the keys that are gone. Refuses another value than the one that is left; not
     under `bias: paper: true`, which went before those of its own meaning."""
-    values_now: dict[str, Any] = _copy(values)
-    by_paper = isinstance(values_now.get("bias"), dict) and values_now["bias"].get("paper")
+    values_now = {key: _copy(value) for key, value in values.items()}
+    bias = values_now.get("bias")
+    by_paper = isinstance(bias, dict) and bias.get("paper")
     for key, (only, instead) in GONE.items():
         *above, name = key.split(".")
         for key_path, holder in _holders(values_now, above):
             odd = _odd_one(holder.pop(name, only), only, f"{key_path}{name}")
             if odd is not None and not (by_paper and key in BY_PAPER):
-                now = "" if odd[2] is None else f", and in every run it is {odd[2]!r}"
-                raise bad_value(f"key {odd[0]!r}, value {odd[1]!r}: this key is gone{now}", f"take it out: {instead}.")
+                now = "" if odd.only is None else f", and in every run it is {odd.only!r}"
+                problem = f"key {odd.key_path!r}, value {odd.value!r}: this key is gone{now}"
+                raise bad_value(problem, f"take it out: {instead}.")
     return values_now
 
 
-def _copy(values: object) -> Any:
+def _copy(values: object) -> object:
     return {key: _copy(value) for key, value in values.items()} if isinstance(values, dict) else values
 
 
-def _holders(values: object, above: list[str], key_path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _holders(values: object, above: list[str], key_path: str = "") -> Iterator[tuple[str, dict[str, object]]]:
     """Each mapping below `above`, where `*` is any key, with its own place."""
     if isinstance(values, dict) and not above:
         yield key_path, values
@@ -108,11 +110,11 @@ class _OddKey(NamedTuple):
     """A key of the configuration whose value differs from the only one that is left: path, value and that one."""
 
     key_path: str
-    value: Any
-    only: Any
+    value: object
+    only: object
 
 
-def _odd_one(value: Any, only: Any, key_path: str) -> _OddKey | None:
+def _odd_one(value: object, only: object, key_path: str) -> _OddKey | None:
     """The place of the first value that is not the only one, the value, and the only one. A mapping may have fewer
     keys."""
     if isinstance(value, dict) and isinstance(only, dict):
@@ -121,13 +123,13 @@ def _odd_one(value: Any, only: Any, key_path: str) -> _OddKey | None:
     return None if _plain(value) == _plain(only) else _OddKey(key_path, value, only)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value as it is compared: YAML reads 1e-4 as a text, and an option of a command is `100,200`."""
     if isinstance(value, str) and "," in value:
         return _plain(value.split(","))
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value) if isinstance(value, str | float | int) else value
+    except ValueError:
         return value

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, create_model
 
@@ -56,11 +56,13 @@ class Group(NamedTuple):
             return f"models released since {self.value:%B %Y}"
         return f"models of the family {self.value}" if isinstance(self.value, str) else f"{self.column} models"
 
-    def has(self, value: Any) -> bool | None:
+    def has(self, value: object) -> bool | None:
         """Whether a model whose column holds `value` is in it; None where nothing is known of the model."""
         if value is None:
             return None
-        return bool(value >= self.value if isinstance(self.value, date) else value == self.value)
+        if isinstance(self.value, date):
+            return isinstance(value, date) and value >= self.value
+        return value == self.value
 
 
 def parse_group(text: str) -> Group:

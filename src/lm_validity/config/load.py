@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,6 +22,9 @@ from lm_validity.config.sheets import (
 )
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import read_json_or, unprintable
+
+if TYPE_CHECKING:
+    from yaml import Node
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
@@ -119,7 +122,9 @@ def read_values(path: str | Path) -> object:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        _check_node(yaml.compose(text, yaml.SafeLoader), {})
+        root = yaml.compose(text, yaml.SafeLoader)
+        if root is not None:
+            _check_node(root, {})
         return yaml.safe_load(text)
     except RecursionError:
         raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
@@ -130,7 +135,7 @@ def read_values(path: str | Path) -> object:
         ) from error
 
 
-def _check_node(node: Any, sizes: dict[int, int]) -> int:
+def _check_node(node: "Node", sizes: dict[int, int]) -> int:
     """The number of values in a part of a document, those of an alias as often as it stands there.
 
     Raises YAMLError where a mapping has a key twice (YAML's own loader would take the last), for a part that holds
@@ -144,7 +149,7 @@ def _check_node(node: Any, sizes: dict[int, int]) -> int:
             raise yaml.constructor.ConstructorError(None, None, "it holds itself", node.start_mark)
         return sizes[id(node)]
     sizes[id(node)] = 0
-    parts: list[Any] = []
+    parts: list[Node] = []
     if isinstance(node, yaml.MappingNode):
         times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, _ in node.value:

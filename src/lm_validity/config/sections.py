@@ -132,7 +132,7 @@ class OneFinetune(ConfigSection):
         "at some cost in validation scores. Not with target_modules: paper, which trains as published.",
     )
 
-    def determining(self, without: Collection[str] = ()) -> dict[str, Any]:
+    def determining(self, without: Collection[str] = ()) -> dict[str, object]:
         """What determines a fine-tune's numbers, by key, for recipes and for states from which training resumes."""
         values = self.model_dump(exclude={*COST_ONLY, *without})
         return {key: value for key, value in values.items() if key not in SINCE or value != SINCE[key]}
@@ -770,7 +770,7 @@ class Configuration(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def take_out_what_is_gone(cls, values: Any) -> Any:
+    def take_out_what_is_gone(cls, values: object) -> object:
         """Keys of earlier versions that have one value now."""
         return without_gone(values) if isinstance(values, dict) else values
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -223,7 +223,7 @@ class BenchmarkFacts(SheetRow):
 
     @model_validator(mode="before")
     @classmethod
-    def know_a_corpus(cls, row: dict[str, Any]) -> dict[str, Any]:
+    def know_a_corpus(cls, row: dict[str, object]) -> dict[str, object]:
         """Fills in the metric, type and direction of a corpus; what the row says comes first. Refuses nothing."""
         corpus = {"metric": "bits_per_byte", "output_type": "loglikelihood_rolling", "higher_is_better": False}
         return corpus | row if row.get("corpus") else row
@@ -252,7 +252,7 @@ class Benchmark(BenchmarkFacts):
 
     @model_validator(mode="before")
     @classmethod
-    def name_the_task(cls, row: dict[str, Any]) -> dict[str, Any]:
+    def name_the_task(cls, row: dict[str, object]) -> dict[str, object]:
         """The task is the benchmark's namesake, and that of a corpus is made."""
         name = row.get("benchmark")
         if not row.get("corpus"):

@@ -7,6 +7,7 @@ While it lives, it waits for its jobs. `keep_polled_jobs` sees to it that an out
 ever.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -90,7 +91,7 @@ def keep_polled_jobs() -> None:
     check = plugin.Executor.check_active_jobs
     listed: set[str] | None = None  # by squeue at this poll; None where it was not asked or did not answer
 
-    async def query_job_status(command: str, logger: Any) -> tuple[dict[str, str], float]:
+    async def query_job_status(command: str, logger: logging.Logger) -> tuple[dict[str, str], float]:
         """States by job and the seconds the query took; no states where the command did not answer."""
         nonlocal listed
         states, seconds = await query(command, logger)
@@ -113,7 +114,7 @@ def keep_polled_jobs() -> None:
     plugin.query_job_status, plugin.Executor.check_active_jobs = query_job_status, check_active_jobs
 
 
-def skip_hidden_jobs(quiet: Collection[Any]) -> None:
+def skip_hidden_jobs(quiet: Collection[object]) -> None:
     """A dry run that shows no rules (`--quiet rules`) does not write out every job's message and command either, which
     takes a third of its time. What is counted and shown stays the same."""
     dry_run: Any = sys.modules.get("snakemake.executors.dryrun")

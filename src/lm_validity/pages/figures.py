@@ -112,7 +112,7 @@ def protocol_color() -> alt.Color:
     return listed_color("protocol", PROTOCOL_COLORS)
 
 
-def listed_color(field: str, colors: dict[str, str], title: str | None = None, **legend: Any) -> alt.Color:
+def listed_color(field: str, colors: dict[str, str], title: str | None = None, **legend: object) -> alt.Color:
     """A colour for each value of a column; `legend` is what Vega-Lite's legend takes."""
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, **legend))
@@ -160,7 +160,7 @@ def _plain(value: object) -> object:
 # ----------------------------------------------------------------------------------------------------------------------
 # Whether a figure has anything to show, and the room that its names need.
 
-Spec: TypeAlias = dict[str, Any]  # a Vega-Lite specification
+Spec: TypeAlias = dict[str, Any]  # a Vega-Lite specification or a part of one, as altair writes it
 
 _LABEL_LIMIT = 220  # pixels, as in CONFIG
 _MANY = 24  # names on a horizontal axis that stand upright
@@ -200,12 +200,12 @@ def label_room(spec: Spec) -> int:
     return math.ceil(plot + beside + 20)
 
 
-def _encoded(spec: Spec, channel: str) -> list[dict[str, Any]]:
+def _encoded(spec: Spec, channel: str) -> list[Spec]:
     """What a specification and its layers say of a channel."""
     return [part.get("encoding", {}).get(channel) or {} for part in _parts(spec)]
 
 
-def _legend(color: dict[str, Any]) -> float:
+def _legend(color: Spec) -> float:
     """Pixels of a legend of names, in four columns as families have."""
     names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
     names = [name for name in names if isinstance(name, str)]
@@ -235,8 +235,8 @@ def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevel
 
 
 def with_values(
-    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict[str, Any]
-) -> tuple[pd.DataFrame, alt.Color | dict[str, Any]]:
+    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | Spec
+) -> tuple[pd.DataFrame, alt.Color | Spec]:
     """The rows of groups that have a value at all, and the colours of those; everything where no group has one.
 
     Without a `group`, it is the protocol where the colours tell protocols apart.

@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
@@ -46,9 +46,16 @@ def entries() -> dict[str, str]:
     return {name: " ".join(text.replace("*", "").split()) for name, text in _ENTRY.findall(glossary_text())}
 
 
-@cache
-def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
+class _Names(NamedTuple):
     """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
+
+    pattern: re.Pattern[str]
+    entry_of: dict[str, str]
+
+
+@cache
+def _names() -> _Names:
+    """The names of all entries, the longest first."""
     entry_of = {name.lower(): name for name in entries()}
     entry_of |= {
         other_name: name for name, text in _ENTRY.findall(glossary_text()) for other_name in _OTHER_NAME.findall(text)
@@ -56,7 +63,7 @@ def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
     longest_first = sorted(entry_of, key=len, reverse=True)
     forms = "|".join(rf"{re.escape(name[:-1])}(?:y|ies)" if name.endswith("y") else re.escape(name) + "s?"
                      for name in longest_first)  # fmt: skip
-    return re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])", re.IGNORECASE), entry_of
+    return _Names(re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])", re.IGNORECASE), entry_of)
 
 
 class Words:
@@ -67,7 +74,7 @@ class Words:
 
     def mark(self, text: str) -> Markup:
         """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
-        (pattern, entry_of), parts, end = _pattern(), [], 0
+        (pattern, entry_of), parts, end = _names(), [], 0
         for match in pattern.finditer(text):
             word = match[0].lower()
             forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
@@ -133,6 +140,50 @@ class SectionDocument(TypedDict):
     notes: list[str]
 
 
+class LedeDocument(TypedDict):
+    """The fields of `Lede`."""
+
+    heading: str
+    sentence: str
+    interval: str
+
+
+class PictureDocument(TypedDict):
+    """The fields of `Picture`."""
+
+    svg: str
+    note: str
+
+
+class PanelDocument(TypedDict):
+    """The fields of `Panel`."""
+
+    question: str
+    text: str
+    svg: str
+    outcome: str | None
+    word: str
+
+
+class AnswerDocument(TypedDict):
+    """The fields of `Answer`."""
+
+    question: str
+    sentence: str
+    svg: str
+    interval: str
+    basis: str
+    link: str
+
+
+class FindingDocument(TypedDict):
+    """The fields of `Finding`."""
+
+    sentence: str
+    basis: str
+    alarm: bool
+
+
 class PageDocument(TypedDict):
     """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`,
     `findings`: the fields of `Lede`, `Picture`, `Panel`, `Answer` and `Finding`."""
@@ -141,11 +192,11 @@ class PageDocument(TypedDict):
     name: str
     title: str
     question: str
-    lede: dict[str, Any] | None
-    picture: dict[str, Any] | None
-    panels: list[dict[str, Any]]
-    answers: list[dict[str, Any]]
-    findings: list[dict[str, Any]]
+    lede: LedeDocument | None
+    picture: PictureDocument | None
+    panels: list[PanelDocument]
+    answers: list[AnswerDocument]
+    findings: list[FindingDocument]
     sections: list[SectionDocument]
     notes: list[str]
     reasons: list[str]
@@ -451,14 +502,41 @@ def page_document(page: Page) -> PageDocument:
         "name": page.name,
         "title": page.title,
         "question": page.question,
-        "lede": asdict(page.lede) if page.lede else None,
-        "picture": asdict(page.picture) if page.picture else None,
-        "panels": [asdict(panel) for panel in page.panels],
-        "answers": [asdict(answer) for answer in page.answers],
-        "findings": [asdict(finding) for finding in page.findings],
+        "lede": _lede_document(page.lede) if page.lede else None,
+        "picture": {"svg": page.picture.svg, "note": page.picture.note} if page.picture else None,
+        "panels": [_panel_document(panel) for panel in page.panels],
+        "answers": [_answer_document(answer) for answer in page.answers],
+        "findings": [
+            {"sentence": finding.sentence, "basis": finding.basis, "alarm": finding.alarm} for finding in page.findings
+        ],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": [*page.notes, *([] if can_draw() else [NOT_DRAWN])],
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
+    }
+
+
+def _lede_document(lede: Lede) -> LedeDocument:
+    return {"heading": lede.heading, "sentence": lede.sentence, "interval": lede.interval}
+
+
+def _panel_document(panel: Panel) -> PanelDocument:
+    return {
+        "question": panel.question,
+        "text": panel.text,
+        "svg": panel.svg,
+        "outcome": panel.outcome,
+        "word": panel.word,
+    }
+
+
+def _answer_document(answer: Answer) -> AnswerDocument:
+    return {
+        "question": answer.question,
+        "sentence": answer.sentence,
+        "svg": answer.svg,
+        "interval": answer.interval,
+        "basis": answer.basis,
+        "link": answer.link,
     }
 
 

@@ -2,7 +2,7 @@
 
 import csv
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.files import replace_file, write_json
 from lm_validity.pages.page import Finding, Page, Panel, Part, Section, uncomputed, write_page
@@ -13,7 +13,7 @@ from lm_validity.results.summary import summary_values
 class Parts(NamedTuple):
     """What all sections of a report add to it."""
 
-    summary: dict[str, Any]
+    summary: dict[str, object]
     sections: list[Section]
     findings: list[Finding]
     notes: list[str]

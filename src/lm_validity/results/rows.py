@@ -39,6 +39,7 @@ COLUMNS = {
 UNIQUE = ("study", "quantity", "subject", "other", "protocol", "conditions", "interval_for")
 RANGE = Missing(Reason("This is a range, without a value in its middle.", ReasonCode.RANGE))
 NONE = Missing(Reason("There is none here.", ReasonCode.NONE))
+Conditions = dict[str, float | str | None]
 
 
 class Row(NamedTuple):
@@ -63,9 +64,10 @@ class Row(NamedTuple):
     basis: str | None
 
     @property
-    def said(self) -> dict[str, Any]:
+    def said(self) -> Conditions:
         """The row's conditions as a dictionary, from the JSON text of its column."""
-        return dict(json.loads(self.conditions))
+        conditions: Conditions = json.loads(self.conditions)
+        return conditions
 
 
 _Tree = dict[str, "_Tree | Line"]  # what may follow a part of a path: a name, a pattern, or `[...]`, which is alone
@@ -97,16 +99,16 @@ class _Found(NamedTuple):
     """A value of a summary with its line, what its path says, and the records around it."""
 
     line: Line
-    at: dict[str, Any]
-    value: Any
+    at: dict[str, object]
+    value: object
     around: tuple[dict[str, object], ...]
 
 
 def _walk(
-    value: Any,
+    value: object,
     node: _Tree | Line,
-    place_names: dict[str, Any],
-    around: tuple[dict[str, Any], ...],
+    place_names: dict[str, object],
+    around: tuple[dict[str, object], ...],
     where: str,
     conditions: Sequence[str] = (),
 ) -> Iterator[_Found]:
@@ -122,8 +124,8 @@ def _walk(
     part, below = next(iter(node.items()))
     if isinstance(value, list | tuple) and part[0] == "[":
         for index, item in enumerate(value, 1):
-            conditions_here, fields_told = _record(item, part[1:-1], index)
-            yield from _walk(item, below, place_names | conditions_here, around, f"{where}[{index}]", fields_told)
+            told = _record(item, part[1:-1], index)
+            yield from _walk(item, below, place_names | told.labels, around, f"{where}[{index}]", told.fields)
         return
     if isinstance(value, list | tuple):
         entries = {str(index): item for index, item in enumerate(value)}
@@ -133,15 +135,22 @@ def _walk(
         raise ValueError(f"summary{where}: no line of results.keys.KEYS ends here")
     for key, item in entries.items():
         if key not in conditions and (where or key != "notes"):
-            below, conditions_here = _next(node, key, f"{where}.{key}")
-            yield from _walk(item, below, place_names | conditions_here, (*around, entries), f"{where}.{key}")
+            below, labels = _next(node, key, f"{where}.{key}")
+            yield from _walk(item, below, place_names | labels, (*around, entries), f"{where}.{key}")
 
 
-def _record(item: object, part: str, index: int) -> tuple[dict[str, Any], list[str]]:
+class _Told(NamedTuple):
     """What tells an item of a list apart, and which of its fields say so."""
+
+    labels: dict[str, object]
+    fields: list[str]
+
+
+def _record(item: object, part: str, index: int) -> _Told:
+    """The labels of an item by its line's `part` in brackets; `index`: its number from 1."""
     if part.startswith("#"):
-        return {part[1:]: index}, []
-    fields_said, fields_told = {}, []
+        return _Told({part[1:]: index}, [])
+    labels, fields_told = dict[str, object](), []
     for name in part.split(","):
         path, _, column = name.partition("=")
         value = item
@@ -150,17 +159,24 @@ def _record(item: object, part: str, index: int) -> tuple[dict[str, Any], list[s
                 value = value[int(key)]
             else:
                 value = value[key] if isinstance(value, dict) and key in value else dict(entries_of(value))[key]
-        fields_said[column or path] = value.item() if isinstance(value, np.generic) else value
+        labels[column or path] = value.item() if isinstance(value, np.generic) else value
         fields_told.append(path.partition(".")[0])
-    return fields_said, fields_told
+    return _Told(labels, fields_told)
 
 
-def _next(node: _Tree, key: str, where: str) -> tuple[_Tree | Line, dict[str, str]]:
+class _Step(NamedTuple):
+    """What follows a key of a summary, and what the key itself says of the numbers below."""
+
+    below: "_Tree | Line"
+    labels: dict[str, object]
+
+
+def _next(node: _Tree, key: str, where: str) -> _Step:
     if key in node:
-        return node[key], {}
+        return _Step(node[key], {})
     for part, below in node.items():
         if "{" in part and (match := _pattern(part).fullmatch(key)) is not None:
-            return below, match.groupdict()
+            return _Step(below, match.groupdict())
     raise ValueError(f"summary{where}: no line of results.keys.KEYS begins so")
 
 
@@ -238,7 +254,7 @@ def _holds(labels: Mapping[str, object], row_place: _Place) -> bool:
     return all(of_place.get(name) == value for name, value in labels.items())
 
 
-def _count(name: str | None, around: Sequence[Mapping[str, Any]]) -> int | None:
+def _count(name: str | None, around: Sequence[Mapping[str, object]]) -> int | None:
     """The number `name` of the nearest record that has it, where it is a number."""
     if name is None:
         return None

@@ -33,7 +33,7 @@ def named(key: str, **options: Any) -> Any:
     return field(metadata={"key": key}, **options)
 
 
-def summary_values(summary: object) -> dict[str, Any]:
+def summary_values(summary: object) -> dict[str, object]:
     """The contents of summary.json: keys in the fields' order, nulls for missing values, their reasons under `notes`.
 
     A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a

@@ -5,9 +5,9 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lm_validity.files import read_json
+from lm_validity.pages.page import PageDocument
 from lm_validity.terminal import render_table, terminal_width
 
 # of the studies together; with the report's place and the command for more, which narrow terminals break, at most 12
@@ -22,7 +22,7 @@ SAMPLED = (
 def headlines(reports: Iterable[Path]) -> list[str]:
     """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns. Where
     that is too few, headings go where a sentence has an interval, and then the longest are cut."""
-    documents = [read_json(folder / "page.json") for folder in reports]
+    documents: list[PageDocument] = [read_json(folder / "page.json") for folder in reports]
     labels = [document["name"].capitalize() for document in documents]
     indent = " " * (max(map(len, labels), default=0) + 2)
     width = max(20, min(WIDTH, terminal_width()) - len(indent))
@@ -42,12 +42,12 @@ def headlines(reports: Iterable[Path]) -> list[str]:
     return lines
 
 
-def _first(document: dict[str, Any], *, heading: bool = True) -> str:
+def _first(document: PageDocument, *, heading: bool = True) -> str:
     """The page's heading, sentence and interval; on a page without them its first finding's first sentence. Without
     `heading`: the sentence alone, where it has an interval."""
     if lede := document.get("lede"):
-        parts = ("heading", "sentence") if heading or not lede["interval"] else ("sentence",)
-        parts_of_lede = [lede[part].removesuffix(".") for part in parts if lede[part]]
+        texts = [lede["heading"], lede["sentence"]] if heading or not lede["interval"] else [lede["sentence"]]
+        parts_of_lede = [text.removesuffix(".") for text in texts if text]
         parts_of_lede[-1] += f" ({lede['interval']})" * bool(lede["interval"])
         text = " ".join(part if part.endswith("?") else f"{part}." for part in parts_of_lede)
     else:

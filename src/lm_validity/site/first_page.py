@@ -20,6 +20,7 @@ from lm_validity.files import read_json, replace_file, write_text
 from lm_validity.pages.figures import can_draw, png
 from lm_validity.pages.page import (
     FORMAT,
+    AnswerDocument,
     Link,
     PageDocument,
     Words,
@@ -182,7 +183,7 @@ _PRINTED = (
 )
 
 
-def preview(title: str, answer: Mapping[str, Any]) -> str:
+def preview(title: str, answer: AnswerDocument) -> str:
     """A title, an answer and its picture as one SVG of 1200 by 630 pixels, which needs no style sheet."""
     picture = re.search(r"<svg\b.*?</svg>", answer["svg"], re.DOTALL)
     drawn = picture[0] if picture else ""
@@ -199,19 +200,25 @@ def preview(title: str, answer: Mapping[str, Any]) -> str:
     )
 
 
-def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
+class LinkedAnswer(AnswerDocument):
+    """An answer of the first page, with the address of the page that it is from."""
+
+    href: str
+
+
+def chosen_answers(documents: Sequence[PageDocument]) -> list[LinkedAnswer]:
     """At most three answers: the first of each study, then their second ones; shown in the order of the studies."""
     all_answers = [
         (index, document, answer) for document in documents for index, answer in enumerate(document["answers"])
     ]
 
-    def urgency(entry: tuple[int, PageDocument, dict[str, Any]]) -> tuple[int, int]:
+    def urgency(entry: tuple[int, PageDocument, AnswerDocument]) -> tuple[int, int]:
         index, document, _ = entry
         return (index, FIRST.index(document["name"])) if document["name"] in FIRST else (index + 1, len(FIRST))
 
     answers_kept = sorted(all_answers, key=urgency)[:ANSWERS]
     return [
-        answer | {"href": f"{document['name']}/index.html"}
+        {**answer, "href": f"{document['name']}/index.html"}
         for index, document, answer in all_answers
         if any(answer is chosen for _, _, chosen in answers_kept)
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -101,8 +101,15 @@ def table_kind(path: Path) -> str | None:
     return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
 
 
-def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path]]:
-    """Our tables by kind, and the rest, which is imported; a table of ours is told by its columns."""
+class _SortedOut(NamedTuple):
+    """Our tables by kind, and the rest, which is imported."""
+
+    tables: dict[str, list[Path]]
+    results: list[Path]
+
+
+def _sorted_out(paths: Iterable[str | Path]) -> _SortedOut:
+    """What the paths are; a table of ours is told by its columns."""
     tables: dict[str, list[Path]] = {}
     results = []
     for path in map(Path, paths):
@@ -119,7 +126,7 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
             )
         if not kinds:
             results.append(path)
-    return tables, results
+    return _SortedOut(tables, results)
 
 
 def _tables_in(folder: Path) -> list[Path]:

@@ -125,7 +125,7 @@ def guess_family(name: str) -> str | None:
     return stem.strip("-_. ") or None
 
 
-def _number_families(rows: Sequence[dict[str, Any]]) -> None:
+def _number_families(rows: Sequence[dict[str, object]]) -> None:
     """Families are told apart by number, `fam0` to `fam39`, where by word alone all models are of one, and several
     models have one number; a few numbers are generations of one family."""
     numbered = [_NUMBERED.match(str(row["label"]).lower()) for row in rows]
@@ -227,7 +227,7 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _marked(row: dict[str, Any], columns_known: tuple[str, ...]) -> dict[str, Any]:
+def _marked(row: dict[str, object], columns_known: tuple[str, ...]) -> dict[str, object]:
     """The row with the names of its guessed columns."""
     return row | {
         "guessed": ",".join(name for name, value in row.items() if value is not None and name not in columns_known)

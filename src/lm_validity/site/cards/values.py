@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -561,24 +561,31 @@ def _described(sources: CardSources, benchmark: str) -> Iterator[Value]:
             yield _ranked(sources, benchmark, protocol, name)
 
 
-def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, str] | None:
-    """Why the agreement report has nothing on the benchmark under a protocol, and what would measure it."""
+class _WhyNot(NamedTuple):
+    """Why a value is absent, and the command that would measure it, "" where there is none."""
+
+    reason: str
+    command: str = ""
+
+
+def _why_not(sources: CardSources, benchmark: str, protocol: str) -> _WhyNot | None:
+    """Why the agreement report has nothing on the benchmark under a protocol; None where it has something."""
     if sources.facts(benchmark)["output_type"] == "loglikelihood_rolling":
-        return CORPUS, ""
+        return _WhyNot(CORPUS)
     if not sources.model_count(benchmark, protocol):
-        return f"There are no scores {UNDER[protocol]}.", MEASURE
+        return _WhyNot(f"There are no scores {UNDER[protocol]}.", MEASURE)
     if "agreement" not in sources.results:
-        return NO_REPORT, ""
+        return _WhyNot(NO_REPORT)
     if sources.row("agreement", "benchmark_models", benchmark, protocol) is None:
-        return OTHER_STUDY, ""
+        return _WhyNot(OTHER_STUDY)
     return None
 
 
 def _ranked(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
     """A figure of the agreement report; on pairs of models where `pairs` is given, else on all models."""
-    reason = _why_not(sources, benchmark, protocol)
-    if reason:
-        return absent(name, protocol, *reason)
+    why_not = _why_not(sources, benchmark, protocol)
+    if why_not is not None:
+        return absent(name, protocol, *why_not)
     models = {} if "pairs" in basis else {"models": sources.count("agreement", "benchmark_models", benchmark, protocol)}
     return sources.figure(name, benchmark, protocol, **models, **basis)
 
@@ -621,7 +628,8 @@ def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *r
         }
         return sources.figure(name, benchmark, protocol, **basis)
     if not sources.model_count(benchmark, protocol):
-        return absent(name, protocol, *(_why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)))
+        why_not = _why_not(sources, benchmark, protocol) or _WhyNot("There are no scores.", MEASURE)
+        return absent(name, protocol, *why_not)
     if sources.items is None:
         return absent(name, protocol, "There is no table of the models' answers item by item.", WITH_ITEMS)
     if "items" in sources.results:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -175,20 +175,30 @@ def gaps(values: Sequence[Value]) -> list[NotMeasured]:
     return listed
 
 
-def rows(values: Sequence[Value]) -> list[dict[str, Any]]:
-    """The values that are measured, a row for each quantity with both its protocols."""
+class MeasuredRow(NamedTuple):
+    """A quantity of a card's table, with both its protocols."""
+
+    label: str
+    shown: list[str]
+    explanation: str
+    basis: str
+    no_interval: list[str]
+
+
+def rows(values: Sequence[Value]) -> list[MeasuredRow]:
+    """The values that are measured, a row for each quantity."""
     groups: dict[str, list[Value]] = {}
     for value in values:
         if value.is_measured:
             groups.setdefault(value.quantity.name, []).append(value)
     return [
-        {
-            "label": group[0].quantity.label,
-            "shown": [" ".join(filter(None, (shown(value), UNDER.get(value.protocol or "")))) for value in group],
-            "explanation": group[0].quantity.explanation,
-            "basis": "; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
-            "no_interval": list(dict.fromkeys(value.interval_reason for value in group if value.interval_reason)),
-        }
+        MeasuredRow(
+            label=group[0].quantity.label,
+            shown=[" ".join(filter(None, (shown(value), UNDER.get(value.protocol or "")))) for value in group],
+            explanation=group[0].quantity.explanation,
+            basis="; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
+            no_interval=list(dict.fromkeys(value.interval_reason for value in group if value.interval_reason)),
+        )
         for group in groups.values()
     ]
 
@@ -225,7 +235,7 @@ def card_markdown(card: Card) -> str:
         table = rows(values)
         if table:
             lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
-            lines += [f"| {' | '.join(map(_marked, (row['label'], ', '.join(row['shown']), row['basis'])))} |"
+            lines += [f"| {' | '.join(map(_marked, (row.label, ', '.join(row.shown), row.basis)))} |"
                       for row in table]  # fmt: skip
             lines.append("")
     missing = gaps(list(card.values.values()))

@@ -87,20 +87,21 @@ def read_cell(text: str) -> CellValue | None:
         return None
     value, percent = float(match["value"].replace(",", "")), bool(match["percent"])
     spread = _spread_in(clean[match.end() :].strip(), value)
-    if spread is None or not all(abs(number) <= LARGEST_SCORE for number in (value, spread[0] or 0.0)):
+    if spread is None or not all(abs(number) <= LARGEST_SCORE for number in (value, spread.error or 0.0)):
         return None
-    return CellValue(value, spread[0], percent or spread[2], spread[1], None, marked)
+    return spread._replace(percent=percent or spread.percent, marked=marked)
 
 
-def _spread_in(remainder: str, value: float) -> tuple[float | None, str | None, bool] | None:
-    """The error behind a value, its kind, and whether it has a percent sign; None for what is no error."""
+def _spread_in(remainder: str, value: float) -> CellValue | None:
+    """A value with the error that stands behind it, its kind, and whether it has a percent sign; None for what is no
+    error."""
     if remainder in ("", "%"):
-        return None, None, False
+        return CellValue(value)
     if spread := _SPREAD.fullmatch(remainder) or _IN_PARENTHESES.fullmatch(remainder):
-        return float(spread["error"].replace(",", "")), None, bool(spread["sign"])
+        return CellValue(value, float(spread["error"].replace(",", "")), bool(spread["sign"]))
     if ends := _ENDS.fullmatch(remainder):
         low, high = (float(ends[name].replace(",", "")) for name in ("low", "high"))
-        return ((high - low) / 2, "ci95", False) if low <= value <= high else None
+        return CellValue(value, (high - low) / 2, kind="ci95") if low <= value <= high else None
     return None
 
 
@@ -244,11 +245,18 @@ def names_spread(name: str) -> str | None:
     return kind if kind not in ("n", "other") else None
 
 
-def spread_of(name: str, owners: dict[str, str]) -> tuple[str, str] | None:
-    """The column that `x_std`, `x_lower`, `x n` belong to and the kind of spread; `owners`: columns by plain name."""
+class Spread(NamedTuple):
+    """A kind of spread (`sd`, `low`, `n`), and the column that it is of."""
+
+    owner: str
+    kind: str
+
+
+def spread_of(name: str, owners: dict[str, str]) -> Spread | None:
+    """What `x_std`, `x_lower`, `x n` are of `x`; `owners`: columns by plain name."""
     plain_name = plain(name)
     for end in _LONGEST_SPREAD_ENDS:
         owner = owners.get(plain_name.removesuffix(f"_{end}"))
         if plain_name.endswith(f"_{end}") and owner is not None and owner != name:
-            return owner, SPREAD_ENDS[end]
+            return Spread(owner, SPREAD_ENDS[end])
     return None

@@ -213,8 +213,10 @@ def classify(
         if saying == "left out":
             columns.decisions.append(Decision("column", name, saying, "reading"))
         elif saying is None and spread is not None and _is_numeric(texts(name)):
-            columns.spreads.setdefault(spread[0], {})[spread[1]] = name
-            columns.decisions.append(Decision("column", name, f"{spread[1]} of {spread[0]}", "name", READ, 1, "score"))
+            columns.spreads.setdefault(spread.owner, {})[spread.kind] = name
+            columns.decisions.append(
+                Decision("column", name, f"{spread.kind} of {spread.owner}", "name", READ, 1, "score")
+            )
         elif saying is None and (other := _not_a_score(name, owners)):
             columns.leave_out(name, other, "name")
         elif fact and saying in (None, "about the models"):

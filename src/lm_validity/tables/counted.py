@@ -46,6 +46,7 @@ from lm_validity.tables.standard_errors import (
     CHOICES,
     PERPLEXITY,
     SHARES_OF_ITEMS,
+    CheckedErrors,
     ErrorCheck,
     checked_errors,
     error_notes,
@@ -245,12 +246,21 @@ def count_scores(
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
 
 
-def _stamp(path: str | Path | None) -> tuple[str, int, int, int] | None:
-    """What changes with a file: which one it is, its size and time. None where there is none."""
+class _Stamp(NamedTuple):
+    """What changes with a file: which one it is, its size, its time."""
+
+    path: str
+    inode: int
+    size: int
+    time_ns: int
+
+
+def _stamp(path: str | Path | None) -> _Stamp | None:
+    """The stamp of a file; None where there is none."""
     if path is None or not Path(path).exists():
         return None
     found = Path(path).stat()
-    return str(Path(path).resolve()), found.st_ino, found.st_size, found.st_mtime_ns
+    return _Stamp(str(Path(path).resolve()), found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
@@ -712,12 +722,12 @@ def _finite(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return rows, with_names({"Scores without a finite value count as missing: {}.": lost.tolist()})
 
 
-def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[ErrorCheck]]:
-    """The rows without the standard errors that cannot be right, and what was found."""
+def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
+    """The rows, in their order, whose standard errors were checked in order of training."""
     tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
     progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
     checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
-    return rows.assign(stderr=checked["stderr"]), checks
+    return CheckedErrors(rows.assign(stderr=checked["stderr"]), checks)
 
 
 def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:

@@ -23,6 +23,7 @@ from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import MissingCell, Workspace
+from lm_validity.tables.claims import Claim
 from lm_validity.tables.schema import (
     ITEMS,
     LOSSES,
@@ -151,7 +152,7 @@ class Merger:
             losses.append(means_kept.reset_index(drop=True).assign(**key))
         return pd.concat(losses, ignore_index=True) if losses else pd.DataFrame(columns=LOSSES.names)
 
-    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict[str, Any]]:
+    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[Claim]:
         benchmark = self.run.benchmarks[cell.benchmark]
         result = self.store.read(entry.in_store)["result"]
         self.versions[json.dumps(self.store.sidecar(entry.in_store).get("versions", {}), sort_keys=True)] += 1
@@ -167,7 +168,7 @@ class Merger:
                 "source": result.get("source", OWN),
             }
 
-    def _settings_row(self, cell: BenchmarkCell, entry: Entry) -> dict[str, Any]:
+    def _settings_row(self, cell: BenchmarkCell, entry: Entry) -> dict[str, object]:
         """What is known of how a cell was scored: by its recipe, its result and its sidecar."""
         key = {name: value for name, value in self._key(cell).items() if name in SETTINGS_KEY}
         result, sidecar = self.store.read(entry.in_store)["result"], self.store.sidecar(entry.in_store)
@@ -196,14 +197,14 @@ class Merger:
         columns = []
         for field in ITEMS:
             if field.name in key:
-                columns.append(pa.array([key[field.name]] * len(table), field.type))
+                columns.append(pa.array([key.get(field.name)] * len(table), field.type))
             elif field.name in table.column_names:
                 columns.append(table.column(field.name).cast(field.type))
             else:
                 columns.append(pa.nulls(len(table), field.type))
         return pa.table(columns, schema=ITEMS)
 
-    def _key(self, cell: BenchmarkCell) -> dict[str, Any]:
+    def _key(self, cell: BenchmarkCell) -> Claim:
         """The columns that name a cell."""
         model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], scoring_rule_of(cell)
         point = self._points[cell.model, cell.checkpoint or "final"]

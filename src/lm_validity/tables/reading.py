@@ -8,10 +8,10 @@ Each decision has a source; where it is unsure, the value is left out or null. `
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -66,9 +66,12 @@ class Reading:
     given: Mapping[tuple[str, str], str] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
-    def add(self, *decision: Any, **more: Any) -> None:
+    def add(
+        self, what: str, where: str, decided: str, source: str, kind: str = READ, values: int = 1,
+        alternatives: str = "", text: str = "",
+    ) -> None:  # fmt: skip
         """Keep a decision about how the files were read, for the terminal and reading.tsv."""
-        self.decisions.append(Decision(*decision, **more))
+        self.decisions.append(Decision(what, where, decided, source, kind, values, alternatives, text))
 
     def said(self, what: str, where: str) -> str | None:
         """What the reader decided, kept as a decision of the source `reading`."""
@@ -277,14 +280,13 @@ def _may_be_negative(name: str) -> bool:
 
 def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, reading: Reading) -> None:
     number = len(rows)
-    if source == "table":
-        values = rows["value"]
-        text = f"{benchmark}: {values.min():g} to {values.max():g} beside percentages, read as {unit.name}"
-        reading.add("unit", benchmark, unit.name, source, UNSURE, number, "share, percent", text)
-    elif unit.name is None:
-        values = rows["value"]
+    values = rows["value"]
+    if unit.name is None:
         text = f"{benchmark}: {values.min():g} to {values.max():g} is neither share nor percent"
         reading.add("unit", benchmark, "left out", source, LEFT_OUT, number, "share, percent, points", text)
+    elif source == "table":
+        text = f"{benchmark}: {values.min():g} to {values.max():g} beside percentages, read as {unit.name}"
+        reading.add("unit", benchmark, unit.name, source, UNSURE, number, "share, percent", text)
     elif unit.name == PERCENT:
         text = f"{benchmark}: percent to share, {count(number, 'value')}"
         reading.add("unit", benchmark, PERCENT, source, CONVERTED, number, "share, points", text)
@@ -548,25 +550,31 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 # Direction and metric.
 
 
-def direction_of(
-    benchmark: str, metric: str | None, *, said: bool | None, most: float = np.inf
-) -> tuple[bool | None, str, bool]:
-    """Whether higher is better (None: unknown), the source, and whether the file contradicts the table.
+class Direction(NamedTuple):
+    """Whether higher is better (None: unknown), the source, and whether the file contradicts the table."""
+
+    higher: bool | None
+    source: str
+    contradicted: bool = False
+
+
+def direction_of(benchmark: str, metric: str | None, *, said: bool | None, most: float = np.inf) -> Direction:
+    """The direction of a benchmark under a metric.
 
     The table of metrics counts before the file, the file before words of names. A perplexity is never below 1, so a
     name with that word says nothing where all values are (`most`: the largest).
     """
     known = metric_direction(metric) if metric else None
     if known is not None:
-        return known, "known table", said is not None and said != known
+        return Direction(known, "known table", said is not None and said != known)
     if said is not None:
-        return bool(said), "said by the file", False
+        return Direction(bool(said), "said by the file")
     for name in filter(None, (metric, benchmark)):
         if lower_is_better(name.partition(",")[0] if name is metric else name):
             if names_perplexity(name) and most <= 1:
                 continue
-            return False, "name", False
-    return None, "unknown", False
+            return Direction(higher=False, source="name")
+    return Direction(None, "unknown")
 
 
 def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
@@ -605,21 +613,16 @@ _SCORE_WORDS = frozenset(
 )  # fmt: skip
 
 
-def _unlike(metric: str) -> Callable[[str], tuple[bool, str]]:
-    """A key by which the metrics with the filter of another come first."""
-    return lambda name: (name.partition(",")[2] != metric.partition(",")[2], name)
-
-
 def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
     """The metric of a benchmark among `names`: the task table's, else the first of the usual ones, else the only one
     that is no length, number, time or rate, else the only one with a word for a score; None where that is unsure."""
     if facts.metric in names or not names:
         return facts.metric or None
-    bare = facts.metric.partition(",")[0]
+    bare, _, filter_name = facts.metric.partition(",")
     for wanted in (bare, *_FALLBACK):
-        matches = sorted((name for name in names if name.partition(",")[0] == wanted), key=_unlike(facts.metric))
-        if matches:
-            return matches[0]
+        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
+        if matches:  # one with the same filter before others
+            return min(matches, key=lambda name: name.partition(",")[2] != filter_name)
     scores = sorted(name for name in names if not is_no_score(name)) or (list(names) if len(names) == 1 else [])
     for left in (scores, [name for name in scores if _SCORE_WORDS & set(parts(name.partition(",")[0]))]):
         if len({name.partition(",")[0] for name in left}) == 1:
@@ -700,7 +703,7 @@ def _are_one(name: str, other: str, scores: Mapping[str, Mapping[object, float]]
     return equal and len(both) >= _FEWEST_EQUAL and (len(owners) < 2 or len(both) >= _FEWEST_EQUAL)
 
 
-def _say_alike(names: list[str], scores: Mapping[str, Mapping[Any, float]], reading: Reading) -> None:
+def _say_alike(names: list[str], scores: Mapping[str, Mapping[object, float]], reading: Reading) -> None:
     """Say which names may be one model although nothing shows it: equal but for an owner, without a score in common."""
     by_name = {normal_name(name): name for name in names if "/" not in normal_name(name)}
     for name in names:
@@ -721,7 +724,7 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         key = ["checkpoint", "benchmark", "metric", "protocol", "num_fewshot", "seed", "run", "prompt", "split"]
         own = claims[claims["model"].isin(several)]
         keys = list(own[key].astype(object).where(own[key].notna(), None).itertuples(index=False, name=None))
-        scores: dict[str, dict[Any, float]] = defaultdict(dict)
+        scores: dict[str, dict[object, float]] = defaultdict(dict)
         for model, place, value in zip(own["model"], keys, own["value"], strict=True):
             scores[model][place] = value
         merged = one_model(several, scores)

@@ -62,8 +62,15 @@ class ErrorCheck:
     ratio: float | None = None
 
 
-def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[ErrorCheck]]:
-    """The rows without the standard errors that cannot be right, and what was found, by benchmark and code.
+class CheckedErrors(NamedTuple):
+    """Rows without the standard errors that cannot be right, and what was found, by benchmark and code."""
+
+    rows: pd.DataFrame
+    checks: list[ErrorCheck]
+
+
+def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
+    """The rows whose standard errors were checked.
 
     `rows`: the rows of SCORES that count, of one metric for each benchmark, at all checkpoints and those of a model in
     order of training; `sheet`: the benchmarks' rows of the benchmarks sheet. Perplexities are not looked at. A share p
@@ -94,7 +101,7 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
             all_rows.at(places), str(benchmark), np.nan if pd.isna(fact["n_items"]) else fact["n_items"]
         )
         all_checks += checks
-    return rows.assign(stderr=errors), all_checks
+    return CheckedErrors(rows.assign(stderr=errors), all_checks)
 
 
 class _Rows(NamedTuple):

@@ -7,14 +7,15 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lm_validity import __version__
 from lm_validity.errors import InputError
-from lm_validity.files import write_json
+from lm_validity.files import Document, write_json
+from lm_validity.tables.claims import Claim, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_every_eval_ever import METRICS, OWN, VERSION, check_schema
 from lm_validity.tables.schema import SCORES
@@ -23,11 +24,19 @@ from lm_validity.tables.schema import SCORES
 # Scores divided into files, and the refusal of scores that no file has a place for.
 
 
-def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """Model, what else holds of all scores (`checked.OF_FILE`; None where unknown) and rows of each file, sorted.
+class _File(NamedTuple):
+    """What a file holds: the model, what else holds of all its scores (`checked.OF_FILE`; None where unknown), and its
+    rows. A file has one number of solved examples of a benchmark: a second one is in the file whose `part` is 2."""
 
-    A file has one number of solved examples of a benchmark: a second one is in the file whose `part` is 2. Raises
-    InputError where a score has no metric or no finite value; `files` names the format in its hint.
+    model: str
+    common: Claim
+    part: int
+    rows: pd.DataFrame
+
+
+def _files(scores: pd.DataFrame, files: str) -> list[_File]:
+    """The files of scores, sorted. Raises InputError where a score has no metric or no finite value; `files` names
+    the format in its hint.
     """
     scores = scores.reindex(columns=SCORES.names)
     _check_known(scores, scores["metric"].notna(), "metric", f"{files} name each score by its metric")
@@ -39,12 +48,11 @@ def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, 
     frame["part"] = counts.groupby(evaluation, dropna=False)["count"].rank("dense").astype(int)
     columns, groups = [*checked.OF_FILE, "part"], []
     for (model, *key), rows in frame.groupby(["model", *columns], dropna=False, sort=True):
-        key_fields = dict(zip(columns, map(_plain, key), strict=True))
+        common = dict(zip(columns, map(_plain, key), strict=True))
         # pandas makes floats of whole numbers among nulls
-        key_fields |= {
-            name: int(key_fields[name]) for name in ("iteration", "seed", "run", "part") if key_fields[name] is not None
-        }
-        groups.append((model, key_fields, rows))
+        common |= {name: int(common[name]) for name in ("iteration", "seed", "run", "part") if common[name] is not None}
+        part = common.pop("part")
+        groups.append(_File(model, as_record(Claim, common), part, rows))
     return groups
 
 
@@ -80,27 +88,24 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     metric is unknown (lm-eval's files name scores by it: `completed` takes it from a sheet), where a value is missing,
     where two files would have one name, and where a model's name is none that a folder can have.
     """
-    groups = _file_groups(scores, "lm-eval's files")
-    paths = _paths([(model, key_fields) for model, key_fields, _ in groups])
-    for path, (model, key_fields, rows) in zip(paths, groups, strict=True):
-        write_json(Path(output) / path, _lm_eval_document(model, key_fields, rows))
+    files = _files(scores, "lm-eval's files")
+    paths = _paths(files)
+    for path, file in zip(paths, files, strict=True):
+        write_json(Path(output) / path, _lm_eval_document(file))
     return [Path(output) / path for path in paths]
 
 
-def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
+def _paths(files: list[_File]) -> list[Path]:
     """A path of its own for each file: with the point of training only where files of one name differ in them."""
-    for model, _ in files:
-        if _folder_name(model) in ("", ".", ".."):
-            raise InputError(f"model {model!r}: no folder can have its name.", "rename it in the table of scores.")
-    paths = [_path(model, key_fields) for model, key_fields in files]
+    for file in files:
+        if _folder_name(file.model) in ("", ".", ".."):
+            raise InputError(f"model {file.model!r}: no folder can have its name.", "rename it in the table of scores.")
+    paths = [_path(file) for file in files]
     count = Counter(paths)
-    paths = [
-        _path(model, key_fields, exact=True) if count[path] > 1 else path
-        for path, (model, key_fields) in zip(paths, files, strict=True)
-    ]
+    paths = [_path(file, exact=True) if count[path] > 1 else path for path, file in zip(paths, files, strict=True)]
     for path, times in Counter(paths).items():
         if times > 1:
-            models = {model for other_path, (model, _) in zip(paths, files, strict=True) if other_path == path}
+            models = {file.model for other_path, file in zip(paths, files, strict=True) if other_path == path}
             raise InputError(
                 f"{times} files of {' and '.join(sorted(models))} would have the name {path}.",
                 "rename a model or a checkpoint, or export them into folders of their own.",
@@ -108,16 +113,18 @@ def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, key_fields: dict[str, Any], *, exact: bool = False) -> Path:
+def _path(file: _File, *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
-    parts = [key_fields[name] for name in ("protocol", "checkpoint", "prompt", "split", "prompt_variant")]
-    parts += [f"{name}{key_fields[name]}" for name in ("seed", "run") if key_fields[name] is not None]
-    parts += [f"part{key_fields['part']}"] if key_fields["part"] > 1 else []
+    common = file.common
+    parts = [common["protocol"], common["checkpoint"], common["prompt"], common["split"], common["prompt_variant"]]
+    parts += [f"seed{common['seed']}"] if common["seed"] is not None else []
+    parts += [f"run{common['run']}"] if common["run"] is not None else []
+    parts += [f"part{file.part}"] if file.part > 1 else []
     if exact:
-        parts += [f"iter{key_fields['iteration']}"] if key_fields["iteration"] is not None else []
-        parts += [f"{key_fields['tokens_b']!r}B"] if key_fields["tokens_b"] is not None else []
+        parts += [f"iter{common['iteration']}"] if common["iteration"] is not None else []
+        parts += [f"{common['tokens_b']!r}B"] if common["tokens_b"] is not None else []
     name = "_".join(["results", *(part for part in parts if part)])
-    return Path(_folder_name(model)) / f"{_folder_name(name)}.json"
+    return Path(_folder_name(file.model)) / f"{_folder_name(name)}.json"
 
 
 def _folder_name(name: str) -> str:
@@ -125,44 +132,42 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "__")
 
 
-def _lm_eval_document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "results": {},
-        "group_subtasks": {},
-        "configs": {},
-        "versions": {},
-        "n-shot": {},
-        "higher_is_better": {},
-        "n-samples": {},
-        "config": {"model": "hf", "model_args": {"pretrained": model}, "bootstrap_iters": 0},
-        "model_source": "hf",
-        "model_name": model,
-        "model_name_sanitized": _folder_name(model),
-        # lm-eval puts the template's text here, which a table of scores does not have
-        "chat_template": "the model's own" if key_fields["prompt"] == "chat" else None,
-        "lm_validity": {name: key_fields[name] for name in checked.OF_FILE} | {"selected": {}},
-    }
-    for benchmark, of_benchmark in rows.groupby("benchmark", sort=True):
-        results: dict[str, object] = {"alias": benchmark}
-        directions: dict[str, bool] = {}
-        for row in of_benchmark.itertuples():
+def _lm_eval_document(file: _File) -> dict[str, object]:
+    results: dict[str, dict[str, object]] = {}
+    shots: dict[str, object] = {}
+    directions: dict[str, dict[str, bool]] = {}
+    counts: dict[str, dict[str, object]] = {}
+    selected: dict[str, object] = {}
+    for benchmark, rows in file.rows.groupby("benchmark", sort=True):
+        results[benchmark], directions[benchmark] = {"alias": benchmark}, {}
+        for row in rows.itertuples():
             name, _, filter_name = row.metric.partition(",")
             filter_name = filter_name or "none"
-            results[f"{name},{filter_name}"] = float(row.value)
-            results[f"{name}_stderr,{filter_name}"] = "N/A" if pd.isna(row.stderr) else float(row.stderr)
+            results[benchmark][f"{name},{filter_name}"] = float(row.value)
+            results[benchmark][f"{name}_stderr,{filter_name}"] = "N/A" if pd.isna(row.stderr) else float(row.stderr)
             if not pd.isna(row.higher_is_better):
-                directions[name] = bool(row.higher_is_better)
-        document["results"][benchmark] = results
-        document["group_subtasks"][benchmark] = []
-        document["higher_is_better"][benchmark] = directions
-        shots = _plain(of_benchmark["num_fewshot"].iloc[0])
-        if shots is not None:
-            document["n-shot"][benchmark] = shots
-        count = _plain(of_benchmark["n_items"].iloc[0])
-        if count is not None:
-            document["n-samples"][benchmark] = {"original": count, "effective": count}
-        document["lm_validity"]["selected"][benchmark] = _plain(of_benchmark["selected"].iloc[0])
-    return document
+                directions[benchmark][name] = bool(row.higher_is_better)
+        if (number := _plain(rows["num_fewshot"].iloc[0])) is not None:
+            shots[benchmark] = number
+        if (number := _plain(rows["n_items"].iloc[0])) is not None:
+            counts[benchmark] = {"original": number, "effective": number}
+        selected[benchmark] = _plain(rows["selected"].iloc[0])
+    return {
+        "results": results,
+        "group_subtasks": {benchmark: [] for benchmark in results},
+        "configs": {},
+        "versions": {},
+        "n-shot": shots,
+        "higher_is_better": directions,
+        "n-samples": counts,
+        "config": {"model": "hf", "model_args": {"pretrained": file.model}, "bootstrap_iters": 0},
+        "model_source": "hf",
+        "model_name": file.model,
+        "model_name_sanitized": _folder_name(file.model),
+        # lm-eval puts the template's text here, which a table of scores does not have
+        "chat_template": "the model's own" if file.common["prompt"] == "chat" else None,
+        "lm_validity": {**file.common, "selected": selected},
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ def write_every_eval_ever(
     organization: str,
     relationship: str = "other",
     collection: str = "lm-validity",
-    schema: dict[str, Any] | None = None,
+    schema: Document | None = None,
 ) -> list[Path]:
     """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
 
@@ -190,17 +195,15 @@ def write_every_eval_ever(
     if relationship not in RELATIONSHIPS:
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     documents = {}
-    for model, key_fields, rows in _file_groups(scores, "files of every_eval_ever"):
-        key = json.dumps([collection, model, key_fields], sort_keys=True)
+    for file in _files(scores, "files of every_eval_ever"):
+        model = file.model
+        key = json.dumps([collection, model, {**file.common, "part": file.part}], sort_keys=True)
         digest = hashlib.sha256(key.encode()).digest()
         name = uuid.UUID(bytes=digest[:16], version=4)
         developer, _, short = model.rpartition("/")
         path = Path("data", *(_file_name(part) for part in (collection, developer or "unknown", short)), f"{name}.json")
-        document = _document(model, key_fields, rows, f"{collection}/{_file_name(model)}/{name}")
-        document["source_metadata"] |= {
-            "source_organization_name": organization,
-            "evaluator_relationship": relationship,
-        }
+        publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
+        document = _document(file, f"{collection}/{_file_name(model)}/{name}", publisher)
         check_schema(document, schema, str(path))
         documents[Path(output) / path] = document
     for path, document in documents.items():
@@ -230,13 +233,13 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
-    """The file without who publishes it. Details are texts, as the format asks."""
-    sources = set(rows["source"].dropna())
+def _document(file: _File, identifier: str, publisher: dict[str, str]) -> dict[str, object]:
+    """The file. Details are texts, as the format asks."""
+    model, sources = file.model, set(file.rows["source"].dropna())
     library = {"name": "lm-validity", "version": __version__}
     if sources == {"lm-eval"}:
         library = {"name": "lm_eval", "version": "unknown"}
-    details = {f"{OWN}{name}": str(key_fields[name]) for name in checked.OF_FILE if key_fields[name] is not None}
+    details = {f"{OWN}{name}": str(value) for name, value in file.common.items() if value is not None}
     developer = {"developer": model.split("/")[0]} if "/" in model else {}
     return {
         "schema_version": VERSION,
@@ -246,6 +249,7 @@ def _document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame, identi
             "source_name": "lm-validity",
             "source_type": "evaluation_run" if sources <= {"lm-validity", "lm-eval"} else "documentation",
             "additional_details": details,
+            **publisher,
         },
         "eval_library": library,
         "model_info": {
@@ -254,26 +258,27 @@ def _document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame, identi
             **developer,
             "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
         },
-        "evaluation_results": [_result(row) for row in rows.itertuples()],
+        "evaluation_results": [_result(row) for row in file.rows.itertuples()],
     }
 
 
-def _result(row: Any) -> dict[str, Any]:
+def _result(row: Any) -> dict[str, object]:
     name, _, filter_name = row.metric.partition(",")
     metric_known = METRICS.get(name)
-    metric = {
+    own = {
+        f"{OWN}benchmark": row.benchmark,
+        f"{OWN}metric": row.metric,
+        f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
+    }
+    metric: dict[str, object] = {
         "evaluation_description": name if filter_name == "none" else f"{name} (filter: {filter_name})",
         "metric_id": metric_known.identifier if metric_known else name,
         "metric_name": name,
         "lower_is_better": not row.higher_is_better,
-        "additional_details": {
-            f"{OWN}benchmark": row.benchmark,
-            f"{OWN}metric": row.metric,
-            f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
-        },
+        "additional_details": own,
     }
     if metric_known is None:
-        metric["additional_details"]["bounds_status"] = "unknown"
+        own["bounds_status"] = "unknown"
     else:
         metric |= {"score_type": "continuous", "min_score": metric_known.low, "max_score": metric_known.high}
         metric |= {"metric_unit": "proportion"} if metric_known.high == 1 else {}

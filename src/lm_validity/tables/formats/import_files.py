@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -87,10 +88,22 @@ _HINT = f"known formats are {', '.join(known.name for known in FORMATS)}; --form
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 
-def import_files(
-    paths: Iterable[str | Path], output: str | Path, options: ImportOptions | None = None
-) -> tuple[pd.DataFrame, ImportLog]:
-    """Write scores.parquet, import.json and, where there are items, items.parquet under `output`; scores and log.
+class Import(NamedTuple):
+    """The scores of files, and what became of each."""
+
+    scores: pd.DataFrame
+    log: ImportLog
+
+
+class FilesRead(NamedTuple):
+    """The scores of every file, and lm-eval's files of samples with what their result files say."""
+
+    results: list[ScoreFile]
+    samples: list[SampleFile]
+
+
+def import_files(paths: Iterable[str | Path], output: str | Path, options: ImportOptions | None = None) -> Import:
+    """Write scores.parquet, import.json and, where there are items, items.parquet under `output`.
 
     In folders, what no format recognises is listed in the log. `options.strict`, a bad file that was named itself,
     scores in conflict and nothing left raise InputError, and nothing is written.
@@ -108,7 +121,7 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
         archives = [path] if is_archive else []
         if path.is_dir():
-            archives = [each.path for each in find_files([path], _ARCHIVES)[0] if each.path.name.endswith(_ARCHIVES)]
+            archives = [each.path for each in find_files([path], _ARCHIVES).files if each.path.name.endswith(_ARCHIVES)]
         places += [] if is_archive else [path]
         for archive in archives:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{archive.name}."))
@@ -132,9 +145,7 @@ def _size(archive: Path) -> int:
         return sum(member.size for member in packed)
 
 
-def _import(
-    paths: Iterable[str | Path], output: Path, options: ImportOptions, log: ImportLog
-) -> tuple[pd.DataFrame, ImportLog]:
+def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, log: ImportLog) -> Import:
     """`import_files` of what is unpacked."""
     corrections = {} if options.reading is None else read_corrections(options.reading)
     options = replace(options, corrections=corrections)
@@ -165,13 +176,10 @@ def _import(
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.write(scores, output)
-    return scores, log
+    return Import(scores, log)
 
 
-def _read_all(
-    paths: Iterable[str | Path], options: ImportOptions, log: ImportLog
-) -> tuple[list[ScoreFile], list[SampleFile]]:
-    """The scores of every file, and lm-eval's files of samples with what their result files say."""
+def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLog) -> FilesRead:
     names = [file_format.name for file_format in FORMATS]
     if options.format not in (None, *names):
         hint = did_you_mean(options.format, names, f"one of {', '.join(names)}.")
@@ -222,7 +230,7 @@ def _read_all(
     log.paths = places.paths
     log.groups = {group: task for file in results for task, group in file.members.items()}
     log.facts = _facts(results, places)
-    return results, matched
+    return FilesRead(results, matched)
 
 
 def _opened(file: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:

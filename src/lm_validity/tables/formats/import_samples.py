@@ -296,9 +296,14 @@ def _completed(common: Claim) -> Claim:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_all_samples(
-    samples: list[SampleFile], folder: Path, log: ImportLog
-) -> tuple[list[SamplesPart], list[ScoreFile]]:
+class SamplesRead(NamedTuple):
+    """The parts of items.parquet, and the scores of files without a result file."""
+
+    parts: list[SamplesPart]
+    scores: list[ScoreFile]
+
+
+def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> SamplesRead:
     """The newest samples file of each evaluation whose items count, and the scores of those without a result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
@@ -347,7 +352,7 @@ def read_all_samples(
     unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
-    return parts, scores
+    return SamplesRead(parts, scores)
 
 
 def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:

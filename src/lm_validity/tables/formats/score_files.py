@@ -37,12 +37,18 @@ class Found(NamedTuple):
     named: bool
 
 
-def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[list[Found], Counter[str]]:
+class FoundFiles(NamedTuple):
+    """Files, and how many with other suffixes their folders hold, by suffix."""
+
+    files: list[Found]
+    others: Counter[str]
+
+
+def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundFiles:
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
     An empty suffix stands for names without one, of which those are taken that begin like a JSON object. Hidden files
-    and folders are left out; links to folders are not followed. Also: how many files with other suffixes the folders
-    hold, by suffix. Raises InputError for a path that is not there.
+    and folders are left out; links to folders are not followed. Raises InputError for a path that is not there.
     """
     files: dict[Path, Found] = {}
     other_suffixes: Counter[str] = Counter()
@@ -57,7 +63,7 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
                 other_suffixes[found_file.suffix or found_file.name] += 1
             else:
                 files.setdefault(found_file.resolve(), Found(found_file, named=False))
-    return list(files.values()), other_suffixes
+    return FoundFiles(list(files.values()), other_suffixes)
 
 
 def _begins_like_json(path: Path) -> bool:

@@ -119,14 +119,15 @@ class AdapterScorer(Scorer):
 
     def _compute(self, place: Place[BenchmarkCell]) -> Computed:
         selection = self.workspace.selection(place.cell)
-        damage = self.store.damage(selection["folder"])
+        trained = given(selection["folder"])
+        damage = self.store.damage(trained)
         if damage:
             raise CellError(
-                f"{self.store.path(selection['folder'])}: {damage}.",
+                f"{self.store.path(trained)}: {damage}.",
                 "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
             )
         lm = self._language_model("final")
-        folder = self.store.path(selection["folder"]) / "adapter"
+        folder = self.store.path(trained) / "adapter"
         with use_adapter(lm, folder):
             return self._score(lm, place.cell, selection["prompt"], folder)
 

@@ -1,9 +1,8 @@
 """Which prompt and which adapter of a benchmark are selected, by results on the validation split."""
 
-from typing import TypedDict
-
 from lm_validity.errors import CellError
 from lm_validity.run.cell import BenchmarkCell, Prompt, given
+from lm_validity.run.records import Candidate, Choice
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.workspace import Workspace
 
@@ -15,46 +14,10 @@ from lm_validity.run.workspace import Workspace
 PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 
 
-class ChosenPrompt(TypedDict):
-    """The prompt of the direct regime, and the value of each on validation."""
-
-    prompt: str
-    metric: str
-    validation_value: float
-    validation_values: dict[str, float]
-
-
-class Candidate(TypedDict):
-    """A fine-tune that a selection chooses from, with its best epoch, which one that diverged may not have.
-    adapted_share: cells of earlier versions and replays have none."""
-
-    prompt: Prompt | None
-    learning_rate: str | None
-    epoch: int | None
-    validation_value: float | None
-    diverged: bool
-    adapted_share: float | None
-
-
-class ChosenAdapter(TypedDict):
-    """The chosen fine-tune and its folder in the store; where the untouched model stays, `learning_rate`, `epoch` and
-    `folder` are None."""
-
-    metric: str
-    direct_prompt: str
-    direct_validation_value: float
-    candidates: list[Candidate]
-    prompt: str | None
-    learning_rate: str | None
-    epoch: int | None
-    validation_value: float
-    folder: str | None
-
-
-def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> ChosenPrompt:
+def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> Choice:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
-    values: dict[str, float] = {}
+    values: dict[Prompt, float] = {}
     for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
         values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][benchmark.metric]["value"]
     better = 1 if benchmark.higher_is_better else -1
@@ -67,7 +30,7 @@ def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> ChosenPrompt:
     }
 
 
-def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> ChosenAdapter:
+def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> Choice:
     """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
 
     Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
@@ -84,19 +47,19 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> ChosenAdapter:
         result = trained["result"]
         rows.append(
             {
-                "prompt": candidate.prompt,
-                "learning_rate": candidate.learning_rate,
+                "prompt": given(candidate.prompt),
+                "learning_rate": given(candidate.learning_rate),
                 "epoch": result["best_epoch"],
                 "validation_value": result["best_value"],
                 "diverged": result["diverged"],
-                "adapted_share": result.get("adapted_share"),
+                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
             }
         )
         folders.append(trained["folder"])
 
     def order(number: int) -> tuple[float, ...]:
         row = rows[number]
-        rate, prompt = float(given(row["learning_rate"])), PROMPT_ORDER.index(given(row["prompt"]))
+        rate, prompt = float(row["learning_rate"]), PROMPT_ORDER.index(row["prompt"])
         return better * given(row["validation_value"]), -given(row["epoch"]), -rate, -prompt
 
     number = max((number for number, row in enumerate(rows) if not row["diverged"]), key=order, default=None)

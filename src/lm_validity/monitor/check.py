@@ -320,10 +320,9 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
                 problem = f"{entry.status} ({entry.error})"
                 problems.append(Problem(label(entry.cell), problem, "will be computed again"))
                 remove.add(path)
-            folders = [folder for folder in (entry.folder, (entry.content or {}).get("folder")) if folder]
-            for folder in folders:
+            for folder in entry.folders:
                 damage.setdefault(folder, "missing from the store")
-            if any(damage[folder] for folder in folders):
+            if any(damage[folder] for folder in entry.folders):
                 remove.add(path)
     remove_manifests(remove)
     for folder, harm in damage.items():
@@ -439,7 +438,7 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
         path
         for path, entries in existing_entries(grid)
         for entry in entries or ()
-        if entry.folder in dropped or (entry.content or {}).get("folder") in dropped
+        if dropped.intersection(entry.folders)
     }
     remove_manifests(remove)
     for folder in dropped:

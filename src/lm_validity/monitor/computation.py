@@ -52,7 +52,7 @@ def count_spent(store: Store) -> Spent:
         spent.uncounted += not counters
         spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
         allowed, trained = sidecar.get("epochs_allowed"), sidecar.get("epochs")
-        if allowed:
+        if allowed and trained is not None:
             counts = {"fine_tunes": 1, "stopped": int(trained < allowed), "trained": trained, "allowed": allowed}
             spent.early_stops.update(counts)
         for phase, counts in phases.items():
@@ -66,7 +66,7 @@ def count_spent(store: Store) -> Spent:
                 key = store.read(folder)["key"]
             except InputError:  # damaged, or of an older recipe and purged: no number depends on this
                 continue
-            spent.truncated.setdefault((key["model"], key["benchmark"]), Counter()).update(cut)
+            spent.truncated.setdefault((str(key["model"]), str(key["benchmark"])), Counter()).update(cut)
     return spent
 
 

@@ -317,7 +317,7 @@ class Estimator:
                     continue  # of no model, without a time, or with that of the last attempt only
                 counted = RULES[rule].counted_tokens(workload, cell, sidecar)
                 if counted is not None:
-                    tokens.setdefault(counted[0], []).append(counted[1])
+                    tokens.setdefault((counted.kind, counted.benchmark), []).append(counted.per_document)
                 waiting.append((cell, row, path, sidecar))
         # tokens first: the analytic model is of counted tokens wherever they were counted
         for key, values in tokens.items():

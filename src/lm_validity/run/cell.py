@@ -14,6 +14,9 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 # A rule's `recipe_version` is one, bumped by hand when a change of code changes numbers.
 
 
+Recipe = dict[str, object]  # a JSON object, which is compared and hashed whole
+
+
 def recipe_hash(recipe: Mapping[str, object]) -> str:
     """Twelve hex digits of the SHA-256 of the recipe's canonical JSON."""
     text = json.dumps(recipe, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))

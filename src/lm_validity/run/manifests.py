@@ -1,13 +1,14 @@
 """Manifests: what became of the cells of a job, and the failures of a run."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, read_json_or, write_json
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
+from lm_validity.run.records import Choice
 from lm_validity.run.rules import read_cell
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -28,7 +29,7 @@ class Entry(NamedTuple):
     sha256: str | None = None  # of the cell's files: a recomputed cell with other bytes is another manifest
     error: str | None = None
     hint: str | None = None
-    content: dict[str, Any] | None = None
+    content: Choice | None = None
 
     @property
     def in_store(self) -> str:
@@ -37,7 +38,13 @@ class Entry(NamedTuple):
         return self.folder
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def folders(self) -> list[str]:
+        """The folders in the store that it names: of its result, or of the cell that it chose."""
+        chosen = self.content.get("folder") if self.content is not None else None
+        return [folder for folder in (self.folder, chosen) if folder]
+
+    @property
+    def chosen(self) -> Choice:
         """The content of a finished cell whose result is kept here."""
         assert self.content is not None, self
         return self.content

@@ -1,17 +1,18 @@
 """What the login node wrote about a run's models, tasks and splits: what recipes are made from.
 
-Reads JSON only, so that a job whose cells are all in the store never imports torch.
+Reads JSON only, so that a job whose cells are all in the store never imports torch. A key that records of earlier
+versions lack, or that only some models have, is not required.
 """
 
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import file_sha256, read_json
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, Prompt, Recipe
 
 
 class FolderRecord(TypedDict):
@@ -75,62 +76,179 @@ class ReplayedModel(ModelRecord):
     replay: str
 
 
+class TaskFiles(TypedDict):
+    """An lm-eval task, or a group with its `members`, as `cells.tasks.tasks.TaskRecord` is stored. A replay knows no
+    files."""
+
+    task: str
+    version: str | None
+    include_path: NotRequired[str | None]
+    file: NotRequired[str]
+    members: NotRequired[list["TaskFiles"]]
+
+
+class BenchmarkRecord(TypedDict):
+    """What `prefetch-benchmark` found of a benchmark. `digest`: of its task's configuration and code; `fewshot`: of its
+    examples; `data`: of all its documents."""
+
+    record: TaskFiles
+    digest: str
+    output_type: str
+    documents: dict[str, int]
+    data: str | None
+    fewshot: str | None
+    document_order: NotRequired[str | None]
+    choice_border: NotRequired[str | None]
+    replay: NotRequired[str]
+
+
+class SplitRecord(TypedDict):
+    """What is read of a split's file but for its documents. `digest`: null for the training and validation splits of a
+    benchmark that is only scored."""
+
+    split: str
+    documents: int
+    digest: str | None
+    replaced_examples: NotRequired[int | None]
+    replay: NotRequired[str]
+
+
+class TextsRecord(TypedDict):
+    """What `prefetch-task` found of a task of the bias study; its texts and labels are in the parquet file `path`."""
+
+    task: str
+    path: str
+    sha256: str
+    class_names: list[str]
+    description: str
+
+
+class Score(TypedDict):
+    """A cell's value of one metric."""
+
+    value: float
+    stderr: float | None
+
+
+class CellResult(TypedDict, total=False):
+    """What other cells and tables read of a finished cell's result: of scores the first four, of a fine-tune the
+    others. `best_epoch` and `best_value` are null where it diverged in its first epoch; `adapted_share` is in no
+    fine-tune of earlier versions."""
+
+    metrics: dict[str, Score]
+    n_items: int
+    task_version: str | None
+    source: str
+    best_epoch: int | None
+    best_value: float | None
+    diverged: bool
+    adapter_sha256: str | None
+    adapted_share: float
+
+
+class CellRecord(TypedDict):
+    """The record of a finished cell (`cell.json`)."""
+
+    key: dict[str, object]
+    recipe: Recipe
+    result: CellResult
+
+
+class FinishedCell(CellRecord):
+    """The record of a finished cell that another one needs, and its folder in the store."""
+
+    folder: str
+
+
+class Candidate(TypedDict):
+    """A fine-tune that a selection chose from."""
+
+    prompt: Prompt
+    learning_rate: str
+    epoch: int | None
+    validation_value: float | None
+    diverged: bool
+    adapted_share: float | None
+
+
+class Choice(TypedDict):
+    """What a selection chose by validation, of `select_adapter` with all keys. `learning_rate`, `epoch` and `folder`
+    are null where the untouched model stays."""
+
+    prompt: Prompt
+    metric: str
+    validation_value: float
+    validation_values: NotRequired[dict[Prompt, float]]
+    direct_prompt: NotRequired[Prompt]
+    direct_validation_value: NotRequired[float]
+    candidates: NotRequired[list[Candidate]]
+    learning_rate: NotRequired[str | None]
+    epoch: NotRequired[int | None]
+    folder: NotRequired[str | None]
+
+
+class ServedScores(NamedTuple):
+    """The file of scores that a replay serves, and its sha256."""
+
+    path: str
+    sha256: str
+
+
 class Records(ABC):
     """The records of one run, and of finished cells what others depend on (`run.workspace` reads these)."""
 
     def __init__(self, run: Run):
         self.run = run
-        self._json: dict[str, dict[str, object]] = {}
+        self._json: dict[str, Any] = {}  # name -> one of the records above, as its reader declares it
 
     @abstractmethod
-    def selection(self, cell: BenchmarkCell) -> dict[str, Any]:
+    def selection(self, cell: BenchmarkCell) -> Choice:
         """The choice that `select_adapter` made for (model, benchmark, seed)."""
 
     @abstractmethod
-    def stored(self, folder: str) -> dict[str, Any]:
+    def stored(self, folder: str) -> CellRecord:
         """The record of a finished cell, by its folder in the store."""
 
-    def model_record(self, model: str) -> dict[str, Any]:
-        """What `prefetch-model` wrote about a model: a `ModelRecord`.
+    def model_record(self, model: str) -> ModelRecord:
+        """What `prefetch-model` wrote about a model.
 
         Raises InputError where the file is missing, is not JSON, or was made with another `replay` setting. So do the
         other records.
         """
-        return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
+        command = f"lm-validity prefetch-model --model {model}"
+        record: ModelRecord = self._read(f"prefetch/models/{model}.json", command)
+        return record
 
-    def task_record(self, benchmark: str) -> dict[str, Any]:
+    def task_record(self, benchmark: str) -> BenchmarkRecord:
         """What `prefetch-benchmark` wrote about a benchmark: its lm-eval task, and digests of what determines its
         numbers."""
-        return self._read(
-            f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
-        )
+        command = f"lm-validity prefetch-benchmark --benchmark {benchmark}"
+        record: BenchmarkRecord = self._read(f"prefetch/benchmarks/{benchmark}.json", command)
+        return record
 
-    def language_model_record(self, language_model: str) -> dict[str, Any]:
-        """What `prefetch-language-model` wrote about a model of the bias study; the keys are those of
-        `model_record`."""
+    def language_model_record(self, language_model: str) -> ModelRecord:
+        """What `prefetch-language-model` wrote about a model of the bias study."""
         command = f"lm-validity prefetch-language-model --language-model {language_model}"
-        return self._read(f"prefetch/language_models/{language_model}.json", command)
+        record: ModelRecord = self._read(f"prefetch/language_models/{language_model}.json", command)
+        return record
 
-    def trial_task_record(self, task: str) -> dict[str, Any]:
-        """What `prefetch-task` wrote about a task of the bias study; the task's texts are in a parquet file beside
-        it."""
-        return self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
+    def trial_task_record(self, task: str) -> TextsRecord:
+        """What `prefetch-task` wrote about a task of the bias study."""
+        record: TextsRecord = self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
+        return record
 
     def split_path(self, benchmark: str, split: str) -> Path:
         """The file of a benchmark's split (train, validation or test), whether or not it exists."""
         return self.run.results / "splits" / benchmark / f"{split}.json"
 
-    def split_digest(self, benchmark: str, split: str) -> str:
-        """sha256 over the addresses and the rendered texts of a split's documents. Raises InputError as
-        `model_record`."""
-        digest: str = self.split_record(benchmark, split)["digest"]
-        return digest
+    def split_record(self, benchmark: str, split: str) -> SplitRecord:
+        """What `split-benchmark` wrote about a split. `digest`: sha256 over the addresses and the rendered texts of its
+        documents."""
+        command = f"lm-validity split-benchmark --benchmark {benchmark}"
+        record: SplitRecord = self._read(f"splits/{benchmark}/{split}.json", command)
+        return record
 
-    def split_record(self, benchmark: str, split: str) -> dict[str, Any]:
-        """What `split-benchmark` wrote about a split."""
-        return self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
-
-    def _read(self, name: str, command: str) -> dict[str, Any]:
+    def _read(self, name: str, command: str) -> Any:
         if name not in self._json:
             path = self.run.results / name
             try:
@@ -154,8 +272,8 @@ class Records(ABC):
         return file_sha256(path)
 
     @property
-    def served(self) -> tuple[str, str]:
-        """(the file of scores, its sha256) of a replay."""
+    def served(self) -> ServedScores:
+        """The scores of a replay."""
         settings, digest = self.run.configuration.replay, self.replay
         assert settings is not None and digest is not None, "no replay"
-        return settings.scores, digest
+        return ServedScores(settings.scores, digest)

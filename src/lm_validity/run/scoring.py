@@ -2,15 +2,17 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
 from lm_validity.errors import InputError, Refusal, first_line, nearest
+from lm_validity.run.cell import Recipe
+from lm_validity.run.records import BenchmarkRecord
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
@@ -181,17 +183,20 @@ def draws_at_random(path: Path) -> bool:
     return False
 
 
-def document_order(record: Mapping[str, Any]) -> str | None:
-    """What the recipe says of a task that draws at random: its order is that of lm-eval. Before, each process had
-    another. None for all other tasks. `record`: what `prefetch-benchmark` wrote, of this version or of one before."""
+def order_of_draws(paths: Iterable[Path]) -> str | None:
+    """What the recipe says of a task that draws at random, or a group of such tasks: its order is that of lm-eval.
+    Before, each process had another. None for all other tasks. `paths`: their YAML files."""
+    return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
+
+
+def document_order(record: BenchmarkRecord) -> str | None:
+    """`order_of_draws` of a benchmark's task, as its record says; a record of before says nothing of it."""
     if "document_order" in record:
-        order: str | None = record["document_order"]
-        return order
+        return record["document_order"]
     package = find_spec("lm_eval")
     shipped = Path(package.origin).parent if package is not None and package.origin else Path()
     tasks = record["record"].get("members") or [record["record"]]
-    paths = [Path(task["include_path"] or shipped) / task["file"] for task in tasks if "file" in task]
-    return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
+    return order_of_draws(Path(task["include_path"] or shipped) / task["file"] for task in tasks if "file" in task)
 
 
 def _names(block: str) -> list[str]:
@@ -222,10 +227,10 @@ def has_item_values(metric: str) -> bool:
     return not any(name in metric.lower() for name in CORRELATIONS)
 
 
-def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[str, Any]:
+def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> Recipe:
     """Settings that enter the recipe of every cell that scores documents of a benchmark."""
     evaluation, row = run.configuration.evaluation, run.benchmarks[benchmark]
-    settings = {
+    settings: Recipe = {
         "metric": row.metric,  # each item's own value is that of this metric
         "prompt": prompt,
         "dtype": run.models[model].dtype,
@@ -254,7 +259,7 @@ def sampling_runs(run: Run, benchmark: str, split: str) -> tuple[int | None, ...
     return tuple(range(generation.runs)) if generation is not None and sampled else (None,)
 
 
-def sampling_settings(run: Run, sampled_run: int | None) -> dict[str, Any]:
+def sampling_settings(run: Run, sampled_run: int | None) -> Recipe:
     """What a recipe says of sampled answers; nothing where they are not sampled."""
     generation = run.configuration.evaluation.generation
     if generation is None or sampled_run is None:
@@ -262,11 +267,21 @@ def sampling_settings(run: Run, sampled_run: int | None) -> dict[str, Any]:
     return {"temperature": generation.temperature, "top_p": generation.top_p, "run": sampled_run}
 
 
-def prompt_settings(run: Run, benchmark: str) -> dict[str, Any]:
+class PromptSettings(TypedDict, total=False):
     """What the sheet says about a benchmark's requests, where it is not the default."""
-    row = run.benchmarks[benchmark]
-    settings = {"num_fewshot": row.num_fewshot, "mutual_information": row.mutual_information}
-    return {key: value for key, value in settings.items() if value}
+
+    num_fewshot: int
+    mutual_information: bool
+
+
+def prompt_settings(run: Run, benchmark: str) -> PromptSettings:
+    """What enters the recipe of a benchmark's cells, and builds its task (`load_task`)."""
+    row, settings = run.benchmarks[benchmark], PromptSettings()
+    if row.num_fewshot:
+        settings["num_fewshot"] = row.num_fewshot
+    if row.mutual_information:
+        settings["mutual_information"] = row.mutual_information
+    return settings
 
 
 def document_bos(run: Run, model: str) -> DocumentBos:

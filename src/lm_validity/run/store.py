@@ -6,11 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, TypedDict
 
 from lm_validity.errors import InputError
 from lm_validity.files import file_sha256, read_json, read_json_or, write_json
-from lm_validity.run.cell import Cell, CellT, CellT_co, label, recipe_hash
+from lm_validity.run.cell import Cell, CellT, CellT_co, Recipe, label, recipe_hash
+from lm_validity.run.records import CellRecord
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The store: one folder a finished cell, written under a temporary name and renamed, never changed afterwards.
@@ -30,7 +31,7 @@ class Place(NamedTuple, Generic[CellT_co]):
     """Where a cell of a given recipe belongs."""
 
     cell: CellT_co
-    recipe: dict[str, Any]
+    recipe: Recipe
     folder: str  # relative to the store's root
 
     @property
@@ -39,13 +40,27 @@ class Place(NamedTuple, Generic[CellT_co]):
         return label(self.cell)
 
 
+class Sidecar(TypedDict, total=False):
+    """What is read of the cost of a finished cell. `counters`: counts by name, and under `by_phase` those of each
+    phase; a replayed cell has none. `epochs_allowed`: of a fine-tune that may stop early."""
+
+    wall_seconds: float | None
+    counters: dict[str, Any]
+    versions: dict[str, str]
+    generation_backend: str
+    epochs: int
+    epochs_allowed: int
+    truncated_texts: int
+    cut_answers: int
+
+
 class Store:
     """Finished cells below one folder."""
 
     def __init__(self, root: str | Path):
         self.root = Path(root)
 
-    def place(self, cell: CellT, recipe: dict[str, Any]) -> Place[CellT]:
+    def place(self, cell: CellT, recipe: Recipe) -> Place[CellT]:
         """The folder of a cell with this recipe, whether or not it exists."""
         return Place(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
 
@@ -64,15 +79,15 @@ class Store:
             name = f"{name[:40]}--{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return self.root / ".leases" / f"{name}.json"
 
-    def read(self, place: Place[Cell] | str) -> dict[str, Any]:
+    def read(self, place: Place[Cell] | str) -> CellRecord:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
         folder = place if isinstance(place, str) else place.folder
-        record: dict[str, object] = read_json(check_read(self, folder, "cell.json"))
+        record: CellRecord = read_json(check_read(self, folder, "cell.json"))
         return record
 
-    def sidecar(self, folder: str) -> dict[str, Any]:
+    def sidecar(self, folder: str) -> Sidecar:
         """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
-        sidecar: dict[str, object] = read_json_or(self.root / folder / "sidecar.json", {})
+        sidecar: Sidecar = read_json_or(self.root / folder / "sidecar.json", {})
         return sidecar
 
     def digest(self, place: Place[Cell] | str) -> str:
@@ -167,7 +182,7 @@ def _share(folder: Path) -> None:
     folder.chmod(0o777 & ~umask)
 
 
-def _key(cell: Cell) -> dict[str, Any]:
+def _key(cell: Cell) -> dict[str, object]:
     """The cell as its record has it: without `run` where nothing is sampled, as before there were runs."""
     key = cell._asdict()
     if key.get("run", 0) is None:

@@ -2,14 +2,13 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell, Cell, CellT
+from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Recipe
 from lm_validity.run.grid import Grid
 from lm_validity.run.manifests import Manifests
-from lm_validity.run.records import Records
+from lm_validity.run.records import CellRecord, Choice, FinishedCell, Records
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
 from lm_validity.run.store import Place, Store
@@ -44,7 +43,7 @@ class Workspace(Records):
         except (InputError, CellError, OSError, KeyError):
             return None
 
-    def recipe(self, cell: Cell) -> dict[str, Any]:
+    def recipe(self, cell: Cell) -> Recipe:
         """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""
         rule = rule_of(cell)
         recipe = {"rule": rule.name, "recipe_version": rule.recipe_version} | rule.recipe(self, cell)
@@ -75,7 +74,7 @@ class Workspace(Records):
 
     # ---- what a cell depends on --------------------------------------------------------------------------------
 
-    def finished(self, cell: Cell) -> dict[str, Any]:
+    def finished(self, cell: Cell) -> FinishedCell:
         """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
         entry = self.manifests.entry(cell)
         if entry is None:
@@ -85,13 +84,13 @@ class Workspace(Records):
             )
         if entry.status != "done":
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
-        return self.store.read(entry.in_store) | {"folder": entry.folder}
+        return {**self.store.read(entry.in_store), "folder": entry.in_store}
 
-    def stored(self, folder: str) -> dict[str, Any]:
+    def stored(self, folder: str) -> CellRecord:
         """The record of a finished cell, by its folder in the store."""
         return self.store.read(folder)
 
-    def selection(self, cell: BenchmarkCell) -> dict[str, Any]:
+    def selection(self, cell: BenchmarkCell) -> Choice:
         """The choice that `select_adapter` made for (model, benchmark, seed). Raises MissingCell where it failed."""
         entry = self.manifests.entry(cell._replace(rule=SELECT_ADAPTER.name, run=None))
         if entry is None:

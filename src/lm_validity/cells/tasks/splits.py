@@ -39,7 +39,7 @@ from lm_validity.cells.tasks.tasks import (
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import CellError, InputError, did_you_mean, nearest
 from lm_validity.files import check_encodable, read_json, replace_file, write_json, write_text
-from lm_validity.run.scoring import document_order, prompt_settings
+from lm_validity.run.scoring import order_of_draws, prompt_settings
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
@@ -552,7 +552,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
         "documents": {kind: len(docs) for kind, docs in documents.items()},
         "data": documents_digest(documents),
         "fewshot": fewshot_digest(task),
-        "document_order": document_order({"record": record.to_json()}),
+        "document_order": order_of_draws(member.path for member in record.members or (record,)),
         "choice_border": "whole continuations" if _may_merge(task) else None,
     }
 

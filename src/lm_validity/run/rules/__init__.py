@@ -1,5 +1,6 @@
 """The rules that compute cells, in the order in which they depend on each other."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Job
@@ -48,7 +49,6 @@ def scoring_rule_of(cell: BenchmarkCell) -> ScoringRule:
     return rule
 
 
-def read_cell(values: dict[str, Any]) -> Cell:
+def read_cell(values: Mapping[str, object]) -> Cell:
     """The cell of a JSON record."""
-    result: Cell = RULES[values["rule"]].cell_type(**values)
-    return result
+    return RULES[str(values["rule"])].cell_type(**values)

@@ -6,16 +6,17 @@ pydantic and PyYAML only: the Snakefile asks at parse time.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import BiasModel, Model
-from lm_validity.run.cell import Cell, CellT, Job, models_of
+from lm_validity.run.cell import Cell, CellT, Job, Recipe, models_of
 from lm_validity.run.participants import Participants, size_class
-from lm_validity.run.records import Records
+from lm_validity.run.records import Choice, Records
+from lm_validity.run.store import Sidecar
 
 LEAST_MINUTES = 5
 
@@ -27,6 +28,14 @@ class Resources(NamedTuple):
     cpus: int
     mem_mb: int
     minutes: int
+
+
+class CountedTokens(NamedTuple):
+    """Tokens per document of a benchmark. `kind`: `scored` (of the forward passes) or `trained` (an epoch)."""
+
+    kind: str
+    benchmark: str
+    per_document: float
 
 
 class Work(Protocol):
@@ -68,7 +77,7 @@ class Rule(ABC, Generic[CellT, RowT]):
     # In every recipe: bump it when a change of code changes numbers. Cells of the old version stay and are not mixed
     # in. None: the result is small enough for the manifest, and the store has no cells of this rule.
     recipe_version: int | None = None
-    cell_type: ClassVar[type[Any]]
+    cell_type: ClassVar[Callable[..., Cell]]
     worker: ClassVar[str]  # "module:name" under `cells/`, imported by the job that computes
     sheet: ClassVar[Literal["models", "language_models"]] = "models"  # of `Run`: where the ids of its models are
     tables: ClassVar[tuple[str, ...]] = ()  # the merged tables that its cells are rows of
@@ -119,7 +128,7 @@ class Rule(ABC, Generic[CellT, RowT]):
         """Jobs of a rule with equal keys have equal settings, so that they are described once."""
         return job
 
-    def recipe(self, records: Records, cell: CellT) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: CellT) -> Recipe:
         """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with
         cells in the store has its own."""
         return {}
@@ -128,7 +137,7 @@ class Rule(ABC, Generic[CellT, RowT]):
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
         return None
 
-    def choice(self, cell: CellT, content: Mapping[str, object]) -> Cell | None:
+    def choice(self, cell: CellT, content: Choice) -> Cell | None:
         """The cell that a result kept in the manifest chose; None where it chose none."""
         return None
 
@@ -181,10 +190,8 @@ class Rule(ABC, Generic[CellT, RowT]):
         """What a finished cell takes in the store."""
         return 0.0
 
-    def counted_tokens(
-        self, work: Work, cell: CellT, sidecar: Mapping[str, object]
-    ) -> tuple[tuple[str, str], float] | None:
-        """((kind, benchmark), tokens per document) that a finished cell counted; None where it counted none."""
+    def counted_tokens(self, work: Work, cell: CellT, sidecar: Sidecar) -> CountedTokens | None:
+        """The tokens per document that a finished cell counted; None where it counted none."""
         return None
 
     def shared_work(self, work: Path) -> Iterable[Path]:

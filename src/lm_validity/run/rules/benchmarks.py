@@ -3,17 +3,27 @@ at test."""
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
-from lm_validity.run.cell import Batched, BenchmarkCell, Job, Prompt, given, make_groups, models_of, scale_settings
+from lm_validity.run.cell import (
+    Batched,
+    BenchmarkCell,
+    Job,
+    Prompt,
+    Recipe,
+    given,
+    make_groups,
+    models_of,
+    scale_settings,
+)
 from lm_validity.run.participants import Participants
-from lm_validity.run.records import Records
-from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.records import Choice, ModelRecord, Records
+from lm_validity.run.rules.base import LEAST_MINUTES, CountedTokens, Rule, Work
 from lm_validity.run.scoring import (
     document_bos,
     document_order,
@@ -21,6 +31,7 @@ from lm_validity.run.scoring import (
     sampling_settings,
     scoring_settings,
 )
+from lm_validity.run.store import Sidecar
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What they share: data files, the settings line, the scoring part of a recipe, costs.
@@ -96,23 +107,23 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         """Settings that are no single cell's, as words of the settings line."""
         return []
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, object]:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
         """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
         row = run.benchmarks[cell.benchmark]
-        settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
+        settings: Recipe = {"metric": row.metric, "higher_is_better": row.higher_is_better}
         if cell.prompt:
             settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
         sampling = sampling_settings(run, cell.run)
         sampling.pop("run", None)  # which cells there are is said once
         return settings | sampling | self._backend(run, cell)
 
-    def _backend(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+    def _backend(self, run: Run, cell: BenchmarkCell) -> Recipe:
         return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
 
-    def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> dict[str, Any]:
+    def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> Recipe:
         """What every cell that scores documents of a benchmark depends on."""
         record = records.task_record(cell.benchmark)
-        task = {"task": record["digest"]}
+        task: Recipe = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
         if record.get("choice_border"):
@@ -135,8 +146,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         return task | settings | sampling_settings(records.run, cell.run) | self._backend(records.run, cell)
 
 
-def _longest(run: Run, model: Mapping[str, Any]) -> float:
-    """Most tokens that a model (its record) can be given, in training too."""
+def _longest(run: Run, model: ModelRecord) -> float:
+    """Most tokens that a model can be given, in training too."""
     limits = (run.configuration.evaluation.max_length, model["context_length"])
     return min((limit for limit in limits if limit), default=math.inf)
 
@@ -177,14 +188,12 @@ class ScoringRule(BenchmarkRule):
         """Bytes of an item's row for every document of the split, and of the cell's small files."""
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
 
-    def counted_tokens(
-        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
-    ) -> tuple[tuple[str, str], float] | None:
+    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: Sidecar) -> CountedTokens | None:
         """Tokens of the forward passes, padding left out, per document of the split; None where the sidecar counts
         none."""
         tokens = (sidecar.get("counters") or {}).get("forward_tokens")
         documents = work.documents(cell.benchmark, self.scored_split(cell))
-        return (("scored", cell.benchmark), tokens / documents) if tokens else None
+        return CountedTokens("scored", cell.benchmark, tokens / documents) if tokens else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -285,7 +294,7 @@ class EvaluateModel(ScoringRule):
         """The prompt that the cell names."""
         return given(cell.prompt)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
         """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
         model's prefetch record lacks the checkpoint."""
         checkpoint = records.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
@@ -295,13 +304,13 @@ class EvaluateModel(ScoringRule):
                 f"run lm-validity prefetch-model --model {cell.model} again.",
             )
         split = given(cell.split)
-        examples = {}
+        examples: Recipe = {}
         if records.split_record(cell.benchmark, split).get("replaced_examples"):
             examples["examples"] = "never the question"  # before, with its answer: other cells
         return (
             self.scoring_recipe(records, cell, given(cell.prompt))
             | examples
-            | {"model": checkpoint["digest"], "documents": records.split_digest(cell.benchmark, split)}
+            | {"model": checkpoint["digest"], "documents": records.split_record(cell.benchmark, split)["digest"]}
         )
 
 
@@ -384,32 +393,32 @@ class FinetuneAdapter(BenchmarkRule):
 
     # ---- settings and recipe ------------------------------------------------------------------------------------
 
-    def training_settings(self, run: Run, benchmark: str) -> dict[str, Any]:
+    def training_settings(self, run: Run, benchmark: str) -> Recipe:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
         row = run.benchmarks[benchmark]
         settings = run.configuration.finetuning.determining(OF_ALL_CELLS)
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, object]:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
         """Those of scoring on validation, and those of training."""
         settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
         return settings | scale_settings(self.row(run, cell.model).dtype)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
         model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
-        settings |= self.mask_settings(records.run, cell.model, settings["dropout"])
+        settings |= self.mask_settings(records.run, cell.model, records.run.configuration.finetuning.dropout)
         settings |= scale_settings(self.row(records.run, cell.model).dtype)
         return (
             self.scoring_recipe(records, cell, given(cell.prompt))
             | settings
             | {
                 "model": model["checkpoints"]["final"]["digest"],
-                "train": records.split_digest(cell.benchmark, "train"),
-                "validation": records.split_digest(cell.benchmark, "validation"),
+                "train": records.split_record(cell.benchmark, "train")["digest"],
+                "validation": records.split_record(cell.benchmark, "validation")["digest"],
                 "learning_rate": cell.learning_rate,
                 "seed": cell.seed,
             }
@@ -442,14 +451,12 @@ class FinetuneAdapter(BenchmarkRule):
         """Bytes of the adapter and of the cell's small files."""
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
 
-    def counted_tokens(
-        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
-    ) -> tuple[tuple[str, str], float] | None:
+    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: Sidecar) -> CountedTokens | None:
         """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none."""
         tokens = (sidecar.get("counters") or {}).get("training_tokens")
         epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
         seen = work.documents(cell.benchmark, "train") * epochs
-        return (("trained", cell.benchmark), tokens / seen) if tokens and seen else None
+        return CountedTokens("trained", cell.benchmark, tokens / seen) if tokens and seen else None
 
 
 def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
@@ -482,7 +489,7 @@ def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[Benchm
             for group in adapter_groups(rule, plan, model, benchmarks):
                 for seed in plan.configuration.finetuning.seeds:
                     cells = tuple(
-                        rule.cell_type(rule.name, model.model, name, seed=seed, run=run)
+                        BenchmarkCell(rule.name, model.model, name, seed=seed, run=run)
                         for name in group.members
                         for run in rule.runs(plan.run, name)
                     )
@@ -579,11 +586,11 @@ class SelectAdapter(BenchmarkRule):
         """The direct scores on validation with every prompt, and every candidate."""
         return SELECT_PROMPT.stands_on(plan, cell) + self.candidates(plan, cell)
 
-    def choice(self, cell: BenchmarkCell, content: Mapping[str, Any]) -> BenchmarkCell | None:
+    def choice(self, cell: BenchmarkCell, content: Choice) -> BenchmarkCell | None:
         """The chosen fine-tune; None where the untouched model stays."""
         if content["folder"] is None:
             return None
-        prompt, rate = content["prompt"], content["learning_rate"]
+        prompt, rate = content["prompt"], given(content["learning_rate"])
         return FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, given(cell.seed))
 
 
@@ -621,8 +628,7 @@ class EvaluateAdapter(ScoringRule):
 
     def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
         """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
-        prompt: Prompt = records.selection(cell)["prompt"]
-        return prompt
+        return records.selection(cell)["prompt"]
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was
@@ -640,14 +646,14 @@ class EvaluateAdapter(ScoringRule):
             return None
         return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test", cell.run)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
         """Needs the selection to be made."""
         selection = records.selection(cell)
-        trained = records.stored(selection["folder"])
+        trained = records.stored(given(selection["folder"]))
         return self.scoring_recipe(records, cell, selection["prompt"]) | {
             "model": records.model_record(cell.model)["checkpoints"]["final"]["digest"],
             "adapter": trained["result"]["adapter_sha256"],
-            "documents": records.split_digest(cell.benchmark, "test"),
+            "documents": records.split_record(cell.benchmark, "test")["digest"],
         }
 
 

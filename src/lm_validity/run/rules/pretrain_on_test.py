@@ -1,10 +1,10 @@
 """Rule `pretrain_on_test`: trials of the bias study, and the plan that a job of it is told."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import Field
 
@@ -12,9 +12,9 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import BiasModel
-from lm_validity.run.cell import Job, make_groups, scale_settings
+from lm_validity.run.cell import Job, Recipe, make_groups, scale_settings
 from lm_validity.run.participants import Participants, end_of_round
-from lm_validity.run.records import Records
+from lm_validity.run.records import Records, TextsRecord
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -24,6 +24,7 @@ from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 
 # what changes memory or time and no number: it neither enters a recipe nor reruns a job
 COST_ONLY = ("gradient_checkpointing",)
+NAMED_BY_CELL = ("experiment", "language_model", "m", "n")  # of a plan
 
 
 class TrialCell(NamedTuple):
@@ -54,96 +55,9 @@ class TrialCell(NamedTuple):
         return self.last - self.first + 1
 
 
-def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
-    """What the configuration and the sheets say that the cell's trials depend on, with the names of a trial's plan."""
-    settings, row = run.bias, run.language_models[cell.model]
-    experiment = settings.experiments[cell.experiment]
-    zero_shot = experiment.method == "zero_shot"
-    prompting = {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
-    return {
-        "experiment": cell.experiment,
-        "language_model": cell.model,
-        "architecture": row.architecture,
-        "m": cell.m,
-        "n": cell.n,
-        "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
-        "classification": prompting if zero_shot else _head(run, cell),
-        "seeds": settings.seeds,
-        "planted_leak": experiment.planted_leak,
-        "drop_duplicate_texts": settings.drop_duplicate_texts,
-        # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
-        "dtype": row.dtype if zero_shot else "float32",
-    }
-
-
-def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, object]:
-    settings = run.bias.pretraining
-    masked = run.language_models[cell.model].architecture == "masked"
-    epochs = run.bias.experiments[cell.experiment].pretraining_epochs
-    return settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}) | {
-        "epochs": epochs or (settings.masked_epochs if masked else settings.causal_epochs),
-        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
-        "adapter": None,
-    }
-
-
-def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, object]:
-    settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
-    values: dict[str, Any] = {
-        "epochs": experiment.pretraining_epochs or settings.epochs,
-        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
-        "learning_rate": settings.learning_rate,
-        "max_length": settings.max_length,
-        "weight_decay": 0.0,
-        "adapter": settings.model_dump(include={"rank", "alpha", "dropout", "quantization"}),
-        **settings.model_dump(include=set(COST_ONLY)),
-    }
-    if experiment.packing:  # one packed sequence a step
-        packed = {"packing": settings.packed_texts, "max_length": settings.packed_max_length, "batch_size": 1}
-        return values | packed
-    return values
-
-
-def _head(run: Run, cell: TrialCell) -> dict[str, object]:
-    settings, task = run.bias.training, run.tasks[cell.task]
-    masked = run.language_models[cell.model].architecture == "masked"
-    return settings.model_dump() | {
-        "method": "head",
-        "epochs": task.training_epochs or settings.epochs,
-        "batch_size": (task.masked_batch if masked else task.causal_batch) or settings.batch_size,
-    }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a job of the bias study is told: a language model, a task's texts, sizes, subsamples, hyperparameters.
-#
-# Imports nothing heavy. Defaults are those of the configuration's section `bias`, chosen for validity; its key `paper`
-# gives those of the authors' code (arXiv 2410.00179). Fields that say "memory only" or "cost only" change no number
-# beyond rounding and stay out of `recipe()`.
-
 Architecture = Literal["masked", "causal"]
 Method = Literal["head", "zero_shot"]
-ARMS = ("base", "extra", "test")
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """A task as `data.prefetch_task` wrote it: one parquet file of `row`, `text` and `label`.
-
-    sha256: of the texts and labels (`data.content_digest`), not of the file's bytes.
-    """
-
-    name: str
-    path: str
-    sha256: str
-    class_names: tuple[str, ...]
-    description: str = ""
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> "TaskData":
-        """What a plan says of a prefetched task, from its record."""
-        names = tuple(record["class_names"])
-        return cls(record["task"], record["path"], record["sha256"], names, record["description"])
+Seeds = Literal["varied", "fixed"]
 
 
 class Pretraining(TextTraining):
@@ -173,6 +87,116 @@ class Classification(HeadTraining):
     method: Method = "head"
     prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
     predict_batch: Positive = 64
+
+
+class PlanValues(TypedDict):
+    """What the configuration and the sheets say that a cell's trials depend on; the keys are fields of `TrialPlan`."""
+
+    experiment: str
+    language_model: str
+    architecture: Architecture
+    m: int
+    n: int
+    pretraining: Pretraining
+    classification: Classification
+    seeds: Seeds
+    planted_leak: float
+    drop_duplicate_texts: bool
+    dtype: str
+
+
+def plan_values(run: Run, cell: TrialCell) -> PlanValues:
+    """What the configuration and the sheets say that the cell's trials depend on. Of pretraining and classification
+    the fields that they say something of are set (`model_fields_set`)."""
+    settings, row = run.bias, run.language_models[cell.model]
+    experiment = settings.experiments[cell.experiment]
+    zero_shot = experiment.method == "zero_shot"
+    prompt_characters = settings.zero_shot.prompt_characters
+    prompting = Classification(method="zero_shot", prompt_characters=prompt_characters)
+    return {
+        "experiment": cell.experiment,
+        "language_model": cell.model,
+        "architecture": row.architecture,
+        "m": cell.m,
+        "n": cell.n,
+        "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
+        "classification": prompting if zero_shot else _head(run, cell),
+        "seeds": settings.seeds,
+        "planted_leak": experiment.planted_leak,
+        "drop_duplicate_texts": settings.drop_duplicate_texts,
+        # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
+        "dtype": row.dtype if zero_shot else "float32",
+    }
+
+
+def _text_pretraining(run: Run, cell: TrialCell) -> Pretraining:
+    settings = run.bias.pretraining
+    masked = run.language_models[cell.model].architecture == "masked"
+    epochs = run.bias.experiments[cell.experiment].pretraining_epochs
+    return Pretraining(
+        **settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}),
+        epochs=epochs or (settings.masked_epochs if masked else settings.causal_epochs),
+        batch_size=run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        adapter=None,
+    )
+
+
+def _prompt_pretraining(run: Run, cell: TrialCell) -> Pretraining:
+    settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
+    values = Pretraining(
+        epochs=experiment.pretraining_epochs or settings.epochs,
+        batch_size=run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        learning_rate=settings.learning_rate,
+        max_length=settings.max_length,
+        weight_decay=0.0,
+        adapter=Adapter(**settings.model_dump(include={"rank", "alpha", "dropout", "quantization"})),
+        **settings.model_dump(include=set(COST_ONLY)),
+    )
+    if experiment.packing:  # one packed sequence a step
+        packed = {"packing": settings.packed_texts, "max_length": settings.packed_max_length, "batch_size": 1}
+        return values.model_copy(update=packed)
+    return values
+
+
+def _head(run: Run, cell: TrialCell) -> Classification:
+    settings, task = run.bias.training, run.tasks[cell.task]
+    masked = run.language_models[cell.model].architecture == "masked"
+    return Classification(
+        **settings.model_dump(exclude={"epochs", "batch_size"}),
+        method="head",
+        epochs=task.training_epochs or settings.epochs,
+        batch_size=(task.masked_batch if masked else task.causal_batch) or settings.batch_size,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a job of the bias study is told: a language model, a task's texts, sizes, subsamples, hyperparameters.
+#
+# Imports nothing heavy. Defaults are those of the configuration's section `bias`, chosen for validity; its key `paper`
+# gives those of the authors' code (arXiv 2410.00179). Fields that say "memory only" or "cost only" change no number
+# beyond rounding and stay out of `recipe()`.
+
+ARMS = ("base", "extra", "test")
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task as `data.prefetch_task` wrote it: one parquet file of `row`, `text` and `label`.
+
+    sha256: of the texts and labels (`data.content_digest`), not of the file's bytes.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    class_names: tuple[str, ...]
+    description: str = ""
+
+    @classmethod
+    def of_record(cls, record: TextsRecord) -> "TaskData":
+        """What a plan says of a prefetched task, from its record."""
+        names = tuple(record["class_names"])
+        return cls(record["task"], record["path"], record["sha256"], names, record["description"])
 
 
 @dataclass(frozen=True)
@@ -207,7 +231,7 @@ class TrialPlan:
     model_revision: str | None = None
     model_digest: str = ""
     as_saved: tuple[tuple[str, str], ...] = ()
-    seeds: Literal["varied", "fixed"] = "varied"
+    seeds: Seeds = "varied"
     shuffle: bool = True
     drop_duplicate_texts: bool = True
     planted_leak: float = 0.0
@@ -220,7 +244,7 @@ class TrialPlan:
         adapter = self.pretraining.adapter
         return adapter is not None and adapter.quantization == "nf4"
 
-    def base_recipe(self) -> dict[str, object]:
+    def base_recipe(self) -> Recipe:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()
@@ -228,7 +252,7 @@ class TrialPlan:
             values.pop(key, None)
         return values | {"quantized": self.quantizes()}
 
-    def recipe(self) -> dict[str, Any]:
+    def recipe(self) -> Recipe:
         """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since
         a trial does not depend on its batch."""
         values = asdict(self)
@@ -250,21 +274,17 @@ class TrialPlan:
 
 def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPlan:
     """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
-    values = plan_values(records.run, cell)
-    pretraining, classification = values.pop("pretraining"), values.pop("classification")
-    adapter, experiment = pretraining.pop("adapter"), records.run.bias.experiments[cell.experiment]
+    experiment = records.run.bias.experiments[cell.experiment]
     record = records.language_model_record(cell.model)
     point = record["checkpoints"]["final"]
     return TrialPlan(
-        **values,
+        **plan_values(records.run, cell),
         model_path=point["path"],
         model_revision=point["revision"],
         model_digest=point["digest"],
         as_saved=tuple(sorted(record.get("as_saved", {}).items())),
         data=TaskData.of_record(records.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),
-        pretraining=Pretraining(**pretraining, adapter=Adapter(**adapter) if adapter else None),
-        classification=Classification(**classification),
         share_base=tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n),
         device=device,
     )
@@ -338,14 +358,15 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
         names: dict[str, list[str]] = {}
         for cell in job.cells:
             values = plan_values(run, cell)
-            for key in ("experiment", "language_model", "m", "n"):
-                del values[key]
-            for key in COST_ONLY:
-                values["pretraining"].pop(key, None)
-            names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
+            of_trials = {
+                **{key: value for key, value in values.items() if key not in NAMED_BY_CELL},
+                "pretraining": values["pretraining"].model_dump(exclude_unset=True, exclude=set(COST_ONLY)),
+                "classification": values["classification"].model_dump(exclude_unset=True),
+            }
+            names.setdefault(json.dumps(of_trials, sort_keys=True, separators=(",", ":")), []).append(cell.name)
         return " ".join(f"{','.join(names_of_settings)}={settings}" for settings, names_of_settings in names.items())
 
-    def recipe(self, records: Records, cell: TrialCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: TrialCell) -> Recipe:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
         settings = {"subsamples": [cell.first, cell.last]}
@@ -365,12 +386,12 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
         """Three arms trained on m texts, two of them pretrained on n; n predicted."""
         values, row = plan_values(work.run, cell), self.row(work.run, cell.model)
         of_texts, of_labels = values["pretraining"], values["classification"]
-        pretraining: float = 2 * cell.n * of_texts["epochs"]
+        pretraining: float = 2 * cell.n * of_texts.epochs
         training = 0.0
-        steps = pretraining / of_texts["batch_size"]
-        if of_labels["method"] == "head":
-            training = 3 * cell.m * of_labels["epochs"]
-            steps += training / of_labels["batch_size"]
+        steps = pretraining / of_texts.batch_size
+        if of_labels.method == "head":
+            training = 3 * cell.m * of_labels.epochs
+            steps += training / of_labels.batch_size
         operations = 6 * work.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
         return cell.count * work.computing_seconds(row, operations, passes=3, steps=steps)
 

@@ -68,6 +68,7 @@ FORMATS: tuple[Format, ...] = (
     import_helm.FORMAT,
     import_texts.FORMAT,
     import_helm.TABLES,
+    import_trials.TERMINAL,
     *import_harnesses.FORMATS,
     import_every_eval_ever.FORMAT,
     import_lighteval.FORMAT,

@@ -118,7 +118,9 @@ def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, document = opened.path, opened.document
     if path.name in (_BY_REPOSITORY, _BY_TIME):
         return []
-    right = next(ids for name in _RESOLVED if (ids := _ids(document.get(name))) is not None)
+    right, key = next((ids, name) for name in _RESOLVED if (ids := _ids(document.get(name))) is not None)
+    if len(right) < len(document[key]):
+        raise InputError(f"{path}: ids stand several times in {key!r}: attempts in one list.", "write one for each.")
     lists = (value for name, value in document.items() if name in _OF_ITEMS or name.endswith("_ids"))
     named = right.union(*filter(None, map(_ids, lists)))
     total = checked.whole(document.get("total_instances"), f"{path}, total_instances", 1)

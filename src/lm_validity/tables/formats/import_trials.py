@@ -1,21 +1,24 @@
-"""Trials of agents (tau-bench, tau2-bench) -> scores by trial, and items.
+"""Trials of agents (tau-bench, tau2-bench, Terminal-Bench) -> scores by trial, and items.
 
 tau-bench writes a list with a reward for each task and trial, which names neither model nor benchmark; tau2-bench an
-object with `simulations`, and both names in `info`.
+object with `simulations`, and both names in `info`. Terminal-Bench writes a folder a run, in that of the model.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 
 import numpy as np
 
 from lm_validity.errors import InputError
-from lm_validity.files import Document
+from lm_validity.files import Document, as_written
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.lm_eval_results import folder_name
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.reading import CONVERTED, Decision
+from lm_validity.words import count
 
 _HINT = "tau-bench writes such a file into ./results: a list with task_id, trial and reward."
 _DOMAINS = re.compile(r"(.+?)[-_ ](airline|retail|telecom|mock)(?![a-z])", re.I)  # in a file's name, behind the model
@@ -86,4 +89,63 @@ def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[Ite
             yield {"benchmark": benchmark, "run": run, "doc_id": task, "correct": reward}
 
 
+# ---- Terminal-Bench: {"results": [{"task_id", "is_resolved", "trial_name"}, ...]} in DATASET/MODEL/RUN ---------------
+
+_TRIAL = re.compile(r"\.(\d+)-of-\d+\.(.+)")  # TASK.2-of-5.RUN
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d__\d\d-\d\d-\d\d")  # a run that nobody named
+
+
+def _is_terminal(opened: Opened) -> bool:
+    trials = opened.document.get("results") if isinstance(opened.document, dict) else None
+    return (
+        isinstance(trials, list)
+        and bool(trials)
+        and all(isinstance(trial, dict) and {"task_id", "is_resolved"} <= set(trial) for trial in trials)
+    )
+
+
+def _read_terminal(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """A score for each attempt at all tasks, which is a run; files of one model have further ones. A trial that ended
+    without a result was not resolved, as in the file's own accuracy. Raises InputError for an attempt that is there
+    twice."""
+    path, unknown, runs = opened.path, 0, set[str]()
+    resolved: dict[int, dict[str, float]] = defaultdict(dict)
+    for index, trial in enumerate(opened.document["results"]):
+        named, task = _TRIAL.search(str(trial.get("trial_name"))), str(trial["task_id"])
+        attempt = int(named[1]) - 1 if named else sum(task in tasks for tasks in resolved.values())
+        if task in resolved[attempt]:
+            raise InputError(f"{path}, results {index}: {task} is there twice in attempt {attempt + 1}.", "keep one.")
+        runs |= {named[2]} if named else set()
+        resolved[attempt][task] = float(trial["is_resolved"] is True)
+        unknown += trial["is_resolved"] is None
+    model, benchmark = _places(opened, runs)
+    rows: list[Claim] = [
+        {"benchmark": benchmark, "metric": "resolved", "run": run, **mean_of_items(np.array([*tasks.values()]))}
+        for run, tasks in sorted(resolved.items())
+    ]
+    text = f"{model}: {count(unknown, 'trial')} without a result count as not resolved, as in the file's accuracy"
+    decisions = (Decision("cell", str(path), "wrong", "values", CONVERTED, unknown, "", text),) if unknown else ()
+    return [
+        ScoreFile(
+            path,
+            rows,
+            Claim(model=model, unit="share"),
+            date_in(path.parent.name) or date_in(path.stem),
+            items=partial(_items, benchmark, dict(resolved)),
+            decisions=decisions,
+            log=str(opened.document.get("id") or path),
+        )
+    ]
+
+
+def _places(opened: Opened, runs: Set[str]) -> tuple[str, str]:
+    """The model, by the folder of its runs, and the benchmark, by the folder of its models without the version."""
+    folder = as_written(opened.path).parent
+    while folder.name in runs or _TIMES.search(folder.name):
+        folder = folder.parent
+    above = re.split(r"[:@]|==", folder.parent.name)[0]
+    return opened.model or folder_name(folder / "x"), above if "bench" in above.lower() else "terminal-bench"
+
+
+TERMINAL = Format("terminal-bench", (".json",), _is_terminal, _read_terminal)
 FORMAT = Format("trials", (".json",), _recognises, _read)

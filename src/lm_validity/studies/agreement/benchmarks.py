@@ -190,7 +190,7 @@ def _figures(
     items = int(np.median(counts)) if len(counts) else known(of_sheet, "The number of items is unknown.")
     share = reliability(oriented, noise[:, index])
     reliable = known(share.value, FEW)
-    typical = known(typical_difference(oriented, noise[:, index], near)[0], NO_SIMILAR)
+    typical = known(typical_difference(oriented, noise[:, index], near).difference, NO_SIMILAR)
     above: int | Missing = Missing(NO_CHANCE)
     if np.isfinite(facts["chance"]):
         above = Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
@@ -224,7 +224,7 @@ def _figures(
         sampled_models=0 if sampling is None else sampling.models,
         smallest_difference=known(smallest_difference(noise[:, index]), NO_ERRORS),
         typical_difference=typical,
-        items_needed=_items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
+        items_needed=_items_needed(items, typical, typical_difference(oriented, errors, near).noise, trained),
         by_distance=by_distance,
     )
 

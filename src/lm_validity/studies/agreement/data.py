@@ -22,11 +22,7 @@ from lm_validity.studies.agreement.notes import (
 from lm_validity.studies.agreement.paired import use_paired_tests
 from lm_validity.studies.agreement.reasons import NO_TAU, no_intervals
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
-from lm_validity.studies.agreement.statistics.noise import (
-    Ceiling,
-    noise_ceiling,
-    opposed_columns,
-)
+from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling, opposed_columns
 from lm_validity.studies.agreement.statistics.ranking import (
     ImprovedPairs,
     PairSigns,
@@ -42,9 +38,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     significant_signs,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.resampling import (
-    multiplicities,
-)
+from lm_validity.studies.agreement.statistics.resampling import multiplicities
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, no_scores, with_names

@@ -12,7 +12,7 @@ from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
-from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
+from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau, tau_page
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import selected_on_test
@@ -101,14 +101,14 @@ def agreement(
     which_model, whom, noise, rests = FOLDS
     parts = joined(
         asked(whom, similar.similar_sizes(data, by_ratio, in_both, pooled)),
-        asked(which_model, tau.pairs_of_benchmarks(data, taus, change, pooled)),
-        asked(noise, tau.without_noise(data, taus)),
+        asked(which_model, tau_page.pairs_of_benchmarks(data, taus, change, pooled)),
+        asked(noise, tau_page.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
-        asked(which_model, tau.each_benchmark(data, taus, significant.by_benchmark)),
+        asked(which_model, tau_page.each_benchmark(data, taus, significant.by_benchmark)),
         asked(rests, robustness.subsets_of_benchmarks(data)),
         asked(whom, similar.perplexity(data)),
         chosen_on_test(data),
-        asked(which_model, tau.categories_of_benchmarks(data, taus)),
+        asked(which_model, tau_page.categories_of_benchmarks(data, taus)),
         asked(whom, similar.families_of_models(data)),
         asked(noise, robustness.sources_of_variance(data, of_prompts)),
         asked(noise, significance.significant_differences(data, significant)),

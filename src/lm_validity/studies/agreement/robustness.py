@@ -75,12 +75,12 @@ def subsets_of_benchmarks(data: Data) -> Part:
     """How well subsets of the benchmarks rank the models, by size, and one benchmark with all others together."""
     rng, rows, orders = section_generator("subsets", 0), [], []
     by_protocol = {p: subset_taus(data.scores[p], rng) for p in data.matrix.protocols}
-    for p, found in by_protocol.items():
-        for index, size in enumerate(found.sizes):
+    for p, subsets in by_protocol.items():
+        for index, size in enumerate(subsets.sizes):
             bands = (
-                (found.random_mean[index], found.random_low[index], found.random_high[index]),
-                (found.greedy_mean[index], np.nan, np.nan),
-                (found.others_mean[index], np.nan, np.nan),
+                (subsets.random_mean[index], subsets.random_low[index], subsets.random_high[index]),
+                (subsets.greedy_mean[index], np.nan, np.nan),
+                (subsets.others_mean[index], np.nan, np.nan),
             )
             rows += [
                 {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": start, "high": end}
@@ -88,7 +88,7 @@ def subsets_of_benchmarks(data: Data) -> Part:
             ]
         orders += [
             {"place": index, "benchmark": data.tasks[column], "protocol": LABELS[p]}
-            for index, column in enumerate(found.greedy_order, start=1)
+            for index, column in enumerate(subsets.greedy_order, start=1)
         ]
     sentence, interval = subset_sentence(by_protocol, data.assumed)
     over = " The interval is over models." if interval else ""

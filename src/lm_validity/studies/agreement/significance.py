@@ -103,9 +103,9 @@ def _common_tau(data: Data) -> dict[str, np.ndarray]:
     return known_in_all({p: kendall_tau_matrix(signs) for p, signs in data.common_significant.items()})
 
 
-def significant_differences(data: Data, found: Significance) -> Part:
+def significant_differences(data: Data, significance: Significance) -> Part:
     """Agreement where only significant differences count: bars, grid, heatmaps, contradictions."""
-    summary, names, by_protocol = {"significance_tau": found}, data.tasks, found.by_protocol
+    summary, names, by_protocol = {"significance_tau": significance}, data.tasks, significance.by_protocol
     if not any(is_known(tau.mean) for tau in by_protocol.values()):
         return Part(summary)
     frame = plotted(
@@ -135,13 +135,13 @@ def significant_differences(data: Data, found: Significance) -> Part:
     grids = {p: kendall_tau_matrix(data.significant[p]) for p in PROTOCOLS}
     of_pairs = grids_by_protocol("significance_by_pair", grids, "{}, all pairs")
     charts += tau_heatmaps(of_pairs, names, names, without_diagonal=True, row_height=16)
-    categories = list(found.direct.by_category)
+    categories = list(significance.direct.by_category)
     if categories:
         grids = {p: category_grid(tau.by_category) for p, tau in by_protocol.items()}
         of_categories = grids_by_protocol("significance_by_category", grids, "{}, categories")
         charts += tau_heatmaps(of_categories, categories, categories, number_format=".2f", row_height=34)
     means = own_means = {p: tau.mean for p, tau in by_protocol.items()}
-    if data.lacks_many and found.compared_pairs:
+    if data.lacks_many and significance.compared_pairs:
         common = _common_tau(data)
         means = {p: known(mean_over_pairs(common[p]), data.no_tau(p, NO_SIGNIFICANT)) for p in PROTOCOLS}
     parts = [
@@ -150,8 +150,8 @@ def significant_differences(data: Data, found: Significance) -> Part:
         if is_known(means[p])
     ]
     addition = (
-        f". {found.improved_pairs} of {found.compared_pairs} pairs agree more under train before test"
-        if is_known(found.improved_pairs)
+        f". {significance.improved_pairs} of {significance.compared_pairs} pairs agree more under train before test"
+        if is_known(significance.improved_pairs)
         else ""
     )
     section = Section(
@@ -326,7 +326,7 @@ class _Place(NamedTuple):
     rank that significant differences leave it."""
 
     side: int
-    place: int
+    aligned_rank: int
     model: int
     rank: float
     best: int
@@ -350,18 +350,18 @@ def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[_
     columns = [matrix.benchmarks.index(data.tasks[task]) for task in pair]
     frame = pd.DataFrame(
         {
-            "model": matrix.labels[place.model],
-            "family": matrix.families[place.model] or "unknown",
-            "benchmark": data.tasks[pair[place.side]],
-            "side": place.side,
-            "place": place.place,
-            "rank": place.rank,
-            "best": place.best,
-            "worst": place.worst,
-            "score": scores[place.model, columns[place.side]],
-            "error": errors[place.model, columns[place.side]],
+            "model": matrix.labels[entry.model],
+            "family": matrix.families[entry.model] or "unknown",
+            "benchmark": data.tasks[pair[entry.side]],
+            "side": entry.side,
+            "place": entry.aligned_rank,
+            "rank": entry.rank,
+            "best": entry.best,
+            "worst": entry.worst,
+            "score": scores[entry.model, columns[entry.side]],
+            "error": errors[entry.model, columns[entry.side]],
         }
-        for place in places
+        for entry in places
     )
     return bump(frame, matrix.families)
 

@@ -608,27 +608,27 @@ def compare_perplexity(data: Data) -> Perplexity | Missing:
 
 def perplexity(data: Data) -> Part:
     """Whether perplexity ranks models as benchmarks do: heatmaps, means with intervals, each corpus with itself."""
-    found, tasks = compare_perplexity(data), data.tasks
-    if isinstance(found, Missing):
-        return Part({"perplexity": found})
-    corpora, before_after, same_corpus = found.corpora, found.before_after, found.same_corpus
+    entry, tasks = compare_perplexity(data), data.tasks
+    if isinstance(entry, Missing):
+        return Part({"perplexity": entry})
+    corpora, before_after, same_corpus = entry.corpora, entry.before_after, entry.same_corpus
     together = {
-        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in found.taus.items()
+        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in entry.taus.items()
     }
     charts = tau_heatmaps(
         by_protocol("perplexity", together), corpora, [*corpora, *tasks], without_diagonal=True, row_height=26
     )
     apart = {
         (f"perplexity_before_{kind}", "Base models" if kind == "base" else "Instruction-tuned models"): tau
-        for kind, tau in found.before_after_taus.items()
+        for kind, tau in entry.before_after_taus.items()
         if is_known(before_after[kind])
     }
     caption = "Perplexity under direct evaluation against scores under train before test."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
     compared = (
-        (found.corpus_benchmark, found.corpus_benchmark_interval),
-        (found.corpus_corpus, found.corpus_corpus_interval),
-        (found.average_average, found.average_average_interval),
+        (entry.corpus_benchmark, entry.corpus_benchmark_interval),
+        (entry.corpus_corpus, entry.corpus_corpus_interval),
+        (entry.average_average, entry.average_average_interval),
     )
     rows = [
         {"comparison": title, "protocol": label, "tau": means[p], **as_columns(intervals[p])}
@@ -642,7 +642,7 @@ def perplexity(data: Data) -> Part:
         title = "The same corpus: its direct ranking with that under train before test"
         tables.append(Table("perplexity_same_corpus", title, frame, formats={"tau": ".3f"}, folded=True))
     parts = [
-        f"{value_in_words(before_after[kind], found.before_after_interval[kind])} among {words}"
+        f"{value_in_words(before_after[kind], entry.before_after_interval[kind])} among {words}"
         for kind, words in KINDS.items()
         if is_known(before_after[kind])
     ]
@@ -657,7 +657,7 @@ def perplexity(data: Data) -> Part:
         figures=charts,
         tables=tables,
     )
-    return Part({"perplexity": found}, section, [_perplexity_finding(data, found)])
+    return Part({"perplexity": entry}, section, [_perplexity_finding(data, entry)])
 
 
 class _PerplexityIntervals(NamedTuple):
@@ -738,8 +738,8 @@ def _no_before_after(data: Data, kind: str) -> str:
     return f"The {n_in_both} {words} models are tied in perplexity or in scores, or share no two."
 
 
-def _perplexity_finding(data: Data, found: Perplexity) -> Finding | None:
-    by_protocol, in_both_protocols = found.corpus_benchmark, found.in_both["corpus_benchmark"]
+def _perplexity_finding(data: Data, entry: Perplexity) -> Finding | None:
+    by_protocol, in_both_protocols = entry.corpus_benchmark, entry.in_both["corpus_benchmark"]
     if not is_known(by_protocol[DIRECT]):
         return None
     compared = all(map(is_known, in_both_protocols.values()))
@@ -747,13 +747,13 @@ def _perplexity_finding(data: Data, found: Perplexity) -> Finding | None:
         by_protocol, compared = {p: tau for p, tau in by_protocol.items() if p not in data.incomplete}, False
     entry_shown = in_both_protocols if compared and data.lacks_many else by_protocol
     parts = [
-        f"{shown_mean(entry_shown[p], by_protocol[p], found.corpus_benchmark_interval[p])} {UNDER[p]}"
+        f"{shown_mean(entry_shown[p], by_protocol[p], entry.corpus_benchmark_interval[p])} {UNDER[p]}"
         for p in entry_shown
         if is_known(entry_shown[p])
     ]
     return Finding(
         f"Between rankings by perplexity and rankings by benchmark{data.assumed}, the mean tau is "
         f"{' and '.join(parts)}.",
-        f"{count(found.models, 'model')} with perplexities on "
-        f"{count(len(found.corpora), 'corpus', 'corpora')}{over_both(partly=entry_shown != by_protocol)}.",
+        f"{count(entry.models, 'model')} with perplexities on "
+        f"{count(len(entry.corpora), 'corpus', 'corpora')}{over_both(partly=entry_shown != by_protocol)}.",
     )

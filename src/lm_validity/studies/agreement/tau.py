@@ -1,23 +1,19 @@
-"""Kendall's tau between benchmarks: the mean, also without noise, its change, each benchmark, pairs and categories."""
+"""Kendall's tau between benchmarks: the mean, also without noise, its change, each benchmark, pairs, categories."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.benchmarks import FiguresByName
 from lm_validity.studies.agreement.data import Data, draws
 from lm_validity.studies.agreement.intervals import ByProtocol, Range, Value, each, ends, over_families
-from lm_validity.studies.agreement.pooled import Pooled
 from lm_validity.studies.agreement.reasons import (
     FEW_IN_BOTH,
     LOST_CATEGORY,
@@ -32,17 +28,7 @@ from lm_validity.studies.agreement.reasons import (
     no_correction,
 )
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
-from lm_validity.studies.agreement.similar import (
-    ABOVE_CEILING,
-    TAU_LABELS,
-    ByRatio,
-    RatioRows,
-    Scored,
-    among_pairs,
-    by_protocol,
-    heatmap_notes,
-    tau_heatmaps,
-)
+from lm_validity.studies.agreement.similar import ABOVE_CEILING, ByRatio, RatioRows, Scored, among_pairs
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
@@ -56,7 +42,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     known_in_all,
     mean_over_pairs,
     pair_signs,
-    ratio,
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
@@ -71,21 +56,9 @@ from lm_validity.studies.agreement.statistics.resampling import (
     sign_flip_test,
     transformed_interval,
     two_way_interval,
-    weighted_pairs,
-)
-from lm_validity.studies.agreement.wording import (
-    both_intervals,
-    in_words,
-    noise_leaves,
-    over_both,
-    shown_limit,
-    value_in_words,
-    with_ceiling,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, decimal
 
-LABELS = figures.PROTOCOL_LABELS
 Key = TypeVar("Key")
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
@@ -217,7 +190,7 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks:
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling, scores, protocol)
-    found = KendallTau(
+    entry = KendallTau(
         models=data.models(protocol),
         mean=mean,
         interval=interval,
@@ -240,9 +213,9 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks:
         by_size_ratio=by_ratio.by_size[protocol],
         by_compute_ratio=by_ratio.by_compute[protocol],
         above_chance=_above_chance(data, protocol, single_benchmarks),
-        pearson=known(mean_over_pairs(_correlations(scores)), of_pair),
+        pearson=known(mean_over_pairs(correlations(scores)), of_pair),
     )
-    return found if data.variant == "b" else found.without_tau_b()
+    return entry if data.variant == "b" else entry.without_tau_b()
 
 
 def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[TauOfPair]:
@@ -263,7 +236,7 @@ def by_category(agreement: RankAgreement, categories: list[str | None], reason: 
     }
 
 
-def _correlations(scores: np.ndarray) -> np.ndarray:
+def correlations(scores: np.ndarray) -> np.ndarray:
     """(benchmarks, benchmarks) Pearson's."""
     result: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()
     return result
@@ -366,7 +339,7 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     interval = ends(mean, over_models, no_interval)
     clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
-    found = Improvement(
+    change = Improvement(
         mean=mean,
         means=means,
         interval=interval,
@@ -378,7 +351,7 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
         by_compute_ratio=by_ratio.by_compute,
         bounds_by_pair=by_pair_bounds,
     )
-    return found if data.variant == "b" else found.without_tau_b()
+    return change if data.variant == "b" else change.without_tau_b()
 
 
 def _paired_test(data: Data) -> PairedTest:
@@ -504,64 +477,6 @@ def _intervals(keys: Iterable[Key], bounds: Interval[np.ndarray]) -> dict[Key, I
     return {key: Interval(*ends) for key, *ends in zip(keys, *(end.tolist() for end in bounds), strict=True)}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The mean, and each benchmark with the others.
-
-
-def each_benchmark(data: Data, tau: ByProtocolTau, significant: dict[str, dict[str, Value]]) -> Part:
-    """The mean agreement of each protocol, and each benchmark's with the others. `significant`: the latter counting
-    significant differences only."""
-    rows = []
-    for (i, name), p in product(enumerate(data.tasks), PROTOCOLS):
-        intervals, corrected = tau[p].by_benchmark_interval, tau[p].corrected
-        rows.append(
-            {
-                "benchmark": name,
-                "category": data.categories[i] or "unknown",
-                "protocol": LABELS[p],
-                "tau": tau[p].by_benchmark[name],
-                **as_columns(intervals if isinstance(intervals, Missing) else intervals[name]),
-                "ceiling": tau[p].ceiling_by_benchmark[name],
-                "corrected": corrected.by_benchmark[name],
-                **as_columns(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
-                "significance_tau": significant[p][name],
-            }
-        )
-    frame, order = pd.DataFrame(rows), benchmark_order(tau, data.tasks)
-    chart = figures.interval_dots(
-        with_ceiling(frame),
-        y="benchmark",
-        value="tau",
-        mark="ceiling",
-        title="Mean tau with the other benchmarks",
-        y_order=order,
-        tooltip=figures.tooltips(
-            benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f", low="from|.3f",
-            high="to|.3f", ceiling="noise ceiling|.3f",
-        ),
-        offset="protocol",
-        row_height=22,
-    )  # fmt: skip
-    caption = "Dot: mean tau with all other benchmarks. Line: 95% interval over models. Tick: noise ceiling."
-    section = Section(
-        "Agreement of each benchmark with the others",
-        hint="with intervals, noise ceilings and without noise",
-        finding=_lowest(data),
-        figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, caption=caption, wide=True)],
-        tables=[
-            Table(
-                "tau_by_benchmark",
-                "Mean tau by benchmark",
-                frame,
-                formats=dict.fromkeys(frame.columns[3:], ".3f"),
-                labels=TAU_LABELS,
-                folded=True,
-            )
-        ],
-    )
-    return Part({"kendall_tau": tau}, section, [_mean_finding(data, tau)])
-
-
 def benchmark_order(tau: ByProtocolTau, tasks: Sequence[str]) -> list[str]:
     """Benchmarks from most to least agreement, directly where that is known."""
     by_protocol = {p: tau[p].by_benchmark for p in PROTOCOLS}
@@ -569,261 +484,6 @@ def benchmark_order(tau: ByProtocolTau, tasks: Sequence[str]) -> list[str]:
     return sorted(tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
 
 
-def _lowest(data: Data) -> str:
-    """Which benchmark stands apart most, before and after."""
-    values = {p: each(data.tasks, data.side_by_side[p].by_benchmark, NO_PAIR) for p in PROTOCOLS}
-    direct = {name: number(tau) for name, tau in values[DIRECT].items() if is_known(tau)}
-    if not direct:
-        return ""
-    lowest = min(direct, key=direct.__getitem__)
-    sentence = f"{lowest} has the lowest mean tau with the others under direct evaluation: {decimal(direct[lowest])}"
-    tau_after = values[TRAINED][lowest]
-    if not is_known(tau_after):
-        return f"{sentence}."
-    return f"{sentence}. Under train before test it has {value_in_words(tau_after)}{over_both(partly=not data.whole)}."
-
-
-def _mean_finding(data: Data, tau: ByProtocolTau) -> Finding:
-    # of a protocol with so few models that there is no interval, the pooled finding says how few
-    scored = [p for p in PROTOCOLS if is_known(tau[p].mean) and (p not in data.incomplete or is_known(tau[p].interval))]
-    size = f"{count(len(data.matrix.models), 'model')} × {count(len(data.tasks), 'benchmark')}"
-    if not scored:
-        return Finding("No two benchmarks can be compared.", size)
-    parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
-    cells_words = ", each protocol over all cells it has" if len(scored) > 1 and not data.whole else ""
-    if data.incomplete and not data.lacks_many:
-        missing = sum(int((~np.isfinite(data.scores[p])).sum()) for p in data.incomplete)
-        cells_words += f". {count(missing, 'cell is', 'cells are')} missing, by chance as the intervals assume"
-    elif set(scored) & set(data.incomplete):
-        cells_words += (
-            ". A pair of benchmarks with few models in common counts like any other here. The pooled tau gives it "
-            "less weight"
-        )
-    population = [
-        f"{in_words(interval)} {UNDER[p]}"
-        for p in scored
-        if is_known(interval := tau[p].interval_population_of_categories)
-    ]
-    uncorrected = [
-        f" {UNDER[p].capitalize()}, there is no noise-corrected tau. {corrected.reason}"
-        for p in scored
-        if is_known(tau[p].ceiling) and isinstance(corrected := tau[p].corrected.mean, Missing)
-    ]
-    pairs = len(data.tasks) * (len(data.tasks) - 1) // 2
-    limits = noise_leaves({p: (tau[p].mean, tau[p].ceiling) for p in scored})
-    for p in scored:
-        above = tau[p].above_chance
-        if isinstance(above, Missing):
-            continue
-        on = f"{above.above} of {count(above.known, 'benchmark')} with a known chance level"
-        limits += f" A model is above chance on {on} {UNDER[p]}"
-        if is_known(limit := shown_limit(above.ceiling, above.mean)):
-            limits += f"; over these, tau is {value_in_words(above.mean)}, and noise would leave {decimal(limit)}"
-        limits += "."
-    return Finding(
-        f"Two benchmarks' rankings of the models have{data.assumed} a mean Kendall's tau of {' and '.join(parts)}."
-        + limits,
-        f"{size}, {count(pairs, 'pair')} of benchmarks{cells_words}. Intervals are for other models on these "
-        f"benchmarks.{''.join(uncorrected)}{_for_other_benchmarks(data, ' and '.join(population))}",
-    )
-
-
-def _for_other_benchmarks(data: Data, intervals: str) -> str:
-    """Which interval a claim on benchmarks in general takes; empty without one."""
-    if not intervals:
-        return ""
-    families = no_clusters(data.matrix.families) is None
-    clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
-    return (
-        f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. For a claim about "
-        "benchmarks in general, quote this last interval, or one before it that is wider. Those before it are for "
-        "these benchmarks only."
-    )
-
-
-def without_noise(data: Data, tau: ByProtocolTau) -> Part:
-    """Agreement over all models without measurement error."""
-    corrected_taus = {p: tau[p].corrected for p in PROTOCOLS if is_known(tau[p].corrected.mean)}
-    if not corrected_taus:
-        return Part({})
-    parts = [
-        f"{both_intervals(corrected.mean, corrected.interval, corrected.interval_clustered)} {UNDER[p]}"
-        for p, corrected in corrected_taus.items()
-    ]
-    ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in corrected_taus]
-    finding = Finding(
-        f"Over all models, the noise-corrected tau{data.assumed} is {' and '.join(parts)}.",
-        "It estimates the tau without the noise that was measured: of items, and of seeds where fine-tuning was "
-        "repeated. The observed tau is corrected with a noise ceiling: the tau that would be seen if all benchmarks "
-        "ordered the models identically and only this noise set them apart. The "
-        f"correction is not a simple division. The ceiling is {' and '.join(ceilings)}.",
-    )
-    return Part({}, findings=[finding])
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The change, over all pairs and by pair.
-
-
-def pairs_of_benchmarks(data: Data, tau: ByProtocolTau, change: Improvement, pooled: dict[str, Pooled]) -> Part:
-    """What train before test changes, and every pair of benchmarks."""
-    names, bounds, (improved, compared) = data.tasks, change.bounds_by_pair, data.improved
-    upper = np.triu_indices(len(names), 1)
-    labels = np.array(names, dtype=object)
-    table = pd.DataFrame({"benchmark": labels[upper[0]], "with": labels[upper[1]]})
-    for p, label in LABELS.items():
-        table[label] = [value for *_, value in tau[p].by_pair]
-    for p, label in LABELS.items():
-        corrected = tau[p].corrected
-        table[f"{label}, corrected"] = [value for *_, value in corrected.by_pair]
-        corrected_ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
-        for end in ("low", "high"):
-            table[f"{label}, corrected {end}"] = [pair_ends[end] for pair_ends in corrected_ends]
-        table[f"{label}, Pearson"] = _correlations(data.scores[p])[upper]
-    common = {p: data.common_tau[p][upper] for p in PROTOCOLS}
-    if not data.whole:
-        for p, label in LABELS.items():
-            table[f"{label}, common cells"] = common[p]
-    table["change"] = common[TRAINED] - common[DIRECT]
-    sentence = ""
-    if not isinstance(bounds, Missing):
-        table["change_low"], table["change_high"] = (end[upper] for end in bounds)
-        surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
-        sentence = (
-            f"The interval of the change lies above zero for {surely} of {compared} pairs and below "
-            f"zero for {worse}. Each pair is judged alone: the intervals are not corrected for the number of pairs."
-        )
-    section = Section(
-        "Pairs of benchmarks",
-        hint=f"{count(len(table), 'pair')}, with the interval of the change",
-        finding=sentence,
-        figures=tau_heatmaps(by_protocol("tau_by_pair", data.tau), names, names, without_diagonal=True, row_height=16),
-        notes=heatmap_notes(names, names),
-        tables=[
-            Table(
-                "tau_by_pair",
-                "All pairs",
-                table,
-                formats={name: ".3f" for name in table.columns[2:]}
-                | {"change": "+.3f", "change_low": "+.3f", "change_high": "+.3f"},
-                folded=True,
-            )
-        ],
-    )
-    summary = {
-        "pairs": len(table),
-        "cells_in_both": int(data.in_both.sum()),
-        "models_in_both": len(data.models_in_both),
-        "improved_pairs": improved if compared else Missing(data.nothing_compared("tau")),
-        "compared_pairs": compared,
-        "improvement": change,
-    }
-    return Part(summary, section, [_change_finding(data, change, pooled)])
-
-
-def _change_finding(data: Data, change: Improvement, pooled: dict[str, Pooled]) -> Finding | None:
-    improved, compared = data.improved
-    if not compared:
-        return None
-    if data.lacks_many and "all" in pooled:
-        return _pooled_change(data, change, pooled["all"])
-    interval, clustered, test = change.interval, change.interval_clustered, change.test
-    if not is_known(interval) and not is_known(clustered):
-        return None
-    words_before, words_after = (value_in_words(change.means[p]) for p in PROTOCOLS)
-    least = 0.5**test.units
-    basis = (
-        f"Over the {count(int(data.in_both.sum()), 'cell')} known under both protocols. Sign-flip test over "
-        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}. The test holds for "
-        "these models only."
-    )
-    if least > 0.05:
-        basis += f" With {count(test.units, 'benchmark')} it cannot fall below {decimal(least, 4)}."
-    categories, benchmarks = change.interval_population_of_categories, change.interval_population_of_benchmarks
-    if is_known(categories):
-        basis += _for_other_benchmarks(data, in_words(categories, signed=True))
-    elif is_known(benchmarks):
-        basis += f" For other benchmarks too: {in_words(benchmarks, signed=True)}."
-    return Finding(
-        f"Train before test changes the mean tau from {words_before} to {words_after}, by "
-        f"{both_intervals(change.mean, interval, clustered, signed=True)}: "
-        f"{improved} of {compared} pairs agree more.",
-        basis,
-    )
-
-
-def _pooled_change(data: Data, change: Improvement, pooled: Pooled) -> Finding | None:
-    """The change where cells are missing; none where too few models have a cell under both protocols."""
-    if not is_known(pooled.change_interval):
-        return None
-    words_before, words_after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
-    return Finding(
-        f"Train before test changes the pooled tau{data.assumed} from {words_before} to {words_after}, by "
-        f"{both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)}.",
-        f"Over the {count(int(data.in_both.sum()), 'cell')} of {count(pooled.models, 'model')} known under both "
-        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The "
-        "mean over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
-        f"{value_in_words(change.mean, signed=True)}, and {data.improved.improved} of "
-        f"{data.improved.compared} pairs agree more.",
-    )
-
-
 def category_grid(of_categories: dict[str, dict[str, Value]]) -> np.ndarray:
     """(categories, categories) taus, NaN where missing."""
     return np.array([[number(tau) for tau in row.values()] for row in of_categories.values()])
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Categories of benchmarks.
-
-
-def categories_of_benchmarks(data: Data, tau: ByProtocolTau) -> Part:
-    """Agreement within and between categories of benchmarks."""
-    names = list(tau[DIRECT].by_category)
-    if not names:
-        return Part({}, Section("Categories", notes=["The benchmarks sheet names no categories."]))
-    bounds: dict[str, Interval[np.ndarray]] = {}
-    if data.no_intervals is None:
-        members = np.array([[category == name for name in names] for category in data.categories], dtype=float)
-        off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
-        for p in PROTOCOLS:
-            sums, pairs = weighted_pairs(data.resampled_tau[p] * off_diagonal, members[None])
-            bounds[p] = percentile_interval(ratio(sums, pairs), len(data.matrix.models))
-    rows = []
-    for (i, a), (j, b) in product(enumerate(names), repeat=2):
-        if i <= j:
-            row: dict[str, object] = {"category": a, "with": b}
-            for p, label in LABELS.items():
-                row[label] = tau[p].by_category[a][b]
-                if p in bounds:
-                    row |= {f"{label} low": bounds[p].low[i, j], f"{label} high": bounds[p].high[i, j]}
-            rows.append(row)
-    table = pd.DataFrame(rows)
-    means_of = {
-        p: [known(value, NO_TAU) for value in (data.side_by_side[p].within, data.side_by_side[p].between)]
-        for p in PROTOCOLS
-    }
-    parts = [
-        f"{value_in_words(within_categories)} within and {value_in_words(between)} between categories {UNDER[p]}"
-        for p, (within_categories, between) in means_of.items()
-        if is_known(within_categories) or is_known(between)
-    ]
-    partly = len(parts) > 1 and not data.whole
-    grids = by_protocol("tau_by_category", {p: category_grid(tau[p].by_category) for p in PROTOCOLS})
-    section = Section(
-        "Within and between categories",
-        hint="kinds of benchmarks",
-        finding=f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else "",
-        explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
-        figures=tau_heatmaps(grids, names, names, number_format=".2f", row_height=34),
-        tables=[
-            Table(
-                "tau_by_category",
-                "Categories, with intervals over models",
-                table,
-                formats={name: ".3f" for name in table.columns[2:]},
-                folded=True,
-            )
-        ],
-    )
-    return Part({}, section)

@@ -40,11 +40,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
     resampled_kendall_tau,
 )
-from lm_validity.studies.agreement.statistics.resampling import (
-    cluster_numbers,
-    multiplicities,
-    percentile_interval,
-)
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
 from lm_validity.studies.agreement.wording import MOST_DRAWN, both_intervals, plotted, shown_mean, value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, listing, no_scores, percent
@@ -163,7 +159,7 @@ class ExplainedVariance:
     """By protocol: what the components explain, over all cells and over those known under `in_both`, of scores less
     what goes with size, at most in view of noise, and in shuffled tables; and the loadings of the first."""
 
-    own: FirstShares
+    over_all: FirstShares
     in_both: FirstShares
     without_size: dict[str, Shares]
     ceilings: dict[str, Ceiling]
@@ -179,14 +175,14 @@ class ExplainedVariance:
     @property
     def compared(self) -> FirstShares:
         """The shares that compare the protocols: over the cells known under both where both have components."""
-        return self.in_both if self.is_compared else self.own
+        return self.in_both if self.is_compared else self.over_all
 
     @property
     def summary(self) -> dict[str, object]:
         """The keys of summary.json."""
         return {
             f"explained_variance{over}{part}": values
-            for over, parts in (("_in_both", self.in_both), ("", self.own))
+            for over, parts in (("_in_both", self.in_both), ("", self.over_all))
             for part, values in zip(("", "_interval", "_interval_clustered"), parts, strict=True)
         } | {
             "explained_variance_without_size": self.without_size,
@@ -201,16 +197,16 @@ def explain_variance(data: FactorData) -> ExplainedVariance:
     matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
     ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
-    own = _first_shares(data, data.scores, data.components, data.scores)
+    over_all = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
-    in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
+    in_both = over_all if data.whole else _first_shares(data, data.common, data.common_components, of_both)
     constant = "The benchmark is constant, alone or without enough common models: not in the components."
     loadings = {
         p: each(data.tasks, data.components[p].loadings, entry.reason if isinstance(entry, Missing) else constant)
-        for p, entry in own.shares.items()
+        for p, entry in over_all.shares.items()
     }
     return ExplainedVariance(
-        own=own,
+        over_all=over_all,
         in_both=in_both,
         without_size={p: _without_size(data, p) for p in PROTOCOLS},
         ceilings=ceilings,
@@ -222,15 +218,15 @@ def explain_variance(data: FactorData) -> ExplainedVariance:
     )
 
 
-def explained_variance(data: FactorData, found: ExplainedVariance) -> Part:
+def explained_variance(data: FactorData, variance: ExplainedVariance) -> Part:
     """The section on the shares of the components, with the loadings of the first."""
-    shares, parallel, loadings = found.own.shares, found.parallel, found.loadings
+    shares, parallel, loadings = variance.over_all.shares, variance.parallel, variance.loadings
     frame = pd.DataFrame(
         {
             "component": f"PC{i + 1}",
             "protocol": label,
             "share": entry_of(shares[p], i),
-            **as_columns(entry_of(found.own.ranges[p], i)),
+            **as_columns(entry_of(variance.over_all.ranges[p], i)),
             "null_mean": entry_of(null if isinstance(null := parallel[p], Missing) else null.null_mean, i),
             "null_95": entry_of(null if isinstance(null, Missing) else null.null_95, i),
         }
@@ -282,12 +278,13 @@ def explained_variance(data: FactorData, found: ExplainedVariance) -> Part:
     )
     notes = [
         note
-        for p, entry in found.ceilings.items()
+        for p, entry in variance.ceilings.items()
         for note in ceiling_notes(
-            p, entry, data.tasks, "first factor's share", entry.first_component, number(found.own.first(p))
+            p, entry, data.tasks, "first factor's share", entry.first_component, number(variance.over_all.first(p))
         )
     ]
-    return Part(found.summary, section, [_share_finding(data, found), _factor_count_finding(data, found)], notes)
+    findings = [_share_finding(data, variance), _factor_count_finding(data, variance)]
+    return Part(variance.summary, section, findings, notes)
 
 
 def _first_shares(
@@ -386,8 +383,8 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Para
     )
 
 
-def _share_finding(data: FactorData, found: ExplainedVariance) -> Finding:
-    compared, shares = found.is_compared, found.compared
+def _share_finding(data: FactorData, variance: ExplainedVariance) -> Finding:
+    compared, shares = variance.is_compared, variance.compared
     parts = [
         both_intervals(shares.first(p), entry_of(shares.ranges[p], 0), shares.families[p])
         + f"{'' if i else ' of the variance'} {UNDER[p]}"
@@ -406,7 +403,7 @@ def _share_finding(data: FactorData, found: ExplainedVariance) -> Finding:
     some = compared and in_both < everyone
     without = [
         f"{value_in_words(entry_of(entry, 0))} {UNDER[p]}"
-        for p, entry in found.without_size.items()
+        for p, entry in variance.without_size.items()
         if is_known(entry) and not some  # it is over all models of a protocol
     ]
     addition = " Of the variance that model size leaves unexplained, its own first factor explains "
@@ -421,9 +418,9 @@ def _share_finding(data: FactorData, found: ExplainedVariance) -> Finding:
     )
 
 
-def _factor_count_finding(data: FactorData, found: ExplainedVariance) -> Finding | None:
+def _factor_count_finding(data: FactorData, variance: ExplainedVariance) -> Finding | None:
     parts, first, several = [], [], len(set(data.matrix.families)) > 1
-    for p, parallel in found.parallel.items():
+    for p, parallel in variance.parallel.items():
         if not isinstance(parallel, Missing):
             within_families = parallel.factors_within_families
             inside = f" ({within_families} within families)" if is_known(within_families) and several else ""
@@ -433,8 +430,8 @@ def _factor_count_finding(data: FactorData, found: ExplainedVariance) -> Finding
         return None
     limits = [
         f"{percent(number(limit))} {UNDER[p]}"
-        for p, limit in found.ceiling.items()
-        if np.isfinite(shown_ceiling(number(limit), number(found.own.first(p))))
+        for p, limit in variance.ceiling.items()
+        if np.isfinite(shown_ceiling(number(limit), number(variance.over_all.first(p))))
     ]
     basis = (
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
@@ -645,13 +642,13 @@ class WithCompute:
     """By protocol how the first component goes with pretraining compute: over all cells, and over those known under
     both."""
 
-    own: dict[str, RelationWithInterval]
+    over_all: dict[str, RelationWithInterval]
     in_both: dict[str, Relation]
 
 
 def relate_components(data: FactorData) -> WithCompute:
     """The first components against pretraining compute."""
-    own: dict[str, RelationWithInterval] = {}
+    over_all: dict[str, RelationWithInterval] = {}
     for p in PROTOCOLS:
         relation, interval = _relation(data, p, data.components[p].scores), None
         if data.no_intervals is None and is_known(relation.kendall):
@@ -660,18 +657,18 @@ def relate_components(data: FactorData) -> WithCompute:
             weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
             interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
         over_models = ends(relation.kendall, interval, data.no_intervals)
-        own[p] = RelationWithInterval(**vars(relation), kendall_interval=over_models)
-    return WithCompute(own, {p: _relation(data, p, data.common_components[p].scores) for p in PROTOCOLS})
+        over_all[p] = RelationWithInterval(**vars(relation), kendall_interval=over_models)
+    return WithCompute(over_all, {p: _relation(data, p, data.common_components[p].scores) for p in PROTOCOLS})
 
 
-def with_compute(data: FactorData, found: WithCompute) -> Part:
+def with_compute(data: FactorData, relations: WithCompute) -> Part:
     """The section on the first component and pretraining compute."""
-    has_compute = np.isfinite(data.compute)
+    has_compute, over_all = np.isfinite(data.compute), relations.over_all
     columns = ["kendall", "spearman", "pearson", "models"]
     table = Table(
         "pc1_compute",
         "Correlations of the first component with compute",
-        pd.DataFrame({"protocol": LABELS[p], **vars(entry)} for p, entry in found.own.items())[["protocol", *columns]],
+        pd.DataFrame({"protocol": LABELS[p], **vars(entry)} for p, entry in over_all.items())[["protocol", *columns]],
         formats=dict.fromkeys(columns[:3], ".3f"),
         labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
         folded=True,
@@ -682,20 +679,20 @@ def with_compute(data: FactorData, found: WithCompute) -> Part:
         explanation="Compute is 6 × parameters × tokens, both from the models sheet.",
         tables=[table],
     )
-    compared = all(is_known(entry.kendall) for entry in found.in_both.values())
-    relations: Mapping[str, Relation] = found.in_both if compared else found.own
+    compared = all(is_known(entry.kendall) for entry in relations.in_both.values())
+    shown: Mapping[str, Relation] = relations.in_both if compared else over_all
     parts = [
-        f"{shown_mean(relation.kendall, found.own[p].kendall, found.own[p].kendall_interval)} {UNDER[p]}"
-        for p, relation in relations.items()
+        f"{shown_mean(relation.kendall, over_all[p].kendall, over_all[p].kendall_interval)} {UNDER[p]}"
+        for p, relation in shown.items()
         if is_known(relation.kendall)
     ]
     finding = Finding(
         f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(relation.models for relation in relations.values()), 'model')} with known and reliable compute: "
+        f"{count(max(relation.models for relation in shown.values()), 'model')} with known and reliable compute: "
         "6 × parameters × tokens.",
     )
     notes = [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]
-    summary = {"pc1_compute_in_both": found.in_both, "pc1_compute": found.own}
+    summary = {"pc1_compute_in_both": relations.in_both, "pc1_compute": over_all}
     return Part(summary, section, [finding] if parts else [], [] if has_compute.all() else notes)
 
 

@@ -78,7 +78,7 @@ def report_factors(
     write_report(report.page, report.summary, output)
 
 
-class Found(NamedTuple):
+class FactorNumbers(NamedTuple):
     """What stands above the folds is made from: the shares of the components, how the first goes with compute, and by
     protocol the ranks of the models."""
 
@@ -92,23 +92,23 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
-    found = Found(
+    numbers = FactorNumbers(
         components.explain_variance(data), components.relate_components(data), ranks.ranks_of_models(data, drawn)
     )
     influence = left_out(data)
     section = influence_section(
         influence,
-        found.variance.own.first,
+        numbers.variance.over_all.first,
         measure=lambda part: part.first_component,
         prefix="share_influence",
         name="share of the first component",
     )
     parts = joined(
-        components.explained_variance(data, found.variance),
+        components.explained_variance(data, numbers.variance),
         components.within_families(data),
         components.first_component(data),
-        components.with_compute(data, found.compute),
-        ranks.potential(data, found.ranks, excess, gaps, drawn),
+        components.with_compute(data, numbers.compute),
+        ranks.potential(data, numbers.ranks, excess, gaps, drawn),
         ranks.completion(data),
         Part({"influence": influence}, section),
     )
@@ -129,16 +129,16 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
         "resamples": resamples,
         "notes": notes,
     } | parts.summary
-    protocol, ranked = ranks.main_protocol(found.ranks), _best_first(data, found.ranks)
-    panels = _explained(found.variance), _first_ranks(protocol, ranked), _misleading(gaps)
+    protocol, ranked = ranks.main_protocol(numbers.ranks), _best_first(data, numbers.ranks)
+    panels = _explained(numbers.variance), _first_ranks(protocol, ranked), _misleading(gaps)
     page = Page(
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
         f"models differ most. {explain_protocols(matrix.protocols, own=matrix.trained_here)}",
-        lede=_lede(found),
-        picture=_against_compute(data, found.compute),
+        lede=_lede(numbers),
+        picture=_against_compute(data, numbers.compute),
         panels=[panel for panel in panels if panel is not None],
         answers=[_best_answer(protocol, ranked)] if ranked else [],
         findings=parts.findings,
@@ -152,14 +152,14 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
 # The finding.
 
 
-def _lede(found: Found) -> Lede:
+def _lede(numbers: FactorNumbers) -> Lede:
     """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
-    variance = found.variance
-    shares = variance.own.known
+    variance = numbers.variance
+    shares = variance.over_all.known
     if not shares:
         return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
     protocol = TRAINED if TRAINED in shares else DIRECT
-    first, interval = shares[protocol][0], variance.own.quoted(protocol)
+    first, interval = shares[protocol][0], variance.over_all.quoted(protocol)
     heading = "Not known whether one ability explains most differences"
     # noise alone makes the first share small, and few benchmarks or models make it large
     ceiling, shuffled = variance.ceiling[protocol], variance.parallel[protocol]
@@ -169,7 +169,7 @@ def _lede(found: Found) -> Lede:
     least = interval[0] if interval is not None else first if first > 1 - 1e-9 else 0.0
     if is_known(shuffled) and least > max(MAINLY, shuffled.null_95[0]):
         heading = "One ability explains most differences"
-        with_compute = found.compute.own[protocol].kendall_interval
+        with_compute = numbers.compute.over_all[protocol].kendall_interval
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
             heading += ", and it follows pretraining compute"
     when = "After training for the test, one" if protocol == TRAINED else "Direct, one"
@@ -196,7 +196,7 @@ def _against_compute(data: FactorData, relations: WithCompute) -> Picture | None
         Markup('<div class="{}">{}</div>').format(
             kind,
             Markup("").join(
-                _scatter(data, relations.own[p], p, scores, width, floor, ceiling) for p, scores in drawn.items()
+                _scatter(data, relations.over_all[p], p, scores, width, floor, ceiling) for p, scores in drawn.items()
             ),
         )
         for kind, width in (("pair w640" if beside else "w640", 560 if beside else 900), ("n640", 342))
@@ -271,7 +271,7 @@ def _explained(variance: ExplainedVariance) -> Panel | None:
                 continue
             y = 22 + 34 * index + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
             ends = compared.quoted(protocol) if index == 0 else None
-            null, same_cells = variance.parallel[protocol], shares_of_protocol == variance.own.shares[protocol]
+            null, same_cells = variance.parallel[protocol], shares_of_protocol == variance.over_all.shares[protocol]
             if same_cells and not isinstance(null, Missing) and index < len(null.null_95):
                 null_position, ticks = axis(null.null_95[index]), "shuffled tables"
                 marks.append(svg.line(null_position, y - 5, null_position, y + 5, "k w"))

@@ -1,7 +1,8 @@
 """The readiness report: does a group of models lead at equal compute, and is the lead gone once all are prepared?"""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -293,24 +294,30 @@ def _tables(summary: GroupSummary, group_number: int) -> list[Table]:
         "error": "standard error",
         "p_adjusted": "p, Holm",
     }
-    columns: dict[str, Any] = {
-        "formats": dict.fromkeys(in_points, "+.1f")
+    formats = (
+        dict.fromkeys(in_points, "+.1f")
         | dict.fromkeys(errors, ".1f")
         | dict.fromkeys(["logit", "logit_low", "logit_high"], "+.2f")
         | {"logit_error": ".2f"}
-        | dict.fromkeys([*p_values, "p_adjusted", "logit_p"], "p"),
-        "scales": dict.fromkeys([*in_points, *errors], 100.0),
-        "labels": labels,
-    }
-    formats = {"compute": ".2e", **dict.fromkeys(PROTOCOLS, ".3f")}
+        | dict.fromkeys([*p_values, "p_adjusted", "logit_p"], "p")
+    )
+    leads = Table(
+        f"leads_{group_number}",
+        "Leads at equal compute, in points",
+        pd.DataFrame(rows),
+        formats=formats,
+        scales=dict.fromkeys([*in_points, *errors], 100.0),
+        labels=labels,
+    )
+    of_scores = {"compute": ".2e", **dict.fromkeys(PROTOCOLS, ".3f")}
     return [
-        Table(f"leads_{group_number}", "Leads at equal compute, in points", pd.DataFrame(rows), **columns),
-        Table(
-            f"other_choices_{group_number}",
-            "Other choices, in points",
-            pd.DataFrame(further_rows),
-            **columns,
+        leads,
+        replace(
+            leads,
+            name=f"other_choices_{group_number}",
+            title="Other choices, in points",
+            frame=pd.DataFrame(further_rows),
             folded=True,
         ),
-        Table(f"scores_{group_number}", "Scores and compute", summary.scores, formats=formats, folded=True),
+        Table(f"scores_{group_number}", "Scores and compute", summary.scores, formats=of_scores, folded=True),
     ]

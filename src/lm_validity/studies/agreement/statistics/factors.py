@@ -87,8 +87,15 @@ def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
     return correlation
 
 
-def pairwise_moments(values: np.ndarray, is_known: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([a, b]: covariance of columns a and b, variance of a), both over the models known in a and b.
+class PairwiseMoments(NamedTuple):
+    """[a, b]: the covariance of columns a and b, and the variance of a, both over the models known in a and b."""
+
+    covariance: np.ndarray
+    variance: np.ndarray
+
+
+def pairwise_moments(values: np.ndarray, is_known: np.ndarray, weights: np.ndarray) -> PairwiseMoments:
+    """The moments of all pairs of columns.
 
     `values`: (..., models, columns), about centred, 0 where `is_known` (models, columns) is 0; `weights`:
     (..., models).
@@ -104,24 +111,30 @@ def _sums(values: np.ndarray, is_known: np.ndarray) -> np.ndarray:
     return np.array([is_known.T @ is_known, values.T @ is_known, (values**2).T @ is_known, values.T @ values])
 
 
-def _moments(
-    count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, product: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(covariance, variance) as `pairwise_moments` gives them, from sums over the models known in a and b: their
-    number, and of a's values, a's squares and the products, (..., columns, columns) each."""
+def _moments(count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, product: np.ndarray) -> PairwiseMoments:
+    """From sums over the models known in a and b: their number, and of a's values, a's squares and the products, (...,
+    columns, columns) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / count
-        return product / count - mean * mean.swapaxes(-1, -2), of_squares / count - mean**2
+        return PairwiseMoments(product / count - mean * mean.swapaxes(-1, -2), of_squares / count - mean**2)
 
 
-def usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(k,) columns whose correlations with all other usable columns are defined, and those correlations.
+class UsableColumns(NamedTuple):
+    """(k,) columns whose correlations with all other usable columns are defined, and those correlations."""
+
+    columns: np.ndarray
+    correlation: np.ndarray
+
+
+def usable_columns(scores: np.ndarray) -> UsableColumns:
+    """The usable columns of `scores` (models, k).
 
     The worst column leaves first. A column of which no two scores differ by more than rounding (1e-12 of the largest)
     is constant.
     """
+    none = UsableColumns(np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0)))
     if not len(scores):
-        return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
+        return none
     is_known = np.isfinite(scores)
     lowest, highest = np.where(is_known, scores, np.inf).min(axis=0), np.where(is_known, scores, -np.inf).max(axis=0)
     is_used = highest > lowest
@@ -130,9 +143,9 @@ def usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         correlation = pairwise_correlation(scores[:, is_used])
         undefined = np.isnan(correlation).sum(axis=0)
         if not undefined.any():
-            return is_used, correlation
+            return UsableColumns(is_used, correlation)
         is_used[np.flatnonzero(is_used)[np.argmax(undefined)]] = False
-    return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
+    return none
 
 
 @dataclass(frozen=True)
@@ -419,6 +432,13 @@ ITERATIONS, TOLERANCE = 500, 1e-7  # of the loadings
 FOLDS, LEVEL = 10, 0.95  # of the check by held-out cells
 
 
+class Predictive(NamedTuple):
+    """Means and standard deviations of new scores, (n, k) each."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
 @dataclass(frozen=True)
 class OneFactorModel:
     """z_ij = intercept_j + loading_j u_i + e_ij, u_i ~ N(0, 1), e_ij ~ N(0, specific_j), z standardised scores.
@@ -436,11 +456,11 @@ class OneFactorModel:
     ability: np.ndarray
     ability_variance: np.ndarray
 
-    def predict(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, standard deviation), (n, k) each: the predictive distribution of a new score in the scores' units."""
+    def predict(self) -> "Predictive":
+        """The predictive distribution of a new score in the scores' units."""
         mean = self.intercept + np.outer(self.ability, self.loading)
         variance = self.specific + np.outer(self.ability_variance, self.loading**2)
-        return self.center + self.scale * mean, self.scale * np.sqrt(variance)
+        return Predictive(self.center + self.scale * mean, self.scale * np.sqrt(variance))
 
     def variance_after(self) -> np.ndarray:
         """(n, k) posterior variance of each model's ability if it were scored on one more benchmark."""

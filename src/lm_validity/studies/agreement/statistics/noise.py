@@ -179,9 +179,9 @@ def corrected_interval(
     return Interval(*(2 / np.pi * np.arcsin(end) for end in (low, high)))
 
 
-def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> Any:
+def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray:
     ceiling = np.where(np.asarray(ceiling) > 0, ceiling, np.nan)
-    return (np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))[()]
+    return np.asarray(np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))
 
 
 class ExpectedSigns(NamedTuple):
@@ -201,11 +201,17 @@ class ExpectedSigns(NamedTuple):
     draws: int
 
 
+class TausLeftOut(NamedTuple):
+    """Observed taus of the whole table and then without each cluster, and their noise ceilings, of the whole table."""
+
+    observed: np.ndarray
+    ceiling: np.ndarray
+
+
 def mean_tau_left_out(
     signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(observed, ceiling): mean taus over pairs of benchmarks, the observed ones of the whole table and then without
-    each cluster, (1 + clusters,), the ceiling of the whole table, ().
+) -> TausLeftOut:
+    """Mean taus over pairs of benchmarks: observed ones (1 + clusters,) and the ceiling ().
 
     Over the pairs of models in the mask `pairs` (pairs,), which holds all or nothing of each group of `expected`, and
     over the same pairs of benchmarks: those with both taus. Without `expected` the ceiling is NaN and the observed mean
@@ -218,20 +224,19 @@ def mean_tau_left_out(
             limits = _limits(expected, masks)
             ceiling = finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
     shape = pairs.shape[:-1]
-    return np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape)
+    return TausLeftOut(np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape))
 
 
 def taus_left_out(
     signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(observed, ceiling): taus by pair of benchmarks, (benchmark pairs, 1 + clusters) and (benchmark pairs,), as in
-    `mean_tau_left_out`.
+) -> TausLeftOut:
+    """Taus by pair of benchmarks, (benchmark pairs, 1 + clusters) and (benchmark pairs,), as in `mean_tau_left_out`.
 
     Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
     NaN where a tau is undefined; without `expected` there are no ceilings: (0,).
     """
     tables = [taus[0] for taus, _ in _tables_left_out(signs, expected, pairs[None], clusters)]
-    return np.array(tables).T, _limits(expected, pairs[None])[0]
+    return TausLeftOut(np.array(tables).T, _limits(expected, pairs[None])[0])
 
 
 def _tables_left_out(
@@ -252,12 +257,13 @@ def _tables_left_out(
     parts = [sums] if simulated is None else [sums, simulated]
     whole_sums = [part.over(np.flatnonzero(sums.part < len(sums.inside))) for part in parts]
     for places in (np.empty(0, dtype=int), *_concerned(signs, sums.part, len(sums.inside), clusters)):
-        own = [part.over(places) for part in parts] if len(places) else [(0.0, 0.0)] * len(parts)
-        (product, untied), *of_tables = [
-            (total[0] - left[0], total[1] - left[1]) for total, left in zip(whole_sums, own, strict=True)
+        own = [part.over(places) for part in parts] if len(places) else [NOTHING] * len(parts)
+        observed, *of_tables = [
+            _Sum(total.product - left.product, total.untied - left.untied)
+            for total, left in zip(whole_sums, own, strict=True)
         ]
-        taus = ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
-        yield taus, _both_untied(of_tables[0][1], upper) > 0 if of_tables else None
+        taus = ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
+        yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
 
 
 def _concerned(signs: PairSigns, part: np.ndarray, parts: int, clusters: np.ndarray) -> list[np.ndarray]:
@@ -279,6 +285,17 @@ def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np
     return product
 
 
+class _Sum(NamedTuple):
+    """Sums over pairs of models: of products of signs (masks, k, k), and of untied pairs (masks, k, k), those known on
+    the other benchmark too; (masks, k, 1) where all is known."""
+
+    product: np.ndarray
+    untied: np.ndarray
+
+
+NOTHING = _Sum(np.zeros(()), np.zeros(()))
+
+
 class _Sums:
     """Sums over pairs of models in each of some masks, of signs or, with `draws`, of numbers of untied tables.
 
@@ -296,9 +313,8 @@ class _Sums:
         # whole numbers are exact in single precision up to 2^24
         self.step = max(1, min(AT_ONCE // max(1, values.shape[1]), 2**24 // max(1, draws)))
 
-    def over(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Over the `pairs` (indices, in the order of parts or not): of products of signs, (masks, k, k), and of untied
-        pairs (masks, k, k), those known on the other benchmark too; (masks, k, 1) where all is known."""
+    def over(self, pairs: np.ndarray) -> _Sum:
+        """Over the `pairs` (indices, in the order of parts or not)."""
         k, part = self.values.shape[1], self.part[pairs]
         product, untied = np.zeros((self.masks, k, k)), np.zeros((self.masks, k, 1 if self.known is None else k))
         for number in np.unique(part):
@@ -308,15 +324,15 @@ class _Sums:
                 for mask in inside:
                     product[mask] += own_product
                     untied[mask] += own_untied
-        return product, untied
+        return _Sum(product, untied)
 
-    def _block(self, pairs: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
-        """As `over`, of pairs of one part, once."""
+    def _block(self, pairs: np.ndarray) -> _Sum:
+        """As `over`, of pairs of one part, once; no products of tables."""
         values = self.values[pairs].astype(np.float32)
-        product = 0.0 if self.draws else values.T @ values
+        product = NOTHING.product if self.draws else values.T @ values
         if self.known is None:  # the square of a sign is 1 where a pair is not tied
-            return product, (values.sum(axis=0) if self.draws else np.diagonal(product))[:, None]
-        return product, np.abs(values).T @ self.known[pairs].astype(np.float32)
+            return _Sum(product, (values.sum(axis=0) if self.draws else np.diagonal(product))[:, None])
+        return _Sum(product, np.abs(values).T @ self.known[pairs].astype(np.float32))
 
 
 def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
@@ -400,21 +416,30 @@ def separated_shares(significant: np.ndarray, is_known: np.ndarray, in_range: np
     ]
 
 
-def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> tuple[float, int, int, float]:
-    """(share of the pairs of models that are separated, their number, that of their models, the jackknife's variance
-    of the share); zeros for fewer than 3 models. All arguments (models, models)."""
+class _Separation(NamedTuple):
+    """The share of the `pairs` of `models` that are separated, and the jackknife's variance of it; zeros for fewer than
+    3 models."""
+
+    share: float
+    pairs: int
+    models: int
+    variance: float
+
+
+def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> _Separation:
+    """All arguments (models, models)."""
     counted = is_known & in_range
     pairs_of_model = counted.sum(axis=1)
     pairs, models = int(pairs_of_model.sum()) // 2, int((pairs_of_model > 0).sum())
     if models < LEAST_MODELS:
-        return 0.0, pairs, models, 0.0
+        return _Separation(0.0, pairs, models, 0.0)
     separated = (counted & significant).sum(axis=1)
     share = separated.sum() / 2 / pairs
     pairs_without = pairs - pairs_of_model
     left_out = np.divide(
         separated.sum() / 2 - separated, pairs_without, out=np.full(len(pairs_of_model), share), where=pairs_without > 0
     )[pairs_of_model > 0]
-    return share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
+    return _Separation(share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum())
 
 
 def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
@@ -510,8 +535,15 @@ def smallest_difference(stderr: np.ndarray) -> float:
     return POWER * float(np.median(np.sqrt(errors[first] ** 2 + errors[second] ** 2)))
 
 
-def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndarray) -> tuple[float, float]:
-    """(root mean square difference of the pairs of models in the mask, without noise; mean variance of the noise).
+class TypicalDifference(NamedTuple):
+    """The root mean square difference of two models without noise, and the mean variance of the noise."""
+
+    difference: float
+    noise: float
+
+
+def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndarray) -> TypicalDifference:
+    """Of the pairs of models in the mask.
 
     The noise of a pair is se_i² + se_j², and its mean is taken off the mean square. 0 where noise is all there is; NaN
     without a pair that has scores and standard errors.
@@ -520,9 +552,9 @@ def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndar
     square, noise = (scores[first] - scores[second]) ** 2, stderr[first] ** 2 + stderr[second] ** 2
     is_known = np.isfinite(square) & np.isfinite(noise)
     if not is_known.any():
-        return float("nan"), float("nan")
+        return TypicalDifference(float("nan"), float("nan"))
     mean_noise = float(noise[is_known].mean())
-    return float(np.sqrt(max(0.0, float(square[is_known].mean()) - mean_noise))), mean_noise
+    return TypicalDifference(float(np.sqrt(max(0.0, float(square[is_known].mean()) - mean_noise))), mean_noise)
 
 
 def items_needed(items: float, difference: float, noise: float, training: float = 0.0) -> float:
@@ -696,8 +728,15 @@ class _Expectation:
         return ExpectedSigns(self.product, self.untied, self.known, self.group, columns, draws)
 
 
-def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(noise-free scores, standard errors), both (models, benchmarks), when one order holds for all benchmarks.
+class LatentOrder(NamedTuple):
+    """Noise-free scores and standard errors, both (models, benchmarks), when one order holds for all benchmarks."""
+
+    truth: np.ndarray
+    noise: np.ndarray
+
+
+def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> LatentOrder:
+    """The table of one order that is nearest to `scores`.
 
     That order, and how far apart models are in it, is the mean of the standardised scores, in which noise is least. On
     each benchmark it is mapped to scores of the benchmark's own distribution, by `KNOTS` of its quantiles, of the
@@ -728,7 +767,7 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarr
         truth[rows, j] = values.mean() + (spread_wanted / width * mapped if width > 0 else 0.0)
         best_first = rows[np.argsort(-overall[rows], kind="stable")]
         noise[best_first, j] = errors[np.argsort(-values, kind="stable")]
-    return truth, noise
+    return LatentOrder(truth, noise)
 
 
 def grid_steps(scores: np.ndarray) -> np.ndarray:

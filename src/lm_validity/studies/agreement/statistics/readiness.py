@@ -100,10 +100,15 @@ def group_effect(
     return Effect(value, error, float(p), value - reach, value + reach, models)
 
 
-def _by_family(
-    residual: np.ndarray, d: np.ndarray, fitted_basis: np.ndarray, families: np.ndarray
-) -> tuple[float, list[tuple[float, float]]]:
-    """The jackknife's standard error of the coefficient of `d`, and (standard error, degrees of freedom) of both tests.
+class _ByFamily(NamedTuple):
+    """The jackknife's standard error of a coefficient, and (standard error, degrees of freedom) of both tests."""
+
+    error: float
+    tests: list[tuple[float, float]]
+
+
+def _by_family(residual: np.ndarray, d: np.ndarray, fitted_basis: np.ndarray, families: np.ndarray) -> _ByFamily:
+    """Of the coefficient of `d`.
 
     residual, d: (rows,) of the whole regression, and of the group what the terms leave; within: (rows, terms) an
     orthonormal basis of the terms; families: (rows,). A family's residuals e_g are turned into (I - H_gg)^-power e_g,
@@ -122,17 +127,17 @@ def _by_family(
         free = eigenvalues > 1e-10
         own_weights, errors = turned.T @ weights[rows], turned.T @ residual[rows]
         if np.abs(own_weights[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
-            return np.nan, []
+            return _ByFamily(np.nan, [])
         left_out[index] = own_weights[free] @ (errors[free] / eigenvalues[free])
         half = turned[:, free] @ (own_weights[free] / np.sqrt(eigenvalues[free]))
         halves[index], projected[index], squares[index] = half @ residual[rows], basis[rows].T @ half, half @ half
     number = len(numbers)
     if number < 2:
-        return np.nan, []
+        return _ByFamily(np.nan, [])
     jackknife = float(np.sqrt((number - 1) / number * left_out @ left_out))
     spread = np.diag(squares) - projected @ projected.T  # of the families' parts of CR2, with independent errors
     freedom = float(np.trace(spread) ** 2 / np.square(spread).sum())
-    return jackknife, [(jackknife, number - 1), (float(np.sqrt(halves @ halves)), freedom)]
+    return _ByFamily(jackknife, [(jackknife, number - 1), (float(np.sqrt(halves @ halves)), freedom)])
 
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
@@ -166,8 +171,15 @@ def without_families(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, f
     return np.array([group_effect(scores[k], group[k], terms[k], families[k], tested=False).value for k in masks])
 
 
-def outside_overlap(compute: np.ndarray, group: np.ndarray) -> tuple[int, int]:
-    """(in the group, outside it) how many models have a compute beyond the range of the others' computes.
+class OutsideOverlap(NamedTuple):
+    """How many models of the group, and of those outside it, have a compute beyond the range of the others'."""
+
+    group: int
+    outside: int
+
+
+def outside_overlap(compute: np.ndarray, group: np.ndarray) -> OutsideOverlap:
+    """The models without one of like compute on the other side.
 
     There the lead rests on the line through the other side's models, not on models of like compute.
     """
@@ -180,7 +192,7 @@ def outside_overlap(compute: np.ndarray, group: np.ndarray) -> tuple[int, int]:
             if len(other_side)
             else len(own_side)
         )
-    return counts[0], counts[1]
+    return OutsideOverlap(*counts)
 
 
 def excess_over_prediction(scores: np.ndarray, prepared: np.ndarray, terms: np.ndarray) -> Excess:

@@ -315,7 +315,7 @@ def transformed_interval(
 ) -> Interval[Any]:
     """`jackknife_interval` on the scale of atanh (`tau`; of half of it, `change`) or logit (`share`), so that it stays
     within the range: -1 to 1, -2 to 2, or 0 to 1."""
-    scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    scales: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
         "tau": (np.arctanh, np.tanh),
         "change": (lambda change: np.arctanh(change / 2), lambda half: 2 * np.tanh(half)),
         "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),

@@ -212,6 +212,14 @@ def link_for(*tables: np.ndarray, losses: Losses | None = None) -> ScoreLink:
     return ScoreLink(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
 
 
+class CellPredictions(NamedTuple):
+    """A score of each cell and the ends of its interval, (models, benchmarks) each."""
+
+    score: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
 @dataclass(frozen=True)
 class CellProcess:
     """The posterior over all cells, (models, benchmarks) throughout, on the scale of `link` in standard deviations.
@@ -237,12 +245,11 @@ class CellProcess:
         result: np.ndarray = np.isfinite(self.scores)
         return result
 
-    def predict(self, widening: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(score, low, high): a new score of each cell and its 95% interval, in the scores' own units."""
+    def predict(self, widening: float = 1.0) -> "CellPredictions":
+        """A new score of each cell and its 95% interval, in the scores' own units."""
         reach = NORMAL_95 * widening * np.sqrt(self.variance + self.noise)
         places = (self.mean, self.mean - reach, self.mean + reach)
-        score, low, high = (self.link.back(self.center + self.scale * standing) for standing in places)
-        return score, low, high
+        return CellPredictions(*(self.link.back(self.center + self.scale * standing) for standing in places))
 
     def residuals(self) -> np.ndarray:
         """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
@@ -349,9 +356,16 @@ def fit_process(
     return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
 
 
-def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(benchmarks,) means and standard deviations of the known values, few of them drawn to those of all benchmarks in
-    the mask `linked`; scores on other scales have nothing in common."""
+class _Moments(NamedTuple):
+    """Means and standard deviations of the known values, (benchmarks,) each."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def _moments(values: np.ndarray, linked: np.ndarray) -> _Moments:
+    """Of benchmarks with few `values`, drawn to those of all benchmarks in the mask `linked`; scores on other scales
+    have nothing in common."""
     finite = np.isfinite(values)
     number, total = finite.sum(axis=0), np.where(finite, values, 0.0).sum(axis=0)
     typical = total[linked].sum() / max(number[linked].sum(), 1)
@@ -361,7 +375,7 @@ def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.nda
     common = squares[linked].sum() / max(freedom[linked].sum(), 1)
     worth = np.where(linked, SHRINKAGE, 0.0)
     spread = np.sqrt((squares + worth * common) / np.maximum(freedom + worth, 1))
-    return mean, np.where(spread > 1e-9, spread, 1.0)
+    return _Moments(mean, np.where(spread > 1e-9, spread, 1.0))
 
 
 def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: ScoreLink, scale: np.ndarray) -> np.ndarray:

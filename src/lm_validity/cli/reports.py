@@ -270,7 +270,7 @@ def compare(
     model_a: Annotated[str, typer.Argument(metavar="A", help="A file or folder of results, or the name of a model.")],
     model_b: Annotated[str, typer.Argument(metavar="B", help="The same, of the model that is judged against A.")],
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of a page, or of scores.parquet, in which A and B are models.")
+        Path | None, typer.Argument(help="Folder of a page, or result files, in which A and B are models.")
     ] = None,
     at: Annotated[
         str | None,

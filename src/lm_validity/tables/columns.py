@@ -48,7 +48,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "seed": (),
     "run": ("trial", "repeat", "repetition", "replicate", "run_id", "sampling_seed", "sample_seed"),
     "split": (),
-    "n_items": ("num_samples", "num_examples", "n_samples"),
+    "n_items": ("num_samples", "num_examples", "n_samples", "n", "num_items", "num_questions", "n_questions"),
     "higher_is_better": (),
 }  # fmt: skip
 # The column of documents in a table with a row for each answer, and those that say whether it is right

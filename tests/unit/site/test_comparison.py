@@ -324,3 +324,15 @@ def test_a_model_is_tried_against_itself_where_it_has_runs(tmp_path):
     done = run("ant", "bee", folder, "--self-check")
     assert "ant worse than itself in 0 of 6 pairs of runs" in done.stdout
     assert "bee has one run" in done.stdout
+
+
+def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):
+    """.64 ± .004 against .70 ± .003: z = 12; without errors, what to type where the number of items is known."""
+    path = tmp_path / "all.csv"
+    path.write_text("model,benchmark,acc,acc_stderr\nx/ant,mmlu,.64,.004\nx/bee,mmlu,.70,.003\n")
+    for source in (path, tmp_path):
+        outcome = run("ant", "x/bee", source, "--gate")
+        assert outcome.exit_code == 0 and "+6.0 points (95%: +5.0 to +7.0)" in outcome.output
+    path.write_text("model,benchmark,metric,value,n\nx/ant,mmlu,acc,.64,1000\nx/bee,mmlu,acc,.70,1000\n")
+    outcome = run("ant", "bee", path, "--gate")
+    assert outcome.exit_code == 3 and f"lm-validity import {path} --errors-from-items" in outcome.output

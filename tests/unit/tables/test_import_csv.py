@@ -366,6 +366,13 @@ def test_answers_without_a_value_are_named(tmp_path):
     assert decided["cell", "question_id"] == ("left out", "left out")
 
 
+def test_a_score_a_row_leaves_further_columns_of_scores_out_by_name(read):
+    text = "model,benchmark,value,n,ci_low,ci_high,acc_norm\na,x,0.5,100,0.4,0.6,0.3\na,y,0.25,50,0.2,0.3,0.2\n"
+    scores = read(text + "b,x,0.75,100,0.7,0.8,0.1\nb,y,0.5,50,0.4,0.6,0.4\n", log := ImportLog())
+    assert by_cell(scores)["a", "x"] == 0.5 and scores.set_index("benchmark").loc["y", "n_items"].tolist() == [50, 50]
+    assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["acc_norm"]
+
+
 def test_a_very_wide_table_is_refused_at_once(read):
     names = ",".join(f"c{number}x" for number in range(40_000))
     values = ",".join(["0.5"] * 40_000)

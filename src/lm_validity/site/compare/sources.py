@@ -1,7 +1,7 @@
 """The two models that `lm-validity compare` is given: by name in a table of scores, or as two files or folders."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.site.gather import BENCHMARKS, MODELS, gather
+from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
@@ -61,13 +61,15 @@ def two_models(first: str, second: str, source: Path | None, items: Path | None)
 
 
 def _of_table(first: str, second: str, source: Path, items: Path | None, folder: Path) -> TwoModels:
-    """The models by id or label, unique ends of ids included."""
-    places = [source] if source.is_file() else [source / "scores.parquet", source / "tables" / "scores.parquet"]
-    scores = next((scores_path for scores_path in places if scores_path.is_file()), None)
+    """The models by id or label, unique ends of ids included, of tables written by lm-validity or of result files."""
+    places = [source / "scores.parquet", source / "tables" / "scores.parquet"] if source.is_dir() else [source]
+    scores = next((path for path in places if path.is_file() and path.suffix == ".parquet"), None)
+    lines: tuple[str, ...] = ()
     if scores is None:
-        raise InputError(
-            f"{source}: no scores.parquet here.", "name the folder of a page, or leave it out and name two folders."
-        )
+        gathered = _gathered(str(source), folder)
+        _write_sheet_and_settings(folder, gathered.groups, gathered.settings)
+        scores, items = folder / "scores.parquet", items or gathered.items
+        lines = _left_out(gathered) + _errors_to_be_had(read_scores(scores), source)
     beside = scores.with_name("items.parquet")
     sheet, benchmarks_path = scores.with_name(MODELS), scores.with_name(BENCHMARKS)
     names = read_scores(scores)["model"].unique().tolist()
@@ -86,7 +88,36 @@ def _of_table(first: str, second: str, source: Path, items: Path | None, folder:
         scores,
         items or (beside if beside.is_file() else None),
         benchmarks_path if benchmarks_path.is_file() else None,
+        lines,
     )
+
+
+def _gathered(name: str, folder: Path) -> Gathered:
+    """What result files or tables hold, imported into a folder. Raises InputError where there are no scores."""
+    gathered = gather([name], folder, ImportOptions())
+    if gathered.scores is None:
+        raise InputError(f"{name}: no scores.", "name result files, or a folder that holds them.")
+    return gathered
+
+
+def _write_sheet_and_settings(folder: Path, groups: Mapping[str, str], settings: pd.DataFrame | None) -> None:
+    """The guessed sheet of benchmarks and the settings, beside the scores of a folder."""
+    sheet = guess_benchmarks(read_scores(folder / "scores.parquet"), groups)
+    sheet.to_csv(folder / BENCHMARKS, sep="\t", index=False)
+    if settings is not None:
+        write_table(settings, SETTINGS, folder / FILE)
+
+
+def _errors_to_be_had(scores: pd.DataFrame, source: Path) -> tuple[str, ...]:
+    """What to type where no score has a standard error but its number of items is known; () elsewhere."""
+    if scores["stderr"].notna().any() or scores["n_items"].isna().all():
+        return ()
+    command = f"lm-validity import {source} --errors-from-items --output FOLDER"
+    return (f"No standard errors. If the scores are shares of n_items right answers: {command}, then compare in it.",)
+
+
+def _left_out(gathered: Gathered) -> tuple[str, ...]:
+    return tuple(line for line in gathered.lines if line.startswith(("No finite", "Left out")))
 
 
 def _named(text: str, names: Sequence[str], labels: dict[str, list[str]], source: Path) -> str:
@@ -112,10 +143,8 @@ def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
             )
         subfolder = folder / str(index + 1)
         subfolder.mkdir()
-        imported = gather([name], subfolder, ImportOptions())
-        if imported.scores is None:
-            raise InputError(f"{name}: no scores.", "name result files, or a folder that holds them.")
-        of_models = sorted(imported.scores["model"].unique())
+        imported = _gathered(name, subfolder)
+        of_models = sorted(read_scores(subfolder / "scores.parquet")["model"].unique())
         if len(of_models) > 1:
             raise InputError(
                 f"{name}: {count(len(of_models), 'model')} ({listing(of_models, 3)}), where one is compared.",
@@ -129,8 +158,6 @@ def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
     frames = [imported.scores.assign(model=model) for imported, model in zip(gathered, models, strict=True)]  # type: ignore[union-attr]
     scores = pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
     write_table(scores.reindex(columns=SCORES.names), SCORES, folder / "scores.parquet")
-    sheet = guess_benchmarks(read_scores(folder / "scores.parquet"), {**gathered[0].groups, **gathered[1].groups})
-    sheet.to_csv(folder / BENCHMARKS, sep="\t", index=False)
     items = [imported.items for imported in gathered]
     joined = None
     if all(items):
@@ -147,9 +174,8 @@ def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
         for imported, model in zip(gathered, models, strict=True)
         if imported.settings is not None
     ]
-    if settings:
-        write_table(pd.concat(settings, ignore_index=True), SETTINGS, folder / FILE)
-    lines = [line for imported in gathered for line in imported.lines if line.startswith(("No finite", "Left out"))]
+    joined_groups = {**gathered[0].groups, **gathered[1].groups}
+    _write_sheet_and_settings(folder, joined_groups, pd.concat(settings, ignore_index=True) if settings else None)
     return TwoModels(
         models[0],
         models[1],
@@ -157,5 +183,5 @@ def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
         folder / "scores.parquet",
         joined,
         folder / BENCHMARKS,
-        tuple(lines),
+        tuple(line for imported in gathered for line in _left_out(imported)),
     )

@@ -20,7 +20,7 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
-from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, plain, plain_text, read_cell
+from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, names_spread, plain, plain_text, read_cell
 from lm_validity.tables.claims import Claim, Facts, as_record
 from lm_validity.tables.columns import (
     ROLES,
@@ -247,13 +247,24 @@ def _read_roles(
     if not scores:
         raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     errors = _errors(table, roles, columns, scores, spread, options)
-    notes.decisions += columns.decisions if spread is not None else []
+    notes.decisions += columns.decisions if spread is not None else _further_scores(columns, scores[0], len(keys))
     said = columns.variants if spread == "benchmark" else {}
     claims = _claims(table, _cells(table, scores, errors, spread, said), keys, options, notes)
     rows = _once(table, claims, options, notes.lines)
     if not rows:
         raise _no_number(table, scores)
     return [ScoreFile(path, rows, date=date_in(path.stem), facts=told)]
+
+
+def _further_scores(columns: Columns, value: str, rows: int) -> list[Decision]:
+    """That columns which may hold scores are not read, in a table in whose rows one column is the score."""
+    return [
+        Decision(
+            "column", name, "left out", "structure", LEFT_OUT, rows, "score", f"{name!r}: a row's score is {value!r}"
+        )
+        for name in columns.scores
+        if name != value and names_spread(name) is None
+    ]
 
 
 def _spread(roles: dict[str, str], across: str | None, columns: Columns, *, with_models: bool) -> str | None:

@@ -22,10 +22,12 @@ from lm_validity.results.summary import summary_values
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness.numbers import ReadinessSummary
 from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison
+from lm_validity.studies.signal.numbers import SignalSummary
 
 SUMMARIES = {
     "readiness": ReadinessSummary,
     "compare": CompareSummary,
+    "signal": SignalSummary,
 }
 WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))
 

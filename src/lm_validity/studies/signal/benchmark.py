@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,15 @@ from scipy.stats import false_discovery_control
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.missing import Missing, Reason, ReasonCode, known, number
 from lm_validity.statistics import models_above_chance, section_generator
-from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, align, own_ends, select
+from lm_validity.studies.signal.curves import (
+    CommonPoints,
+    Curve,
+    LearningCurves,
+    ModelFacts,
+    align,
+    own_ends,
+    select,
+)
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
     NoiseFree,
@@ -34,6 +42,8 @@ from lm_validity.studies.signal.statistics.ranking import (
     MINIMUM_FOR_BLOCKS,
     PairConsistency,
     RankingWindows,
+    ScienceLead,
+    WindowMasks,
     bootstrap_pair_consistency,
     coin_flip_consistency,
     compliance,
@@ -56,6 +66,8 @@ Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there a
 Values = dict[str, np.ndarray]
 
 SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
+CONTROLS = 200  # random choices of the same size beside every filter
+SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
 FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
 WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
 UNKNOWN_TOKENS = "Tokens are unknown."
@@ -101,11 +113,6 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     }
 
 
-def part(entry: Mapping[Any, Any] | Missing, key: object) -> Any:
-    """A part of an entry, or why there is no entry."""
-    return entry if isinstance(entry, Missing) else entry[key]
-
-
 def shown_or_not(finding_of: Found) -> str | Missing:
     """What a table says of something that was looked for: what is not found may be there all the same."""
     return finding_of if isinstance(finding_of, Missing) else "yes" if finding_of else "not shown"
@@ -146,6 +153,13 @@ def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingW
     return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
 
 
+class PairCurves(NamedTuple):
+    """Values (..., points) of two models at their common points of training."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two models at their common points of training, and which of these lie in the windows of ranking consistency."""
@@ -154,12 +168,12 @@ class Pair:
     second: str
     alignment: CommonPoints
     size: str
-    windows: tuple[np.ndarray, np.ndarray]  # (base, later); empty of pairs that are not compared in windows
+    windows: WindowMasks  # empty of pairs that are not compared in windows
 
-    def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
-        """The (..., points) of both models' values (..., n)."""
+    def read(self, values: Values) -> PairCurves:
+        """Both models' values (..., n) at the points."""
         first, second = self.alignment.places
-        return first.read(values[self.first]), second.read(values[self.second])
+        return PairCurves(first.read(values[self.first]), second.read(values[self.second]))
 
     @property
     def counts(self) -> bool:
@@ -189,13 +203,13 @@ class CurveDesign:
     @classmethod
     def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
         """Decide once what belongs together."""
-        by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
+        by_model, facts, selection = learning.curves[benchmark], learning.model_facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
         scored, windows = learning.scored(benchmark), {CHOSEN: windows_of(learning, options), FITTED: FITTED_WINDOWS}
         sizes: dict[str, list[str]] = {}
         for model in scored:
-            if pd.notna(facts.at[model, "size"]):
-                sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
+            if (size := facts[model].size) is not None:
+                sizes.setdefault(size, []).append(model)
         return cls(
             benchmark=benchmark,
             direction_assumed=benchmark in learning.assumed,
@@ -232,16 +246,20 @@ class CurveDesign:
 
 
 def _ranking_pairs(
-    curves: dict[str, Curve], facts: pd.DataFrame, sizes: dict[str, list[str]], selection: str, windows: RankingWindows
+    curves: dict[str, Curve],
+    facts: Mapping[str, ModelFacts],
+    sizes: dict[str, list[str]],
+    selection: str,
+    windows: RankingWindows,
 ) -> list[Pair]:
     """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
-    pairs, architecture = [], facts["architecture"].dropna()
+    pairs = []
     for size, models in sizes.items():
-        named = [model for model in models if model in architecture]
-        by_name = sorted(named, key=lambda model: (str(architecture[model]), model))
+        named = {model: name for model in models if (name := facts[model].architecture) is not None}
+        by_name = sorted(named, key=lambda model: (named[model], model))
         for first, second in combinations(by_name, 2):
-            alike = _alike(facts.loc[first], facts.loc[second], "training_data")
-            if architecture[first] == architecture[second] or not alike:
+            alike = _alike(facts[first].training_data, facts[second].training_data)
+            if named[first] == named[second] or not alike:
                 continue
             pair = {first: curves[first], second: curves[second]}
             common = align(pair, [select(curve, selection, early=False) for curve in pair.values()])
@@ -251,50 +269,38 @@ def _ranking_pairs(
     return pairs
 
 
-def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: str) -> list[Pair]:
+def _compliance_pairs(curves: dict[str, Curve], facts: Mapping[str, ModelFacts], selection: str) -> list[Pair]:
     """Pairs of a science and a web model of one size, of one architecture where it is known."""
-    pairs, rows = [], facts.to_dict("index")
+    pairs = []
     for science in curves:
         for web in curves:
-            a, b = rows[science], rows[web]
-            if a["training_data"] != "science" or b["training_data"] != "web":
+            a, b = facts[science], facts[web]
+            if a.training_data != "science" or b.training_data != "web":
                 continue
-            if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
+            if a.size is None or a.size != b.size or not _alike(a.architecture, b.architecture):
                 continue
             pair = {science: curves[science], web: curves[web]}
             common = align(pair, [select(curve, selection, spaced=False) for curve in pair.values()])
-            pairs.append(Pair(science, web, common, str(a["size"]), (np.array([]), np.array([]))))
+            pairs.append(Pair(science, web, common, a.size, WindowMasks(np.array([]), np.array([]))))
     return pairs
 
 
-def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int]]:
+def _larger_pairs(models: list[str], facts: Mapping[str, ModelFacts]) -> list[tuple[int, int]]:
     """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
     first, second = np.triu_indices(len(models), 1)
-    size = np.array([parameters(fact) for fact in facts.loc[models].to_dict("records")])
+    size = np.array([facts[model].parameters for model in models])
     differ = np.isfinite(size[first] + size[second]) & (size[first] != size[second])
-    for column in ("architecture", "training_data"):
-        code = pd.factorize(facts.loc[models, column])[0]  # -1 is unknown, which may be equal to any
+    for names in ([facts[model].architecture for model in models], [facts[model].training_data for model in models]):
+        code = pd.factorize(np.array(names, dtype=object))[0]  # -1 is unknown, which may be equal to any
         differ &= (code[first] == code[second]) | (code[first] < 0) | (code[second] < 0)
     rising = size[first] < size[second]
     smaller, larger = np.where(rising, first, second), np.where(rising, second, first)
     return list(zip(smaller[differ].tolist(), larger[differ].tolist(), strict=True))
 
 
-def parameters(fact: Mapping[str, Any]) -> float:
-    """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
-    if pd.notna(fact["parameters_b"]):
-        return float(fact["parameters_b"])
-    size = str(fact["size"]).casefold() if pd.notna(fact["size"]) else ""
-    scale = {"k": 1e-6, "m": 1e-3, "b": 1.0}.get(size[-1:])
-    try:
-        return float(size[:-1]) * scale if scale is not None else float("nan")
-    except ValueError:
-        return float("nan")
-
-
-def _alike(a: Mapping[str, Any], b: Mapping[str, Any], column: str) -> bool:
+def _alike(a: str | None, b: str | None) -> bool:
     """Equal, or unknown in either."""
-    return bool(pd.isna(a[column]) or pd.isna(b[column]) or a[column] == b[column])
+    return a is None or b is None or a == b
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -319,8 +325,7 @@ class CurveScores:
     mean_quality: np.ndarray  # over scored models
     quality_by_size: dict[str, np.ndarray]
     orders: dict[str, OrderScores]  # by windows
-    compliance: np.ndarray
-    gap: np.ndarray
+    lead: ScienceLead  # of the science models over the web models
     overall: np.ndarray
 
 
@@ -330,8 +335,8 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
     by_model = {model: quality[model].signal_quality for model in design.scored}
     mean_quality = mean_of_known(list(by_model.values()))
     orders = {kind: _order_scores(pairs, values) for kind, pairs in design.ranking_pairs.items()}
-    value, gap = compliance_of(design, values, options.normalisation, chance)
-    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN].value, value), -1)
+    lead = compliance_of(design, values, options.normalisation, chance)
+    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN].value, lead.value), -1)
     return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
@@ -339,8 +344,7 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
             size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
         },
         orders=orders,
-        compliance=value,
-        gap=gap,
+        lead=lead,
         overall=parts @ np.array(options.weights),  # NaN where a part is
     )
 
@@ -352,12 +356,10 @@ def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
     return OrderScores(scores, by_size, value, _mean_over_sizes(pairs, [score.with_last for score in scores]))
 
 
-def compliance_of(
-    design: CurveDesign, values: Values, normalisation: Normalisation, chance: float
-) -> tuple[np.ndarray, np.ndarray]:
+def compliance_of(design: CurveDesign, values: Values, normalisation: Normalisation, chance: float) -> ScienceLead:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
     scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
-    return mean_of_known([value for value, _ in scores]), mean_of_known([gap for _, gap in scores])
+    return ScienceLead(mean_of_known([lead.value for lead in scores]), mean_of_known([lead.gap for lead in scores]))
 
 
 def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -377,6 +379,54 @@ def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class MetricQuality:
+    """Signal quality under another item score, and what it is less than that under accuracy, which is None itself."""
+
+    signal_quality: Value
+    interval: Bounds
+    less_accuracy: Value | None
+    less_accuracy_interval: Bounds | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A filter under one design and item score (`statistics.items.FilterTrial`), with why a value is unknown.
+
+    length_dependence: correlation of being kept, over all models, with the length of the right answer.
+    """
+
+    filter: str
+    score: str
+    design: str
+    unfiltered: Value
+    in_sample: Value
+    held_out: Value
+    optimism_gap: Value
+    control_mean: Value
+    control_high: Value
+    p: Value
+    useful: bool
+    items: int
+    kept_in_sample: int
+    kept_by_fold: dict[str, int]
+    length_dependence: Value
+    per_item_score_ratio: Value
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """The items of one subject or length of the right answer; the last scores are means over the models."""
+
+    kind: str
+    name: str
+    items: int
+    signal_quality: Value
+    interval: Bounds
+    last_score: float
+    last_log_likelihood_per_token: Value
+
+
+@dataclass(frozen=True)
 class ItemAnalysis:
     """What items add to a benchmark whose items reproduce its scores; `notes` are remarks on what the items lack."""
 
@@ -390,10 +440,28 @@ class ItemAnalysis:
     noise_free_interval: tuple[float, float]  # of the mean over these; NaN where there is none
     resampled: Values | Missing
     compliance_null: Draws
-    metrics: dict[str, Any] | Missing  # summary.json's item_metrics, filters and subgroups
-    trials: list[dict[str, Any]] | Missing
-    subgroups: list[dict[str, Any]] | Missing
+    metrics: dict[str, MetricQuality] | Missing  # by item score
+    trials: list[Trial] | Missing
+    subgroups: list[Subgroup] | Missing
     notes: tuple[str, ...]
+
+
+class OrderDraws(NamedTuple):
+    """Ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided."""
+
+    blocks: Draws
+    coins: Draws
+
+
+@dataclass(frozen=True)
+class SharedTraining:
+    """The points of training that the scored models of a benchmark have in common."""
+
+    aligned_by: str  # names of checkpoints, tokens or share of training
+    points: int
+    interpolated: int
+    last_b: Value
+    at_end: bool  # whether the last point is the last checkpoint of every model
 
 
 @dataclass(frozen=True)
@@ -411,8 +479,7 @@ class BenchmarkCurves(CurveDesign):
     end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    # by windows: ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided
-    order_draws: dict[str, tuple[Draws, Draws]]
+    order_draws: dict[str, OrderDraws]  # by windows
     quality: Value  # signal quality, mean over the scored models
 
     @property
@@ -423,6 +490,11 @@ class BenchmarkCurves(CurveDesign):
     def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
         """A score under the resamples, or why there are none."""
         return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
+
+    @property
+    def compliance_null(self) -> Draws:
+        """Compliance when the labels of science and web model are exchanged item by item, or why there is none."""
+        return self.items if isinstance(self.items, Missing) else self.items.compliance_null
 
     def mean_over_models(self, by_model: Values) -> np.ndarray:
         """Over the scored models: mean quality (resamples,) of a null."""
@@ -445,17 +517,17 @@ class BenchmarkCurves(CurveDesign):
         return result
 
     @property
-    def common(self) -> dict[str, Any] | Missing:
-        """The points of training that the scored models have in common, as summary.json has them."""
-        if self.alignment.reason:
+    def common(self) -> SharedTraining | Missing:
+        """The points of training that the scored models have in common."""
+        if self.alignment.reason is not None:
             return Missing(self.alignment.reason)
-        return {
-            "aligned_by": self.alignment.by,  # names of checkpoints, tokens or share of training
-            "points": len(self.alignment.progress),
-            "interpolated": int((self.alignment.interpolated > 0).sum()),
-            "last_b": known(float(self.alignment.tokens_b[-1]), UNKNOWN_TOKENS),
-            "at_end": self.alignment.at_end,  # whether the last point is the last checkpoint of every model
-        }
+        return SharedTraining(
+            aligned_by=self.alignment.by,
+            points=len(self.alignment.progress),
+            interpolated=int((self.alignment.interpolated > 0).sum()),
+            last_b=known(float(self.alignment.tokens_b[-1]), UNKNOWN_TOKENS),
+            at_end=self.alignment.at_end,
+        )
 
     @cached_property
     def walk_p(self) -> Value:
@@ -501,7 +573,7 @@ def analyze_benchmark(
         for model, curve in design.curves.items()
     }
     noise, end_noise = _noise(design, errors, items)
-    resampled, source = _resampled(values, errors, items, resamples)
+    resampled, interval_source = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
     return BenchmarkCurves(
         **vars(design),
@@ -510,7 +582,7 @@ def analyze_benchmark(
         resampled_scores=resampled
         if isinstance(resampled, Missing)
         else compute_scores(design, resampled, options, level),
-        interval_source=source,
+        interval_source=interval_source,
         items=items,
         chance=chance,
         errors=errors,
@@ -526,45 +598,53 @@ def analyze_benchmark(
     )
 
 
-def _noise(
-    design: CurveDesign, errors: Values, items: ItemAnalysis | Missing
-) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
+class _Noise(NamedTuple):
+    """Covariances of the scored models' errors: at their common points, and at the last checkpoint of each."""
+
+    common: np.ndarray | Missing
+    end: np.ndarray | Missing
+
+
+def _noise(design: CurveDesign, errors: Values, items: ItemAnalysis | Missing) -> _Noise:
     """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
     standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
     it was measured, comes on top: each model was trained once."""
     training = 0.0 if isinstance(design.training_noise, Missing) else design.training_noise.sd**2
     training_noise = training * np.eye(len(design.scored))
     if isinstance(items, ItemAnalysis):
-        return items.noise + training_noise, items.end_noise + training_noise
+        return _Noise(items.noise + training_noise, items.end_noise + training_noise)
     covariances = []
     for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
         error = np.array([points.read(errors[model]) for model, points in zip(design.scored, places, strict=True)])
         covariances.append(error.T[:, :, None] ** 2 * np.eye(len(error)) + training_noise)
     noise, end_noise = (NO_NOISE if np.isnan(covariance).any() else covariance for covariance in covariances)
-    return noise, end_noise if isinstance(end_noise, Missing) else end_noise[0]
+    return _Noise(noise, end_noise if isinstance(end_noise, Missing) else end_noise[0])
 
 
-def _resampled(
-    values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int
-) -> tuple[Values | Missing, str | Missing]:
+class _Resampled(NamedTuple):
+    """Curves (resamples, n) by model, and what they were drawn from."""
+
+    curves: Values | Missing
+    source: str | Missing
+
+
+def _resampled(values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int) -> _Resampled:
     """Curves under resampled items, else drawn around their values by their standard errors; and which of both."""
     if not resamples:
-        return SKIPPED, SKIPPED
+        return _Resampled(SKIPPED, SKIPPED)
     if isinstance(items, ItemAnalysis):
-        return items.resampled, "items"
+        return _Resampled(items.resampled, "items")
     if any(np.isnan(errors_of_model).any() for errors_of_model in errors.values()):
         none = Missing(
             Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
         )
-        return none, none
+        return _Resampled(none, none)
     generator = np.random.default_rng(0)
     drawn = {model: drawn_around(values[model], errors[model], resamples, generator) for model in values}
-    return drawn, "standard errors"
+    return _Resampled(drawn, "standard errors")
 
 
-def _consistency_draws(
-    pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator
-) -> tuple[Draws, Draws]:
+def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator) -> OrderDraws:
     """Ranking consistency by block bootstrap, and by coins, averaged as the value is.
 
     The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
@@ -574,7 +654,7 @@ def _consistency_draws(
     counted = [pair for pair in pairs if pair.counts]
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
-        return none, none
+        return OrderDraws(none, none)
     blocks = [bootstrap_pair_consistency(*pair.read(values), *pair.windows, resamples, generator) for pair in counted]
     coins = []
     for pair in counted:
@@ -582,10 +662,10 @@ def _consistency_draws(
         lasting = persistence((first - second)[base | later])
         coins.append(coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
-    if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
+    if any(pair.windows.later.sum() < MINIMUM_FOR_BLOCKS for pair in counted):
         too_few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
-        return Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin
-    return _mean_over_sizes(counted, blocks), coin
+        return OrderDraws(Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin)
+    return OrderDraws(_mean_over_sizes(counted, blocks), coin)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

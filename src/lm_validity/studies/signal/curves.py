@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,27 @@ class Curve:
         return np.arange(1.0, len(self.values) + 1)
 
 
+class ModelFacts(NamedTuple):
+    """What the models sheet says of a model; None where it says nothing."""
+
+    size: str | None
+    architecture: str | None
+    training_data: str | None
+    parameters_b: float | None
+
+    @property
+    def parameters(self) -> float:
+        """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
+        if self.parameters_b is not None:
+            return self.parameters_b
+        size = (self.size or "").casefold()
+        scale = {"k": 1e-6, "m": 1e-3, "b": 1.0}.get(size[-1:])
+        try:
+            return float(size[:-1]) * scale if scale is not None else math.nan
+        except ValueError:
+            return math.nan
+
+
 @dataclass(frozen=True)
 class LearningCurves:
     """Everything the report reads: curves by benchmark and model, and what is known about models and benchmarks."""
@@ -74,6 +96,12 @@ class LearningCurves:
     def models(self) -> list[str]:
         """The models' ids, in the sheet's order."""
         return list(self.facts.index)
+
+    @cached_property
+    def model_facts(self) -> dict[str, ModelFacts]:
+        """What is known of each model, one by one."""
+        rows = self.facts[list(ModelFacts._fields)].astype(object).itertuples()
+        return {model: ModelFacts(*(None if pd.isna(value) else value for value in values)) for model, *values in rows}
 
     def scored(self, benchmark: str) -> list[str]:
         """Models that count in a benchmark's own scores: not those trained on web text only, kept for comparison."""
@@ -166,8 +194,15 @@ def _on_one_axis(rows: pd.DataFrame) -> _Noted:
     return _Noted(rows[~left_out], notes)
 
 
-def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:
-    """Curves of two checkpoints or more by benchmark and model, and notes on the models that have one."""
+class _NotedCurves(NamedTuple):
+    """Curves by benchmark and model, and notes on the models that have none."""
+
+    curves: dict[str, dict[str, Curve]]
+    notes: list[str]
+
+
+def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves:
+    """Curves of two checkpoints or more, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
     single = set()
     columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
@@ -186,7 +221,7 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[s
         "Models with a single checkpoint take no part: {}.": sorted(single - with_curves),
         "Some benchmarks have a single checkpoint of {} and leave the model out.": sorted(single & with_curves),
     }
-    return curves, with_names(notes)
+    return _NotedCurves(curves, with_names(notes))
 
 
 def _facts(with_curves: set[str], sheet: pd.DataFrame) -> _Noted:
@@ -284,7 +319,7 @@ class CommonPoints:
     progress: np.ndarray  # (points,) tokens in billions, else shares of training, iterations or 1, 2, ...
     tokens_b: np.ndarray  # (points,); all NaN where unknown
     at_end: bool  # whether the last point is the last checkpoint of every curve
-    reason: str = ""
+    reason: str | None = None
 
     @property
     def interpolated(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What the page shows before its folds, and a site's first page of it: the finding, the curves, and three answers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -10,6 +10,7 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
 from lm_validity.pages.svg import Axis, box, curve, dot, line, lines_svg, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
+from lm_validity.studies.signal.numbers import SignalSummary
 from lm_validity.studies.signal.ready import (
     Ready,
     amount,
@@ -22,6 +23,7 @@ from lm_validity.studies.signal.ready import (
     ready_picture,
     training_axis,
 )
+from lm_validity.studies.signal.settling import Consistency, Settling
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.words import count, decimal, percent, shared_beginning
 
@@ -29,46 +31,69 @@ WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
 
 
-def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a `Page`: lede, picture, panels and answers."""
+class Glance(NamedTuple):
+    """What a page shows before its folds."""
+
+    lede: Lede
+    picture: Picture
+    panels: list[Panel]
+    answers: list[Answer]
+
+
+class _Shown(NamedTuple):
+    """A panel of the page and the answer of a site's first page, where there are any."""
+
+    panel: Panel | None
+    answer: Answer | None
+
+
+def at_a_glance(data: SignalData, summary: SignalSummary) -> Glance:
+    """The finding, the curves, and three answers."""
     best_first = sorted(
         data.benchmarks.values(), key=lambda benchmark: -np.nan_to_num(number(benchmark.quality), nan=-1)
     )
-    lasting, chance = _lasting(data, results["ranking_consistency"]), _above_chance(data)
-    answers = (_steady_answer(data, best_first), lasting[1], chance[1])
-    rows = readiness(data, results)
-    settling = None if measured(rows) else _settling(data, results["ranking"])  # the picture says it
-    panels = (settling, lasting[0], chance[0])
-    return {
-        "lede": _lede(data, rows),
-        "picture": _picture(data, rows, best_first),
-        "panels": [panel for panel in panels if panel is not None],
-        "answers": [answer for answer in answers if answer is not None],
-    }
+    lasting, chance = _lasting(data, summary.ranking_consistency), _above_chance(data)
+    rows = readiness(data, summary)
+    settling = None if measured(rows) else _settling(data, summary.ranking)  # the picture says it
+    answers = (_steady_answer(data, best_first), lasting.answer, chance.answer)
+    return Glance(
+        lede=_lede(data, rows),
+        picture=_picture(data, rows, best_first),
+        panels=[panel for panel in (settling, lasting.panel, chance.panel) if panel is not None],
+        answers=[answer for answer in answers if answer is not None],
+    )
 
 
-def _tested(data: SignalData) -> tuple[int, int]:
+class _Tested(NamedTuple):
     """On how many benchmarks scores improve steadily, and on how many that could be tested."""
+
+    steady: int
+    tested: int
+
+
+def _tested(data: SignalData) -> _Tested:
+    """How many benchmarks were tested for steady improvement."""
     tested = [steady for steady in data.steady.values() if is_known(steady)]
-    return sum(tested), len(tested)
+    return _Tested(sum(tested), len(tested))
 
 
-def _not_tested(data: SignalData) -> tuple[str, str]:
+def _not_tested(data: SignalData) -> Lede:
     """What is known of no benchmark, and why."""
     if data.falling:
-        return "Scores fall steadily: is lower better?", "Nothing says which direction is better."
+        return Lede("Scores fall steadily: is lower better?", "Nothing says which direction is better.")
     if any(is_known(benchmark.quality) for benchmark in data.benchmarks.values()):
-        return "Whether scores improve steadily was not tested", "Nothing was resampled, so there is no test."
+        reason = "Nothing was resampled, so there is no test."
+        return Lede("Whether scores improve steadily was not tested", reason)
     fewest = fewest_checkpoints(data.options.convention)
     heading = "Too few checkpoints to say whether scores improve steadily"
-    return heading, f"That takes {fewest} checkpoints of a model."
+    return Lede(heading, f"That takes {fewest} checkpoints of a model.")
 
 
 def _lede(data: SignalData, rows: Sequence[Ready]) -> Lede:
     """Which benchmarks are ready and from when; where that was measured of none, whether scores improve steadily."""
     rows_measured = measured(rows)
     if not rows_measured:
-        return Lede(*_steady_words(data))
+        return _steady_words(data)
     ready = [row for row in rows_measured if row.by is not None]
     sentence = "Ready: above chance for good, and the models’ order nearly settled."
     if not ready:
@@ -81,37 +106,52 @@ def _lede(data: SignalData, rows: Sequence[Ready]) -> Lede:
     return Lede(f"{heading}the end of training", f"{sentence} First: {name}, by {amount(by)} {data.progress.words}.")
 
 
-def _steady_words(data: SignalData) -> tuple[str, str]:
+def _steady_words(data: SignalData) -> Lede:
     """On how many benchmarks scores improve steadily, and what that means."""
     steady, tested = _tested(data)
     if not tested:
         return _not_tested(data)
     if not steady:
         heading = "On no benchmark are scores shown to improve steadily during training"
-        return heading, "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
+        basis = "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
+        return Lede(heading, basis)
     heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
     remainder = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
-    return heading, f"“Steadily” means: beats a random walk.{remainder}"
+    return Lede(heading, f"“Steadily” means: beats a random walk.{remainder}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The curves.
 
 
-def _mark(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Outcome, str]:
+class _Mark(NamedTuple):
+    """Whether scores are shown to improve steadily, and the word for it."""
+
+    outcome: Outcome
+    word: str
+
+
+def _mark(data: SignalData, benchmark: BenchmarkCurves) -> _Mark:
     steady = data.steady[benchmark.benchmark]
     if steady is WHICH_DIRECTION:
-        return "not known", "is lower better?"
+        return _Mark("not known", "is lower better?")
     if isinstance(steady, Missing):
-        return "not measured", "not tested"
-    return ("yes", "steady") if steady else ("not known", "not shown")
+        return _Mark("not measured", "not tested")
+    return _Mark("yes", "steady") if steady else _Mark("not known", "not shown")
 
 
-def _quality(benchmark: BenchmarkCurves) -> tuple[str, str]:
-    """Its signal quality, and the interval in brackets."""
+class _QualityWords(NamedTuple):
+    """A signal quality, and its interval in brackets."""
+
+    value: str
+    interval: str
+
+
+def _quality(benchmark: BenchmarkCurves) -> _QualityWords:
+    """The signal quality of a benchmark in words."""
     ends = benchmark.quality_interval
     interval = f" (95%: {decimal(ends[0])} to {decimal(ends[1])})" if is_known(ends) else ""
-    return decimal(benchmark.quality) if is_known(benchmark.quality) else "unknown", interval
+    return _QualityWords(decimal(benchmark.quality) if is_known(benchmark.quality) else "unknown", interval)
 
 
 def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[BenchmarkCurves]) -> Picture:
@@ -129,11 +169,11 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
         for members_of_family in members.values()
         for name in members_of_family
     }
-    heading, sentence = _steady_words(data)
+    steady = _steady_words(data)
     parts = []
     if measured(rows):
         parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
-        parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(heading, sentence))
+        parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(steady.heading, steady.sentence))
     members_of_family = set(data.own)
     names = {
         model: name
@@ -196,13 +236,16 @@ def _family_panel(data: SignalData, name: str, members: Sequence[BenchmarkCurves
     """The mean curve of each benchmark of a family, and a link to the fold with all of them."""
     drawn = [benchmark for benchmark in members if len(benchmark.mean_curve) > 1]
     begin = shared_beginning(benchmark.benchmark for benchmark in drawn) if len(drawn) > 1 else 0
-    curves = {benchmark.benchmark[begin:]: (benchmark.alignment.progress, benchmark.mean_curve) for benchmark in drawn}
+    curves = {
+        benchmark.benchmark[begin:]: _Drawn(benchmark.alignment.progress, benchmark.mean_curve, "ln")
+        for benchmark in drawn
+    }
     tested = [steady for benchmark in members if is_known(steady := data.steady[benchmark.benchmark])]
     qualities = [float(number(benchmark.quality)) for benchmark in members if is_known(benchmark.quality)]
     ends = f"**{decimal(min(qualities))} to {decimal(max(qualities))}**" if qualities else "**unknown**"
     label = f"{name}: mean scores of {count(len(members), 'benchmark')} in training."
     last = max(float(benchmark.curves[model].progress[-1]) for benchmark in members for model in benchmark.scored)
-    picture = _lines(data, {key: (progress, values, "ln") for key, (progress, values) in curves.items()}, label, last)
+    picture = _lines(data, curves, label, last)
     link = Markup('<p class="open"><a href="#family-{}">Open all {}</a></p>').format(index, len(members))
     outcome: Outcome = "not measured" if not tested else "not known" if not any(tested) else "in part"
     description = f"{sum(tested)} of {len(tested)} steady" if tested else "not tested"
@@ -235,7 +278,7 @@ def _some(number: int, limit: int) -> np.ndarray:
 
 def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Markup:
     names, steady, mean = _names(data), data.steady[benchmark.benchmark] is True, benchmark.mean_curve
-    curves: dict[str, tuple[np.ndarray, np.ndarray, str]] = {}
+    curves: dict[str, _Drawn] = {}
     models_drawn = [benchmark.scored[index] for index in _some(len(benchmark.scored), MOST_MODELS)]
     for model in [
         *models_drawn,
@@ -244,7 +287,8 @@ def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each:
         curve = benchmark.curves[model]
         points_drawn = _some(len(curve.values), points_of_each)
         kind = "ln me" if model in data.own else "ln"
-        curves[names[model]] = curve.progress[points_drawn], benchmark.direction * curve.values[points_drawn], kind
+        values_drawn = benchmark.direction * curve.values[points_drawn]
+        curves[names[model]] = _Drawn(curve.progress[points_drawn], values_drawn, kind)
     values = [benchmark.direction * benchmark.curves[model].values for model in benchmark.scored]
     low_word, high_word = _ends(
         min(model_name.min() for model_name in values), max(model_name.max() for model_name in values)
@@ -256,23 +300,31 @@ def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each:
     quality, interval = _quality(benchmark)
     label += f"Signal quality {quality}{interval or ', no interval'}."
     last = max(float(benchmark.curves[model].progress[-1]) for model in benchmark.scored)
-    thick = (benchmark.alignment.progress, mean, "ln m" if steady else "ln m no")
+    thick = _Drawn(benchmark.alignment.progress, mean, "ln m" if steady else "ln m no")
     return _lines(data, curves, label, last, number(benchmark.chance), thick)
+
+
+class _Drawn(NamedTuple):
+    """A curve of a picture: progress in billions and values (points,), and its kind."""
+
+    progress: np.ndarray
+    values: np.ndarray
+    kind: str
 
 
 def _lines(
     data: SignalData,
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray, str]],
+    curves: Mapping[str, _Drawn],
     label: str,
     last: float,
     chance: float = np.nan,
-    thick: tuple[np.ndarray, np.ndarray, str] | None = None,
+    thick: _Drawn | None = None,
 ) -> Markup:
-    """Named curves (progress in billions, values, kind), the highest and the lowest at the end with their names, as
-    are the reader's own; `thick`: a curve that lies on top."""
+    """Named curves, the highest and the lowest at the end with their names, as are the reader's own; `thick`: a curve
+    that lies on top."""
     width, bottom, scale = 270, 78, data.progress.scale
     end = width - (78 if len(curves) > 1 else 2)
-    all_values = [values for _, values, _ in curves.values()]
+    all_values = [drawn.values for drawn in curves.values()]
     least, highest = min((v.min() for v in all_values), default=0.0), max((v.max() for v in all_values), default=1.0)
     room = (highest - least) / 2
     drawn_chance = least - room <= chance <= highest + room
@@ -301,12 +353,10 @@ def _lines(
     return lines_svg(width, bottom + 19, label, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
 
 
-def _labels(
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray, str]], up: Axis, x: float, apart: float = 12
-) -> list[Markup]:
+def _labels(curves: Mapping[str, _Drawn], up: Axis, x: float, apart: float = 12) -> list[Markup]:
     """The names of the reader's own models, of the highest and of the lowest curve, those that have room."""
-    at_end = {name: float(values[-1]) for name, (_, values, _) in curves.items()}
-    own_names = [name for name, (_, _, kind) in curves.items() if kind.endswith("me")]
+    at_end = {name: float(drawn.values[-1]) for name, drawn in curves.items()}
+    own_names = [name for name, drawn in curves.items() if drawn.kind.endswith("me")]
     placed: dict[float, Markup] = {}
     for name in [*own_names, max(at_end, key=lambda key: at_end[key]), min(at_end, key=lambda key: at_end[key])]:
         y = up(at_end[name]) + 4
@@ -326,11 +376,11 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 
 def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
-    heading, reason = _not_tested(data)
+    untested = _not_tested(data)
     of_all = count(tested, "benchmark")
     sentence = f"On {steady} of {of_all}, scores improve more steadily than a random walk."
     if not tested:
-        sentence = f"{heading}."
+        sentence = f"{untested.heading}."
         if data.falling:
             sentence = "Not known: scores fall steadily, and nothing says which direction is better."
     elif not steady:
@@ -359,7 +409,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
         marks.append(curve([x_axis(x) for x in progress], [up(y) for y in mean], kind))
         short = shortened(name, max(int((wide - 8) / 6.2), 3))
         marks.append(text(left_end, bottom + 14, short, "lab" if data.steady[name] is True else ""))
-        words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
+        words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark).word}")
     label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}."
     numbers = {len(benchmark.scored) for benchmark in benchmarks_shown}
     models = count(max(numbers), "model")
@@ -369,7 +419,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}"
     if any(len(benchmark.mean_curve) < 2 for benchmark in benchmarks_shown):
         basis += "; where their training has nothing in common, the one trained longest"
-    basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else reason)
+    basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else untested.sentence)
     return Answer(
         "Do scores improve steadily in training?",
         sentence,
@@ -383,14 +433,23 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
 # Panels: a row a benchmark.
 
 
-def _rows(names: Sequence[str]) -> tuple[list[float], float, float, list[Markup]]:
+class _Rows(NamedTuple):
     """The rows' heights, the bottom under them, where their axis begins, and their names where these have room."""
+
+    heights: list[float]
+    bottom: float
+    left_end: float
+    labels: list[Markup]
+
+
+def _rows(names: Sequence[str]) -> _Rows:
+    """Where the rows of a panel stand."""
     step = min(12.0, 144 / len(names))
     heights = [round(8 + step * (index + 0.5), 1) for index in range(len(names))]
     if step < 12:
-        return heights, 8 + step * len(names), 8, []
+        return _Rows(heights, 8 + step * len(names), 8, [])
     words = [text(0, y + 4, shortened(name, 15), "lab") for name, y in zip(names, heights, strict=True)]
-    return heights, 8 + step * len(names), 104, words
+    return _Rows(heights, 8 + step * len(names), 104, words)
 
 
 def _radius(heights: Sequence[float]) -> float:
@@ -410,25 +469,35 @@ def _first_rows(names: Sequence[object]) -> str:
     return f" The first {MOST_ROWS} of {len(names)} are drawn." if len(names) > MOST_ROWS else ""
 
 
-def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
+class _SettlingRow(NamedTuple):
+    """When the order of a benchmark's models is nearly settled, and the last common point, in the page's unit."""
+
+    name: str
+    point: float
+    interval: tuple[float, float] | None
+    last: float
+
+
+def _settling(data: SignalData, ranking: Mapping[str, Settling | Missing]) -> Panel | None:
     """From when on 9 of 10 pairs of models keep their final order; None where no benchmark says."""
-    ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry["tokens_b"])}
-    told_entries = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
-    key, entries = ("settled_from", told_entries) if told_entries else ("nearly_stable_from", ranked)
-    scale, settled, rows_shown = data.progress.scale, 0, []
+    ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry.tokens_b)}
+    told_entries = {name: entry for name, entry in ranked.items() if is_known(entry.separable_pairs)}
+    entries = told_entries or ranked
+    scale, settled, rows_shown = data.progress.scale, 0, list[_SettlingRow]()
     for name, entry in entries.items():
-        if not is_known(entry[f"{key}_b"]) or data.benchmarks[name].models_above_chance == 0:
+        point, ends = entry.nearly_settled(separable=bool(told_entries))
+        if not is_known(point) or data.benchmarks[name].models_above_chance == 0:
             continue
-        point, ends, last = entry[f"{key}_b"] * scale, entry[f"{key}_interval_b"], entry["tokens_b"][-1] * scale
+        last = float(data.benchmarks[name].alignment.tokens_b[-1]) * scale
         interval = (ends[0] * scale, ends[1] * scale) if is_known(ends) else None
         settled += interval is not None and interval[1] < last
-        rows_shown.append((name, point, interval, last))
+        rows_shown.append(_SettlingRow(name, point * scale, interval, last))
     if not rows_shown:
         return None
-    rows_shown.sort(key=lambda row: row[1])
+    rows_shown.sort(key=lambda row: row.point)
     drawn = rows_shown[:MOST_ROWS]
-    heights, bottom, left_end, marks = _rows([name for name, *_ in drawn])
-    end = max(last for *_, last in drawn)
+    heights, bottom, left_end, marks = _rows([row.name for row in drawn])
+    end = max(row.last for row in drawn)
     axis, radius = Axis(0, end, left_end, WIDTH - 8), _radius(heights)
     values = (0, end / 2, end)
     marks = [ticks(axis, values, 4, bottom, [f"{value:.3g}" for value in values]), *marks]
@@ -449,23 +518,23 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     return Panel("When does the models’ order settle?", description + _first_rows(rows_shown), picture, outcome)
 
 
-def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
+def _lasting(data: SignalData, consistency: Mapping[str, Consistency]) -> _Shown:
     """The share of later checkpoints with an early order, beside what coin tosses give."""
     # of windows that are fitted to each training where no benchmark has a value in the chosen ones
-    fitted = not any(is_known(entry["value"]) for entry in consistency.values())
-    entries = {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}
-    known_entries = {name: entry for name, entry in entries.items() if is_known(entry["value"])}
-    if not known_entries:
-        return None, None
-    names = sorted(known_entries, key=lambda name: -known_entries[name]["value"])
-    lasts = {name: known_entries[name]["lasts"] for name in names if is_known(known_entries[name]["lasts"])}
+    fitted = not any(is_known(entry.value) for entry in consistency.values())
+    entries = {name: entry.fitted if fitted else entry for name, entry in consistency.items()}
+    values = {name: value for name, entry in entries.items() if is_known(value := entry.value)}
+    if not values:
+        return _Shown(None, None)
+    names = sorted(values, key=lambda name: -values[name])
+    lasts = {name: found for name in names if is_known(found := entries[name].lasts)}
     longer = sum(lasts.values())
     drawn = names[:MOST_ROWS]
     heights, bottom, left_end, labels = _rows(drawn)
     axis, radius = Axis(0, 1, left_end, WIDTH - 12), _radius(heights)
     marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%")), *labels], []
     for name, y in zip(drawn, heights, strict=True):
-        coin, value = known_entries[name]["coin_flip_interval"], known_entries[name]["value"]
+        coin, value = entries[name].coin_flip_interval, values[name]
         words.append(f"{name} {percent(value)}")
         if is_known(coin):
             wide = max(axis(coin[1]) - axis(coin[0]), 1)
@@ -475,7 +544,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     marks.append(text(WIDTH - 8, bottom + 27, "later checkpoints with the early order; shaded: coin tosses", "", "end"))
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
-    pairs = max(len(entry["pairs"]) for entry in known_entries.values())
+    pairs = max(len(entries[name].pairs) for name in names)
     question = "Does an early ranking last?"
     (low, high), (later, _) = data.windows.base, data.windows.later
     when = f"{low:g} to {high:g} billion tokens, and after {later:g}"
@@ -483,10 +552,11 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         when = "10% to 20% of training, and after 22%"
     basis = f"{count(pairs, 'pair')} of equally large models. Order at {when}."
     if not lasts:
-        shares = f"{percent(known_entries[names[-1]]['value'])} to {percent(known_entries[names[0]]['value'])}"
+        shares = f"{percent(values[names[-1]])} to {percent(values[names[0]])}"
         description = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
         panel = Panel(question, description + _first_rows(names), picture, "not measured")
-        return panel, Answer(question, "Not tested: nothing was resampled.", picture, basis=basis, link="The orders")
+        sentence = "Not tested: nothing was resampled."
+        return _Shown(panel, Answer(question, sentence, picture, basis=basis, link="The orders"))
     sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
     if not longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
@@ -494,24 +564,32 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         f"On {_some_of(longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
     )
     panel = Panel(question, description + _first_rows(names), picture, _outcome(longer, len(lasts)))
-    return panel, Answer(question, sentence, picture, basis=basis, link="The orders")
+    return _Shown(panel, Answer(question, sentence, picture, basis=basis, link="The orders"))
 
 
-def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
-    """The mean score's distance from chance at the first and at the last common point."""
-    rows: list[tuple[str, float, float]] = []
+class _ChanceRow(NamedTuple):
+    """A mean score's distance from chance at the first and at the last common point."""
+
+    name: str
+    first: float
+    last: float
+
+
+def _above_chance(data: SignalData) -> _Shown:
+    """The mean score's distance from chance along training, and how many benchmarks have a model above it."""
+    rows: list[_ChanceRow] = []
     for name, benchmark in data.benchmarks.items():
         # a score beyond 1 is no share, so that its distance from chance has no points
         if is_known(benchmark.chance) and len(benchmark.mean_curve) and np.abs(benchmark.mean_curve).max() <= 1:
             first, last = benchmark.direction * (benchmark.mean_curve[[0, -1]] - number(benchmark.chance))
-            rows.append((name, float(first), float(last)))
+            rows.append(_ChanceRow(name, float(first), float(last)))
     if not rows:
-        return None, None
-    rows.sort(key=lambda row: -row[2])
+        return _Shown(None, None)
+    rows.sort(key=lambda row: -row.last)
     drawn = rows[:MOST_ROWS]
-    heights, bottom, left_end, labels = _rows([name for name, *_ in drawn])
-    low = min(0.0, *(min(row[1:]) for row in drawn))
-    high = max(0.05, *(max(row[1:]) for row in drawn))
+    heights, bottom, left_end, labels = _rows([row.name for row in drawn])
+    low = min(0.0, *(min(row.first, row.last) for row in drawn))
+    high = max(0.05, *(max(row.first, row.last) for row in drawn))
     axis = Axis(low, high, left_end, WIDTH - 12)
     step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / step <= 5)
     values = [step * index for index in range(int(np.ceil(low / step)), int(high / step) + 1)]
@@ -535,7 +613,7 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
         description = "these scores have no standard errors."
         basis = "Small gaps may be noise. lm-eval's files have the errors."
         panel = Panel(question, f"**Not measured:** {description} Small gaps may be noise.", picture, "not measured")
-        return panel, Answer(question, f"Not measured: {description}", picture, basis=basis)
+        return _Shown(panel, Answer(question, f"Not measured: {description}", picture, basis=basis))
     above = sum(models > 0 for models in counted)
     description = f"On {_some_of(above, len(counted))}, a model is shown to end above chance.{_first_rows(rows)}"
     panel = Panel(question, description, picture, _outcome(above, len(counted)) if above else "no")
@@ -543,4 +621,4 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     where = f"On {above} of {of_all}, a model is shown" if above else f"On none of {of_all} is a model shown"
     sentence = f"{where} to end above chance."
     basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
-    return panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark")
+    return _Shown(panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark"))

@@ -1,30 +1,31 @@
 """What a benchmark's items add: resampled curves, other item scores, filters on trial, subjects and answer lengths.
 
-`analyze_items` is called while a benchmark's items are in memory; the sections show what it found.
+`analyze_items` is called while a benchmark's items are in memory; `item_sections` show what it found.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import SignalConventions
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
+from lm_validity.statistics import Interval
 from lm_validity.studies.signal.benchmark import (
+    CONTROLS,
+    SIZES,
     SKIPPED,
     Bounds,
     CurveDesign,
     Draws,
     ItemAnalysis,
-    SignalData,
+    MetricQuality,
+    Subgroup,
+    Trial,
     Value,
     Values,
-    as_numbers,
     bounds,
     mean_of_known,
     too_few_checkpoints,
@@ -43,7 +44,7 @@ from lm_validity.studies.signal.filters.kinds import (
     model_scores,
     with_scores_only,
 )
-from lm_validity.studies.signal.filters.recipe import DESIGNS, folds_by_design, judge
+from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
 from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
 from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
@@ -58,14 +59,11 @@ from lm_validity.studies.signal.statistics.quality import (
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
 from lm_validity.tables.items import BenchmarkItems
-from lm_validity.words import count, decimal, listing, percent
+from lm_validity.words import listing
 
-CONTROLS = 200  # random choices of the same size beside every filter
-SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
 SUBGROUP_RESAMPLES = 200
 FEWEST_SUBJECTS = 10  # to draw whole subjects: with fewer their spread is too uncertain
 MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
-SHOWN_SUBGROUPS = 60
 SEED = 0
 
 # Name on the page, the filter, the item score that its authors then used
@@ -86,7 +84,7 @@ def analyze_items(
     aligned = _aligned(design, answers)
     if isinstance(aligned, Missing):
         return aligned
-    answers, correct = aligned
+    answers, correct = aligned.answers, aligned.scores
     chance = _chance(answers, design.direction)
     clusters = _clusters(answers.subjects)
     counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(SEED), clusters)
@@ -104,7 +102,7 @@ def analyze_items(
     noise_free: dict[str, NoiseFree] | Missing = Missing(
         "Noise-free signal quality is defined for the convention `code`."
     )
-    noise_free_ends = np.nan, np.nan
+    noise_free_ends = Interval(np.nan, np.nan)
     if options.convention == "code":
         noise_free = {
             model.model: noise_free_quality(model.correct, options.ties, clusters) for model in of_scored.models
@@ -135,8 +133,15 @@ def _clusters(subjects: np.ndarray) -> np.ndarray | None:
     return numbers if "" not in names and FEWEST_SUBJECTS <= len(names) < len(numbers) else None
 
 
-def _aligned(design: CurveDesign, answers: BenchmarkItems) -> tuple[BenchmarkItems, Values] | Missing:
-    """The answers of the curves' models and checkpoints, oriented, and their scores (n, items) by model.
+class _Aligned(NamedTuple):
+    """The answers of the curves' models and checkpoints, oriented, and their scores (n, items) by model."""
+
+    answers: BenchmarkItems
+    scores: Values
+
+
+def _aligned(design: CurveDesign, answers: BenchmarkItems) -> _Aligned | Missing:
+    """The answers to the benchmark, as its curves read them.
 
     Missing where items are, or where their mean is not the benchmark's score: then resampling items would say nothing
     about it.
@@ -159,7 +164,7 @@ def _aligned(design: CurveDesign, answers: BenchmarkItems) -> tuple[BenchmarkIte
             return Missing(f"The score of {name} on {design.benchmark} is not the mean over its items.")
     oriented = answers.rows(rows)
     models = tuple(replace(model, correct=correct[model.model]) for model in oriented.models)
-    return replace(oriented, models=models), correct
+    return _Aligned(replace(oriented, models=models), correct)
 
 
 def _chance(answers: BenchmarkItems, direction: float) -> Value:
@@ -212,7 +217,7 @@ def _compliance_null(
     for pair in design.compliance_pairs:
         first, second = pair.read({model: correct[model].T for model in (pair.first, pair.second)})
         science, web = exchanged_curves(first.T, second.T, exchanges, np.random.default_rng(SEED))
-        draws.append(compliance(science, web, options.normalisation, number(chance))[0])
+        draws.append(compliance(science, web, options.normalisation, number(chance)).value)
     return mean_of_known(draws)
 
 
@@ -222,40 +227,44 @@ def _means(curves: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
     return np.split(means, np.cumsum([len(curve) for curve in curves])[:-1], axis=1)
 
 
-def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np.ndarray) -> tuple[float, np.ndarray]:
-    """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
+class _MeanQuality(NamedTuple):
+    """Mean signal quality over models, and of its bootstrap (resamples,)."""
+
+    value: float
+    draws: np.ndarray
+
+
+def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np.ndarray) -> _MeanQuality:
+    """Mean signal quality over models of item scores [(n, items)]."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
         return mean_of_known([signal_quality(mean, options).signal_quality for mean in means])
 
     value = float(mean_quality([scores.mean(axis=1) for scores in curves]))
-    return value, mean_quality(_means(curves, counts)) if len(counts) else np.array([])
-
-
-def _each(data: SignalData, part: str) -> dict[str, Any]:
-    """A part of every benchmark's item analysis, or why there is none."""
-    return {
-        name: benchmark.items if isinstance(benchmark.items, Missing) else getattr(benchmark.items, part)
-        for name, benchmark in data.benchmarks.items()
-    }
+    return _MeanQuality(value, mean_quality(_means(curves, counts)) if len(counts) else np.array([]))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Filters, on models and checkpoints that they did not see.
 
 
-def _trials(
-    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions
-) -> tuple[list[dict[str, object]] | Missing, list[str]]:
-    """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
-    if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
-        return Missing("The filters need the log-likelihoods of the choices and the right choice."), []
+class _NotedTrials(NamedTuple):
+    """Trials of filters, and notes on those that cannot be tried."""
+
+    trials: list[Trial] | Missing
+    notes: list[str]
+
+
+def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions) -> _NotedTrials:
+    """The competition's filters under every split that the models allow."""
+    if any(missing_for(answers, model, "confidence_margin") is not None for model in answers.models):
+        return _NotedTrials(Missing("The filters need the log-likelihoods of the choices and the right choice."), [])
     answers = with_scores_only(answers, ("confidence_margin", "log_probability_gap", "probability"))
     candidates = Candidates(answers.doc_ids, answers)
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
-        return Missing("Filters cannot be judged without a second model or more checkpoints."), []
-    lengths, trials, notes = answer_lengths(answers), [], []
+        return _NotedTrials(Missing("Filters cannot be judged without a second model or more checkpoints."), [])
+    lengths, trials, notes = answer_lengths(answers), list[Trial](), list[str]()
     for name, item_filter, metric in FILTERS:
         if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
@@ -270,120 +279,40 @@ def _trials(
             generator = np.random.default_rng(SEED)
             judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
             for design, trial in judged.items():
-                trials.append({"filter": name, "score": score, "design": design, **_trial(trial, dependence)})
-    return trials, notes
+                trials.append(_trial(name, score, design, trial, dependence))
+    return _NotedTrials(trials, notes)
 
 
-def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, object]:
-    """A trial as summary.json has it: what the filter leaves unknown with its reason."""
+def _trial(name: str, score: str, design: str, trial: FilterTrial, length_dependence: Value) -> Trial:
+    """The trial of a filter, with the reason where it leaves something unknown."""
     nothing = "The filter keeps no item where it was fitted."
     if np.isnan(trial.unfiltered):
         nothing = "The score is unknown for some items, such as those with one choice."
     in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
-    values = {name: known(value, nothing) if isinstance(value, float) else value for name, value in vars(trial).items()}
-    if isinstance(in_sample, Missing):
-        values |= {"in_sample": in_sample, "optimism_gap": in_sample}
-    ratio: Value = values["held_out"]
+    held_out = known(trial.held_out, nothing)
+    ratio: Value = held_out
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
     elif is_known(ratio):
         ratio = known(trial.per_item_score_ratio, nothing)
-    return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
-
-
-def filters_on_trial(data: SignalData) -> Part:
-    """In-sample, held-out and random choices side by side, and whether any filter holds beyond its own data."""
-    summary = _each(data, "trials")
-    rows = [{"benchmark": name, **trial} for name, trials in summary.items() if is_known(trials) for trial in trials]
-    if not rows:
-        return Part({"filters": summary})
-    table = pd.DataFrame(rows).drop(columns="kept_by_fold")
-    numbers = ["unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p"]
-    frame = as_numbers(table, numbers)
-    charts = []
-    for index, (name, trials) in enumerate(frame.groupby("benchmark", sort=False)):
-        dots = [
-            {"row": f"{trial.filter}, {DESIGNS[trial.design][0]}", "kind": kind, **values}
-            for trial in trials[trials["score"] != "correct"].itertuples()
-            for kind, values in {
-                "where it was fitted": {"value": trial.in_sample},
-                "held out": {"value": trial.held_out},
-                "random, same size": {
-                    "value": trial.control_mean, "low": trial.control_mean, "high": trial.control_high
-                },
-            }.items()
-        ]  # fmt: skip
-        drawn = pd.DataFrame(dots, columns=["row", "kind", "value", "low", "high"])
-        kinds = {"where it was fitted": "#d55e00", "held out": "#2f7ec0", "random, same size": "#8a8a8a"}
-        chart = figures.interval_dots(
-            drawn,
-            y="row",
-            value="value",
-            title="Signal quality, mean over models",
-            y_order=list(dict.fromkeys(drawn["row"])),
-            offset="kind",
-            color=figures.listed_color("kind", kinds),
-            tooltip=figures.tooltips(row="Filter", kind="Items chosen", value="Signal quality|.3f"),
-            zero=True,
-            row_height=30,
-        )
-        caption = "Each filter by the item score of its authors. Grey: random choices of the same number of items, "
-        caption += "up to their 97.5th percentile."
-        charts.append(Figure(f"filters_{index}", f"Filters on {name}", chart, caption=caption))
-    scores = {metric: described.label for metric, described in METRICS.items()} | {"correct": "the benchmark's own"}
-    designs = " ".join(
-        f"{short.capitalize()}: {text}." for design, (short, text) in DESIGNS.items() if design in set(frame["design"])
+    return Trial(
+        filter=name,
+        score=score,
+        design=design,
+        unfiltered=known(trial.unfiltered, nothing),
+        in_sample=in_sample,
+        held_out=held_out,
+        optimism_gap=in_sample if isinstance(in_sample, Missing) else known(trial.optimism_gap, nothing),
+        control_mean=known(trial.control_mean, nothing),
+        control_high=known(trial.control_high, nothing),
+        p=known(trial.p, nothing),
+        useful=trial.useful,
+        items=trial.items,
+        kept_in_sample=trial.kept_in_sample,
+        kept_by_fold=trial.kept_by_fold,
+        length_dependence=length_dependence,
+        per_item_score_ratio=ratio,
     )
-    section = Section(
-        "Filters on data they were not fitted on",
-        hint="whether fewer items give more signal",
-        explanation=f"Ignore the per item score ratio: it is near 2 for any half of the items, good or bad. {designs}",
-        figures=charts,
-        tables=[
-            Table(
-                "filters",
-                "All trials",
-                table.replace({"design": {design: short for design, (short, _) in DESIGNS.items()}, "score": scores}),
-                formats=dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f") | {"p": "p"},
-                labels={
-                    "score": "item score",
-                    "in_sample": "where it was fitted",
-                    "optimism_gap": "gain lost on new data",
-                    "control_mean": "random choices, mean",
-                    "control_high": "97.5th percentile of random choices",
-                    "kept_in_sample": "items kept",
-                },
-                folded=True,
-            )
-        ],
-    )
-    return Part({"filters": summary}, section, [_filter_finding(frame)])
-
-
-def _filter_finding(frame: pd.DataFrame) -> Finding | None:
-    judged = frame[frame["p"].notna()]
-    if judged.empty:
-        return None
-    basis = (
-        f"A filter keeps some of a benchmark's items. {count(len(judged), 'trial')} of filters on models or "
-        f"checkpoints that they did not see, each against {CONTROLS} random choices of as many items."
-    )
-    # A filter can keep items in every fold and none over all models: there is no optimism to tell of
-    gaps = [gap for gap in judged["optimism_gap"] if np.isfinite(gap)]
-    if gaps:
-        basis += f" On the data that they were fitted on, they gain {decimal(sum(gaps) / len(gaps), signed=True)} more."
-    useful = judged[judged["useful"]]
-    if useful.empty:
-        return Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)
-    gains = useful["held_out"] - useful["control_mean"]
-    best = useful.loc[gains.idxmax()]
-    sentence = (
-        f"In {len(useful)} of {count(len(judged), 'trial')} ({percent(len(useful) / len(judged))}), a filter of items "
-        "beats both no filter and 97.5% of random choices of as many items. By chance, at most 2.5% of trials would. "
-        f"The largest gain over random choices is {decimal(gains.max(), signed=True)}, with the filter "
-        f"{best['filter']} on {best['benchmark']}."
-    )
-    return Finding(sentence, basis)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -392,85 +321,28 @@ def _filter_finding(frame: pd.DataFrame) -> Finding | None:
 
 def _metrics(
     answers: BenchmarkItems, options: SignalConventions, counts: np.ndarray
-) -> dict[str, dict[str, object]] | Missing:
+) -> dict[str, MetricQuality] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, MetricQuality] = {}
     too_few = too_few_checkpoints(options)
     for metric in METRICS:
-        if any(missing_for(answers, model, metric) for model in answers.models):
+        if any(missing_for(answers, model, metric) is not None for model in answers.models):
             continue
         curves = [model_scores(answers, model, metric) for model in answers.models]
         if any(np.isnan(scores).any() for scores in curves):
             continue
-        value, draws = _quality_of(curves, options, counts)
-        quality = known(value, too_few)
-        results[metric] = {"signal_quality": quality, "interval": bounds(quality, draws, 0.0, 1.0)}
+        found = _quality_of(curves, options, counts)
         # signal quality minus that of accuracy, which is the first, and known where another score is
         less: Value | None = None
         less_interval: Bounds | None = None
         if metric == "accuracy":
-            of_accuracy, draws_of_accuracy = value, draws
+            of_accuracy = found
         else:
-            less = known(value - of_accuracy, too_few)
-            less_interval = bounds(less, draws - draws_of_accuracy, -1.0, 1.0)
-        results[metric] |= {"less_accuracy": less, "less_accuracy_interval": less_interval}
+            less = known(found.value - of_accuracy.value, too_few)
+            less_interval = bounds(less, found.draws - of_accuracy.draws, -1.0, 1.0)
+        quality = known(found.value, too_few)
+        results[metric] = MetricQuality(quality, bounds(quality, found.draws, 0.0, 1.0), less, less_interval)
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
-
-
-def item_metrics(data: SignalData) -> Part:
-    """Signal quality of a benchmark if its items were scored otherwise; the same draws for all metrics."""
-    summary = _each(data, "metrics")
-    with_items = {name: metrics for name, metrics in summary.items() if is_known(metrics)}
-    rows = [
-        {
-            "benchmark": name,
-            "label": METRICS[metric].label,
-            "signal_quality": entry["signal_quality"],
-            **as_columns(entry["interval"]),
-            "less_accuracy": entry["less_accuracy"],
-            **as_columns(entry["less_accuracy_interval"], "less_accuracy_low", "less_accuracy_high"),
-        }
-        for name, metrics in with_items.items()
-        for metric, entry in metrics.items()
-    ]
-    if not rows:
-        return Part({"item_metrics": summary})
-    frame = pd.DataFrame(rows)
-    labels = [described.label for described in METRICS.values() if described.label in set(frame["label"])]
-    # A score that a benchmark lacks is a grey cell, not a hole
-    grid = pd.MultiIndex.from_product([list(with_items), labels], names=["benchmark", "label"])
-    drawn = as_numbers(frame, ["signal_quality"])
-    cells = drawn.set_index(["benchmark", "label"])[["signal_quality"]].reindex(grid).reset_index()
-    chart = figures.heatmap(
-        cells,
-        x="benchmark",
-        y="label",
-        value="signal_quality",
-        title="Signal quality",
-        x_order=list(with_items),
-        y_order=labels,
-        tooltip=figures.tooltips(label="Item score", benchmark="Benchmark", signal_quality="Signal quality|.3f"),
-        number_format=".2f",
-    )
-    minus = {"less_accuracy": "", "less_accuracy_low": ", from", "less_accuracy_high": ", to"}
-    section = Section(
-        "Item scores",
-        hint="the same items scored otherwise",
-        explanation="Scores of different tokenizers are not comparable, and log-probability scores depend on the "
-        "length of answers. Compare within a row, and look at the views by length.",
-        figures=[Figure("item_metrics", "Signal quality by item score", chart, wide=True)],
-        tables=[
-            Table(
-                "item_metrics",
-                "With intervals",
-                frame,
-                formats=dict.fromkeys(frame.columns[2:], ".3f"),
-                labels={"label": "item score"} | {name: f"minus that of accuracy{end}" for name, end in minus.items()},
-                folded=True,
-            )
-        ],
-    )
-    return Part({"item_metrics": summary}, section)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -479,35 +351,36 @@ def item_metrics(data: SignalData) -> Part:
 
 def _subgroups(
     answers: BenchmarkItems, direction: float, options: SignalConventions, resamples: int
-) -> list[dict[str, object]] | Missing:
+) -> list[Subgroup] | Missing:
     """Views by subject and by length of the gold answer, where there are at least two groups."""
     subgroups = []
     metric = "log_likelihood_per_token"
-    lacks = next(filter(None, (missing_for(answers, model, metric) for model in answers.models)), None)
+    lacking = (missing_for(answers, model, metric) for model in answers.models)
+    lacks = next((words for words in lacking if words is not None), None)
     for kind, name, inside in _groupings(answers):
         if inside.sum() < MINIMUM_SUBGROUP:
             continue
         curves = [model.correct[:, inside] for model in answers.models]
         clusters = _clusters(answers.subjects[inside])
         counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(SEED), clusters)
-        value, draws = _quality_of(curves, options, counts)
-        quality = known(value, too_few_checkpoints(options))
+        found = _quality_of(curves, options, counts)
+        quality = known(found.value, too_few_checkpoints(options))
         likelihood: Value = Missing(f"The items table lacks {lacks}.")
-        if not lacks:
+        if lacks is None:
             # The last checkpoints first: copying all of them for every subgroup would take longer than all the rest
             last = answers.rows([(i, [len(m.checkpoints) - 1]) for i, m in enumerate(answers.models)]).take(inside)
             mean = float(np.mean([model_scores(last, model, metric).mean() for model in last.models]))
             likelihood = known(mean, "Some right answers have no log-likelihood.")
         subgroups.append(
-            {
-                "kind": kind,
-                "name": str(name),
-                "items": int(inside.sum()),
-                "signal_quality": quality,
-                "interval": bounds(quality, draws, 0.0, 1.0),
-                "last_score": direction * float(np.mean([scores[-1].mean() for scores in curves])),
-                "last_log_likelihood_per_token": likelihood,
-            }
+            Subgroup(
+                kind=kind,
+                name=str(name),
+                items=int(inside.sum()),
+                signal_quality=quality,
+                interval=bounds(quality, found.draws, 0.0, 1.0),
+                last_score=direction * float(np.mean([scores[-1].mean() for scores in curves])),
+                last_log_likelihood_per_token=likelihood,
+            )
         )
     return subgroups or Missing(f"The items have no two subjects or answer lengths, or under {MINIMUM_SUBGROUP} each.")
 
@@ -526,40 +399,3 @@ def _groupings(answers: BenchmarkItems) -> list[tuple[str, str, np.ndarray]]:
             low, high = lengths[inside].min(), lengths[inside].max()
             groupings.append(("answer length", f"{low:g} to {high:g} {unit}", inside))
     return groupings
-
-
-def subgroups(data: SignalData) -> Part:
-    """Views by subject and by length of the gold answer."""
-    summary = _each(data, "subgroups")
-    rows = [
-        {"benchmark": name, **{key: value for key, value in group.items() if key != "interval"}}
-        | as_columns(group["interval"])
-        for name, groups in summary.items()
-        for group in (groups if is_known(groups) else ())
-    ]
-    if not rows:
-        return Part({"subgroups": summary})
-    frame = pd.DataFrame(rows)
-    numbers = ["signal_quality", "last_score", "last_log_likelihood_per_token", "low", "high"]
-    charts = []
-    for kind, groups in as_numbers(frame, numbers).groupby("kind"):
-        drawn = groups.assign(row=groups["benchmark"] + ": " + groups["name"]).head(SHOWN_SUBGROUPS)
-        caption = f"The first {SHOWN_SUBGROUPS} of {len(groups)}." if len(drawn) == SHOWN_SUBGROUPS else ""
-        chart = figures.interval_dots(
-            drawn,
-            y="row",
-            value="signal_quality",
-            title="Signal quality, mean over models",
-            y_order=list(drawn["row"]),
-            color=alt.value(figures.CATEGORY_COLORS[0]),
-            tooltip=figures.tooltips(row="Items", items="Number|d", signal_quality="Signal quality|.3f"),
-            zero=True,
-        )
-        by_subject = kind == "subject"
-        name, title = ("subjects", "By subject") if by_subject else ("answer_lengths", "By length of the gold answer")
-        charts.append(Figure(name, title, chart, caption=caption))
-    table = Table("subgroups", "All groups", frame, formats=dict.fromkeys(numbers, ".3f"), folded=True)
-    return Part(
-        {"subgroups": summary},
-        Section("Subjects and answer lengths", hint="groups of items", figures=charts, tables=[table]),
-    )

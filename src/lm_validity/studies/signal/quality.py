@@ -1,67 +1,28 @@
-"""What a benchmark scores: signal quality beside curves that learn nothing, compliance, and the criteria of others."""
+"""The sections on scores: signal quality beside curves that learn nothing, compliance, and the criteria of others."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
+from lm_validity.missing import Missing, as_columns, is_known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.studies.signal.benchmark import (
-    CHOSEN,
-    NO_ERRORS,
-    SKIPPED,
-    UNKNOWN_TOKENS,
-    BenchmarkCurves,
-    Bounds,
-    Draws,
-    SignalData,
-    Value,
-    as_numbers,
-    bounds,
-    compliance_of,
-    known_bounds,
-    mean_of_known,
-    p_value,
-    parameters,
-    part,
-    shown_or_not,
-    too_few_checkpoints,
-)
-from lm_validity.studies.signal.curves import align
-from lm_validity.studies.signal.items import CONTROLS, SIZES
+from lm_validity.studies.signal.benchmark import SignalData, as_numbers, shown_or_not
+from lm_validity.studies.signal.numbers import BenchmarkQuality, CurveQuality, SignalSummary, WeightShare
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
-    FINETASKS_NON_RANDOMNESS,
-    FINETASKS_SIGNAL_TO_NOISE,
-    LAST_CHECKPOINTS,
-    MINIMUM_RELIABILITY,
-    above_chance_from,
+    NoiseLevels,
     fewest_checkpoints,
     noise_levels,
-    ordering_consistency,
-    pair_share_interval,
-    quality_by_errors,
-    rank_correlation,
-    seed_criteria,
-    signal_to_noise,
-    signal_to_noise_interval,
-    step_direction,
-    total_variation,
-    weight_sensitivity,
 )
-from lm_validity.studies.signal.statistics.ranking import NORMALISATIONS, decision_accuracy
 from lm_validity.words import count, decimal, listing, with_interval
 
 NOISE_DRAWS = 20_000
-NO_POINT = "A curve needs two selected checkpoints."
-AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last point.")
 AUTOCORRELATION = {"code": "scoring code", "paper": "paper"}
 TIES = {"stable": "count as an increase", "average": "share their ranks"}
-WEIGHT_DRAWS = 10_000
-NO_CURVE = "No model has two selected checkpoints."
 NORMALISED = {
     "none": "not divided by anything",
     "joint_minmax": "divided by the joint range of both models",
@@ -71,158 +32,14 @@ NORMALISED = {
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Signal quality: the numbers.
-
-
-def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[str, Any]:
-    """Scores of one model's learning curve, over the selected checkpoints."""
-    too_few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
-    curve, null = benchmark.curves[model].at(benchmark.selected[model]), benchmark.quality_null[model]
-    monotonicity = known(float(scores.monotonicity), NO_POINT)
-    autocorrelation = known(float(scores.autocorrelation), too_few)
-    quality = known(float(scores.signal_quality), too_few)
-
-    def interval(value: Value, name: str) -> Bounds:
-        return bounds(value, benchmark.draws(lambda resampled: getattr(resampled.quality[model], name)), 0.0, 1.0)
-
-    unknown = quality if isinstance(quality, Missing) else None if null.size else SKIPPED
-    curve_of_model = benchmark.curves[model]
-    empty = Missing("No checkpoint of this curve is selected.")
-    return {
-        "monotonicity": monotonicity,
-        "monotonicity_interval": interval(monotonicity, "monotonicity"),
-        "rank_correlation": known(float(scores.rank_correlation), NO_POINT),
-        "autocorrelation": autocorrelation,
-        "autocorrelation_interval": interval(autocorrelation, "autocorrelation"),
-        "signal_quality": quality,
-        "signal_quality_interval": interval(quality, "signal_quality"),
-        "signal_quality_null_p": p_value(quality, null),
-        "signal_quality_null_mean": unknown or float(np.mean(null)),
-        "signal_quality_null_95": unknown or float(np.quantile(null, 0.95)),
-        # against random walks; null_p is against white noise
-        "signal_quality_walk_p": p_value(quality, benchmark.quality_walk[model]),
-        "noise_free_quality": _noise_free(benchmark, model, "value"),  # of endlessly many items
-        "reliability": _noise_free(benchmark, model, "reliability"),  # share of variance that is no noise of items
-        "above_chance_from_b": _above_chance_from(
-            benchmark, curve_of_model.values, benchmark.errors[model], curve_of_model.tokens_b
-        ),
-        "checkpoints": len(curve.values),
-        # last minus first value: the size that a rank correlation does not see
-        "net_rise": float(curve.values[-1] - curve.values[0]) if len(curve.values) else empty,
-        "degenerate": bool(scores.degenerate) if len(curve.values) else empty,
-    }
-
-
-def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any]:
-    """Means over a benchmark's models."""
-    options, items, alignment = data.options, benchmark.items, benchmark.alignment
-    by_size = {
-        size: known(float(mean), too_few_checkpoints(options))
-        for size, mean in benchmark.scores.quality_by_size.items()
-    }
-
-    def draws_of(size: str) -> Draws:
-        return benchmark.draws(lambda resampled: resampled.quality_by_size[size])
-
-    by_model = [_noise_free(benchmark, model, "value") for model in benchmark.scored]
-    noise_free: Value = next((value for value in by_model if isinstance(value, Missing)), None) or float(
-        np.mean([number(value) for value in by_model])
-    )
-    noise_free_interval: Bounds | Value = noise_free
-    if is_known(items) and is_known(noise_free):
-        reason = (
-            "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items "
-        )
-        noise_free_interval = known_bounds(*items.noise_free_interval, f"{reason}left out.")
-    above: Value = Missing(alignment.reason)
-    if not alignment.reason:
-        # The mean's standard error is the mean of the models' own, as though their errors were one: models answer the
-        # same items
-        mean, errors = (
-            benchmark.at_common_points(values).mean(axis=0) for values in (benchmark.values, benchmark.errors)
-        )
-        above = _above_chance_from(benchmark, mean, errors, alignment.tokens_b)
-    again = benchmark.training_noise
-    return {
-        "signal_quality": benchmark.quality,
-        "signal_quality_interval": benchmark.quality_interval,
-        "signal_quality_null_p": p_value(benchmark.quality, benchmark.mean_over_models(benchmark.quality_null)),
-        "signal_quality_walk_p": benchmark.walk_p,
-        "steady": data.steady[benchmark.benchmark],
-        "rank_correlation": known(benchmark.rank_correlation, NO_POINT),
-        "direction_assumed": benchmark.direction_assumed,  # neither the sheet nor the scores say it
-        "signal_quality_by_size": by_size,
-        "signal_quality_by_size_interval": {
-            size: bounds(mean, draws_of(size), 0.0, 1.0) for size, mean in by_size.items()
-        },
-        "signal_quality_by_items": items if isinstance(items, Missing) else items.by_items,
-        "signal_quality_by_errors": _quality_by_errors(data, benchmark),  # None where items are known
-        "noise_free_quality": noise_free,  # mean over models, all of whose curves are at least half signal
-        "noise_free_quality_interval": noise_free_interval,
-        "models": len(benchmark.scored),
-        "items": items if isinstance(items, Missing) else items.items,
-        "chance": benchmark.chance,
-        "models_above_chance": benchmark.models_above_chance,
-        "above_chance_from_b": above,  # of the mean over models at their common points
-        "interval_source": benchmark.interval_source,
-        "training_noise": again if isinstance(again, Missing) else again.sd,
-        "reruns": 0 if isinstance(again, Missing) else again.reruns,
-        "separable_at_end": benchmark.separable_at_end,
-        "common": benchmark.common,
-    }
-
-
-def _noise_free(benchmark: BenchmarkCurves, model: str, quantity: str) -> Value:
-    """Noise-free quality or reliability of a model that counts in the benchmark's scores."""
-    if isinstance(benchmark.items, Missing):
-        return benchmark.items
-    noise_free = benchmark.items.noise_free
-    if isinstance(noise_free, Missing):
-        return noise_free
-    if model not in noise_free:
-        return Missing("The model is kept for comparison and has no noise-free signal quality.")
-    reason = "This needs eight checkpoints and a curve that is not constant."
-    if quantity == "value" and noise_free[model].reliability < MINIMUM_RELIABILITY:
-        reason = "More than half of the curve's variance is noise of its items."
-    return known(getattr(noise_free[model], quantity), reason)
-
-
-def _above_chance_from(benchmark: BenchmarkCurves, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
-    """Tokens from which a score is above chance for good."""
-    if isinstance(benchmark.chance, Missing):
-        return benchmark.chance
-    if np.isnan(errors).any():
-        return NO_ERRORS
-    first = above_chance_from(values, errors, benchmark.chance_level)
-    return AT_CHANCE if first is None else known(float(tokens[first]), UNKNOWN_TOKENS)
-
-
-def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int, float] | Missing | None:
-    """Signal quality at fewer items from their number and the standard errors; None where the items are known."""
-    if is_known(benchmark.items):
-        return None
-    options, selected = data.options, benchmark.selected_curves
-    curves = [selected[model] for model in benchmark.scored]
-    curves = [curve for curve in curves if len(curve.values) >= fewest_checkpoints(options.convention)]
-    if not curves:
-        return Missing(too_few_checkpoints(options))
-    numbers = [curve.items for curve in curves]
-    if np.isnan(numbers).any() or any(np.isnan(curve.errors).any() for curve in curves):
-        return Missing(
-            Reason("It needs the items, or their number and the standard error of every score.", ReasonCode.NO_ITEMS)
-        )
-    pairs = [(curve.values, curve.errors) for curve in curves]
-    rng = np.random.default_rng(0)
-    quality = quality_by_errors(pairs, numbers, SIZES, CONTROLS, rng, options)
-    return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
+# Signal quality.
 
 
 class _NoiseLevel(NamedTuple):
     """The commonest number of checkpoints, and the mean quality of white noise and of a random walk."""
 
     checkpoints: int
-    white_noise: float
-    random_walk: float
+    means: NoiseLevels
 
 
 def _noise_level(data: SignalData) -> _NoiseLevel | None:
@@ -232,40 +49,20 @@ def _noise_level(data: SignalData) -> _NoiseLevel | None:
     if not enough:
         return None
     commonest = max(set(enough), key=enough.count)
-    return _NoiseLevel(commonest, *noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options))
+    return _NoiseLevel(commonest, noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Signal quality: the section.
-
-
-def steady_improvement(data: SignalData) -> Part:
+def steady_improvement(data: SignalData, summary: SignalSummary) -> Part:
     """Signal quality by benchmark and by model, beside that of curves that learn nothing."""
-    by_benchmark = {name: _of_benchmark(data, benchmark) for name, benchmark in data.benchmarks.items()}
-    by_model = {
-        model: {
-            name: _of_model(data, benchmark, model)
-            for name, benchmark in data.benchmarks.items()
-            if model in benchmark.curves
-        }
-        for model in data.learning.models
-    }
     noise = _noise_level(data)
-    # at the largest number of items that all benchmarks have, of which that many can be had
-    by_errors = {
-        n: signal_quality
-        for n, entry in by_benchmark.items()
-        if is_known(signal_quality := entry["signal_quality_by_errors"])
-    }
-    matched = {n: by_errors.get(n, entry["signal_quality_by_items"]) for n, entry in by_benchmark.items()}
-    frame, of_models = _by_benchmark(by_benchmark, matched), _by_model(data, by_model)
+    frame, of_models = _by_benchmark(summary.benchmarks), _by_model(data, summary.models)
     numbers = ("signal_quality", "low", "high", "p", "walk_p")
     drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
     frame = frame.loc[drawn.index]
     of_errors = [
         name
-        for name, entry in by_benchmark.items()
-        if name in by_errors or entry["interval_source"] == "standard errors"
+        for name, entry in summary.benchmarks.items()
+        if is_known(entry.signal_quality_by_errors) or entry.interval_source == "standard errors"
     ]
     section = Section(
         "Signal quality",
@@ -274,38 +71,35 @@ def steady_improvement(data: SignalData) -> Part:
         figures=_figures(drawn, of_models, noise),
         tables=_tables(data, frame, of_models, numbers),
     )
-    constant = [
-        f"{model} on {name}"
-        for name, benchmark in data.benchmarks.items()
-        for model, quality in benchmark.scores.quality.items()
-        if benchmark.selected[model].any() and quality.degenerate
-    ]
-    notes = [f"Constant curves, scored 0: {listing(constant)}."] if constant else []
-    findings = _findings(data, by_benchmark, noise)
-    return Part({"models": by_model, "benchmarks": by_benchmark}, section, findings, notes)
+    return Part({}, section, _findings(data, summary.benchmarks, noise))
 
 
-def _by_benchmark(by_benchmark: dict[str, dict[str, Any]], matched: dict[str, Any]) -> pd.DataFrame:
-    """A row a benchmark. `matched`: its quality by number of items, shown at the largest number that all have."""
-    sizes = [set(quality) for quality in matched.values() if is_known(quality)]
+def _by_benchmark(by_benchmark: Mapping[str, BenchmarkQuality]) -> pd.DataFrame:
+    """A row a benchmark. Quality is also shown at the largest number of items that all have, of which that many can be
+    had."""
+    sizes = [set(quality) for entry in by_benchmark.values() if is_known(quality := entry.quality_by_items)]
     common = sorted(set.intersection(*sizes))[-1:] if sizes else []
-    of_benchmark = ("rank_correlation", "chance", "models_above_chance", "above_chance_from_b", "items")
     return pd.DataFrame(
         [
             {
                 "benchmark": name,
-                "signal_quality": entry["signal_quality"],
-                **as_columns(entry["signal_quality_interval"]),
-                "p": entry["signal_quality_null_p"],
-                "walk_p": entry["signal_quality_walk_p"],
-                "steady": shown_or_not(entry["steady"]),
-                **{key: entry[key] for key in of_benchmark},
-                **{f"at {n} items": part(matched[name], n) for n in common},
-                "noise_free_quality": entry["noise_free_quality"],
-                **as_columns(entry["noise_free_quality_interval"], "noise_free_low", "noise_free_high"),
-                **{f"size {size}": value for size, value in entry["signal_quality_by_size"].items()},
+                "signal_quality": entry.signal_quality,
+                **as_columns(entry.signal_quality_interval),
+                "p": entry.signal_quality_null_p,
+                "walk_p": entry.signal_quality_walk_p,
+                "steady": shown_or_not(entry.steady),
+                "rank_correlation": entry.rank_correlation,
+                "chance": entry.chance,
+                "models_above_chance": entry.models_above_chance,
+                "above_chance_from_b": entry.above_chance_from_b,
+                "items": entry.items,
+                **{f"at {n} items": by_items[n] if is_known(by_items) else by_items for n in common},
+                "noise_free_quality": entry.noise_free_quality,
+                **as_columns(entry.noise_free_quality_interval, "noise_free_low", "noise_free_high"),
+                **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
             }
             for name, entry in by_benchmark.items()
+            for by_items in [entry.quality_by_items]
         ]
     )
 
@@ -313,7 +107,7 @@ def _by_benchmark(by_benchmark: dict[str, dict[str, Any]], matched: dict[str, An
 OF_A_CURVE = ("monotonicity", "autocorrelation", "signal_quality")
 
 
-def _by_model(data: SignalData, by_model: dict[str, dict[str, dict[str, Any]]]) -> pd.DataFrame:
+def _by_model(data: SignalData, by_model: Mapping[str, Mapping[str, CurveQuality]]) -> pd.DataFrame:
     """A row a model and benchmark."""
     return pd.DataFrame(
         [
@@ -321,13 +115,18 @@ def _by_model(data: SignalData, by_model: dict[str, dict[str, dict[str, Any]]]) 
                 "model": model,
                 "label": data.learning.facts.at[model, "label"],
                 "benchmark": name,
-                **{column: entry[column] for column in OF_A_CURVE},
-                **as_columns(entry["signal_quality_interval"]),
-                "p": entry["signal_quality_null_p"],
-                "null_mean": entry["signal_quality_null_mean"],
-                "null_95": entry["signal_quality_null_95"],
-                "walk_p": entry["signal_quality_walk_p"],
-                **{key: entry[key] for key in ("above_chance_from_b", "rank_correlation", "net_rise", "checkpoints")},
+                "monotonicity": entry.monotonicity,
+                "autocorrelation": entry.autocorrelation,
+                "signal_quality": entry.signal_quality,
+                **as_columns(entry.signal_quality_interval),
+                "p": entry.signal_quality_null_p,
+                "null_mean": entry.signal_quality_null_mean,
+                "null_95": entry.signal_quality_null_95,
+                "walk_p": entry.signal_quality_walk_p,
+                "above_chance_from_b": entry.above_chance_from_b,
+                "rank_correlation": entry.rank_correlation,
+                "net_rise": entry.net_rise,
+                "checkpoints": entry.checkpoints,
             }
             for model, entries in by_model.items()
             for name, entry in entries.items()
@@ -351,7 +150,7 @@ def _figures(drawn: pd.DataFrame, of_models: pd.DataFrame, noise: _NoiseLevel | 
         zero=True,
     )
     if noise is not None:
-        dots = figures.layered(dots, *(figures.dashed_lines("at", level) for level in noise[1:]))
+        dots = figures.layered(dots, *(figures.dashed_lines("at", level) for level in noise.means))
     heatmap = figures.heatmap(
         as_numbers(of_models[["label", "benchmark", "signal_quality"]], ["signal_quality"]),
         x="label",
@@ -424,14 +223,12 @@ def _explained(data: SignalData, of_errors: list[str]) -> str:
     return explanation
 
 
-def _findings(
-    data: SignalData, entries: dict[str, dict[str, Any]], noise: tuple[int, float, float] | None
-) -> list[Finding]:
+def _findings(data: SignalData, entries: Mapping[str, BenchmarkQuality], noise: _NoiseLevel | None) -> list[Finding]:
     """The highest and the lowest, how many improve more than drift, and how many are at chance."""
     quality = {
         name: value
         for name, entry in entries.items()
-        if is_known(value := entry["signal_quality"]) and name not in data.falling
+        if is_known(value := entry.signal_quality) and name not in data.falling
     }
     basis = f"{count(len(data.learning.models), 'model')}, {count(len(entries), 'benchmark')}, at "
     basis += "the checkpoints of the competition." if data.learning.selection == "e2lm" else "all checkpoints."
@@ -449,13 +246,12 @@ def _findings(
     highest, lowest = (
         f"{name}, {with_interval(quality[name], ends if is_known(ends) else None)}"
         for name in (order[0], order[-1])
-        for ends in [entries[name]["signal_quality_interval"]]
+        for ends in [entries[name].signal_quality_interval]
     )
     sentence = f"Signal quality is highest on {highest}" + (f", and lowest on {lowest}" if len(order) > 1 else "")
     if noise is not None:
-        checkpoints, white, walk = noise
-        sentence += f". For comparison: over {checkpoints} checkpoints, pure noise has a mean signal quality of "
-        sentence += f"{decimal(white)}, and a random walk {decimal(walk)}"
+        sentence += f". For comparison: over {noise.checkpoints} checkpoints, pure noise has a mean signal quality of "
+        sentence += f"{decimal(noise.means.white_noise)}, and a random walk {decimal(noise.means.random_walk)}"
     findings = [*contradictions, Finding(f"{sentence}.", basis)]
     if all(is_known(data.steady[name]) for name in order):
         improving = [name for name in order if data.steady[name]]
@@ -469,7 +265,7 @@ def _findings(
             "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). "
         )
         findings.append(Finding(sentence, f"{basis}It is cautious if curves are noisy."))
-    with_chance = {name: above for name, entry in entries.items() if is_known(above := entry["models_above_chance"])}
+    with_chance = {name: above for name, entry in entries.items() if is_known(above := entry.models_above_chance)}
     if with_chance:
         at_chance = [name for name, above in with_chance.items() if above == 0]
         of_all = f"{count(len(with_chance), 'benchmark')} with a known chance level"
@@ -485,95 +281,20 @@ def _findings(
 # Compliance and the overall score.
 
 
-def science_against_web(data: SignalData) -> Part:
+def science_against_web(summary: SignalSummary) -> Part:
     """Science against web models, and the overall score that needs them; no section without such a pair."""
-    options = data.options
-    scores: dict[str, dict[str, Any]] = {}
-    overall: dict[str, Value] = {}
-    overall_interval: dict[str, Bounds] = {}
-    overall_p: dict[str, Value] = {}
-    parts = {}
-    for name, benchmark in data.benchmarks.items():
-        items, values = benchmark.items, benchmark.values
-        null = items if isinstance(items, Missing) else items.compliance_null
-        reasons = {normalisation: _no_compliance(benchmark, normalisation) for normalisation in NORMALISATIONS}
-        value = known(float(benchmark.scores.compliance), reasons[options.normalisation])
-        gap = known(float(benchmark.scores.gap), reasons["none"])
-        scores[name] = {
-            "value": value,
-            "interval": bounds(value, benchmark.draws(lambda resampled: resampled.compliance), 0.0),
-            "null_p": p_value(value, null),
-            "raw_gap": gap,
-            "raw_gap_interval": bounds(gap, benchmark.draws(lambda resampled: resampled.gap)),
-            "normalisation": options.normalisation,
-            "normalisations": {
-                normalisation: known(
-                    float(compliance_of(benchmark, values, normalisation, benchmark.chance_level)[0]),
-                    reasons[normalisation],
-                )
-                for normalisation in NORMALISATIONS
-            },
-            "pairs": [[pair.first, pair.second] for pair in benchmark.compliance_pairs],
-            "checkpoints": [len(pair.alignment.progress) for pair in benchmark.compliance_pairs],
-        }
-        incomplete = "The overall score needs signal quality, ranking consistency and compliance."
-        overall[name] = known(float(benchmark.scores.overall), incomplete)
-        overall_interval[name] = bounds(overall[name], benchmark.draws(lambda resampled: resampled.overall))
-        # when all three parts follow their own nulls, drawn independently
-        quality, (_, coin) = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN]
-        draws = null if isinstance(null, Missing) else coin
-        if not isinstance(null, Missing) and not isinstance(coin, Missing):
-            draws = np.stack([quality, coin, null], axis=-1) @ np.array(options.weights)
-        overall_p[name] = p_value(overall[name], draws)
-        if is_known(overall[name]):
-            parts[name] = [benchmark.scores.mean_quality, benchmark.scores.orders[CHOSEN].value, value]
-    # over all weightings of the parts
-    sensitivity: dict[str, dict[str, Any]] | Missing = Missing(
-        "The sensitivity to the weights needs two benchmarks with all three parts."
-    )
-    if len(parts) > 1:
-        components = np.array(list(parts.values()), dtype=float)
-        shares = weight_sensitivity(components, WEIGHT_DRAWS, np.random.default_rng(0))
-        sensitivity = {
-            name: {"share_first": first, "rank_interval": ranks}
-            for name, first, *ranks in zip(parts, *shares, strict=True)
-        }
-    summary = {
-        "compliance": scores,
-        "overall": overall,
-        "overall_interval": overall_interval,
-        "overall_null_p": overall_p,
-        "weight_sensitivity": sensitivity,
-    }
-    lacks_part = {"share_first": Missing("The benchmark lacks one of the three parts.")}
-    rows = [
-        {
-            "benchmark": name,
-            "compliance": score["value"],
-            **as_columns(score["interval"]),
-            "p": score["null_p"],
-            "raw_gap": score["raw_gap"],
-            **as_columns(score["raw_gap_interval"], "gap_low", "gap_high"),
-            **{key: value for key, value in score["normalisations"].items() if key != score["normalisation"]},
-            "overall": overall[name],
-            **as_columns(overall_interval[name], "overall_low", "overall_high"),
-            "first_under_weights": sensitivity
-            if isinstance(sensitivity, Missing)
-            else sensitivity.get(name, lacks_part)["share_first"],
-        }
-        for name, score in scores.items()
-        if is_known(score["value"])
-    ]
+    rows = [_compliance_row(name, summary) for name, score in summary.compliance.items() if is_known(score.value)]
     if not rows:
-        return Part(summary)
+        return Part({})
     frame = pd.DataFrame(rows).sort_values("compliance", ascending=False)
-    positive = [row["benchmark"] for row in rows if number(row["gap_low"]) > 0]
+    leads = {name: score.raw_gap_interval for name, score in summary.compliance.items() if is_known(score.value)}
+    positive = [name for name, ends in leads.items() if is_known(ends) and ends[0] > 0]
     section = Section(
         "Compliance and overall score",
         hint="models of science texts against models of web texts",
         finding=f"The science model is ahead by more than item noise on {listing(positive)}." if positive else "",
         explanation="Compliance is the science model's mean lead over the web model, and 0 if it is behind. Here the "
-        f"lead is {NORMALISED[options.normalisation]}. The other normalisations and the raw gap are "
+        f"lead is {NORMALISED[summary.conventions.normalisation]}. The other normalisations and the raw gap are "
         "beside it. The interval is for one pair of training runs and does not cover other seeds. First under all "
         "weights: share of weightings of the three parts that rank the benchmark first.",
         tables=[
@@ -592,22 +313,27 @@ def science_against_web(data: SignalData) -> Part:
             )
         ],
     )
-    return Part(summary, section)
+    return Part({}, section)
 
 
-def _no_compliance(benchmark: BenchmarkCurves, normalisation: str) -> str:
-    """Why compliance is missing, where it is."""
-    pairs = benchmark.compliance_pairs
-    if not pairs:
-        return Reason(
-            "There is no pair of a science and a web model of one size (column training_data of the models sheet).",
-            ReasonCode.NO_MODEL_PAIR,
-        )
-    if not any(len(pair.alignment.progress) for pair in pairs):
-        return pairs[0].alignment.reason
-    if normalisation == "above_chance" and isinstance(benchmark.chance, Missing):
-        return benchmark.chance.reason
-    return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."
+def _compliance_row(name: str, summary: SignalSummary) -> dict[str, object]:
+    """The row of a benchmark in the table: its compliance, and its overall score under the weights and under all."""
+    score, shares = summary.compliance[name], summary.weight_sensitivity
+    share: WeightShare | Missing | None = shares if isinstance(shares, Missing) else shares.get(name)
+    if share is None:
+        share = Missing("The benchmark lacks one of the three parts.")
+    return {
+        "benchmark": name,
+        "compliance": score.value,
+        **as_columns(score.interval),
+        "p": score.null_p,
+        "raw_gap": score.raw_gap,
+        **as_columns(score.raw_gap_interval, "gap_low", "gap_high"),
+        **{key: value for key, value in score.normalisations.items() if key != score.normalisation},
+        "overall": summary.overall[name],
+        **as_columns(summary.overall_interval[name], "overall_low", "overall_high"),
+        "first_under_weights": share if isinstance(share, Missing) else share.share_first,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -637,12 +363,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def criteria_of_others(data: SignalData) -> Part:
+def criteria_of_others(summary: SignalSummary) -> Part:
     """Values, and the thresholds passed where there are any."""
-    criteria = {name: _criteria(data, benchmark) for name, benchmark in data.benchmarks.items()}
     rows = []
-    for name, entry in criteria.items():
-        values = {f"{source}.{key}": value for source, part in entry.items() for key, value in part.items()}
+    for name, criteria in summary.criteria.items():
+        values = {f"{source}.{key}": value for source, of in vars(criteria).items() for key, value in vars(of).items()}
         for column_name in [column_name for column_name in values if column_name.endswith("_interval")]:
             values |= as_columns(values[column_name], f"{column_name}.low", f"{column_name}.high")
         rows.append({"benchmark": name} | {column: values[column_name] for column, column_name, _ in COLUMNS})
@@ -671,127 +396,4 @@ def criteria_of_others(data: SignalData) -> Part:
             )
         ],
     )
-    return Part({"criteria": criteria}, section)
-
-
-def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[str, object]]:
-    selected = benchmark.selected_curves
-    curves = [selected[model].values for model in benchmark.scored if len(selected[model].values) >= 2]
-    # FineTasks' monotonicity is not clipped
-    monotonicity = known(float(mean_of_known([rank_correlation(curve) for curve in curves])), NO_CURVE)
-    ratio, non_randomness = _seed_criteria(data, benchmark)
-    again = benchmark.training_noise
-    training = None if isinstance(again, Missing) else (again.sd, again.reruns)
-    noise = signal_to_noise(curves, training=training)
-    reason = "Signal to noise needs some noise: the last checkpoints lie on a line."
-    if len(curves) < 2 or any(len(curve) < LAST_CHECKPOINTS for curve in curves):
-        reason = f"Signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model."
-    elif np.isnan(noise.signal):
-        reason = "Signal to noise is relative to the mean score, and needs scores of one sign."
-    noise_ratio = known(noise.ratio, reason)
-    ends = signal_to_noise_interval(curves, data.section.resamples, np.random.default_rng(0), training=training)
-    constant = "All curves are constant, or have fewer than two selected checkpoints."
-    ordering, half_way = _in_the_middle(benchmark)
-    between_sizes, recipes = _across_sizes(benchmark, data.learning.facts)
-    return {
-        "finetasks": {
-            "monotonicity": monotonicity,
-            "monotonicity_passes": _passes(monotonicity, FINETASKS_MONOTONICITY),
-            "signal_to_noise": ratio,
-            "signal_to_noise_passes": _passes(ratio, FINETASKS_SIGNAL_TO_NOISE),
-            "non_randomness": non_randomness,
-            "non_randomness_passes": _passes(non_randomness, FINETASKS_NON_RANDOMNESS),
-            "ordering_consistency": ordering,
-        },
-        "signal_and_noise": {
-            "signal": known(noise.signal, reason),
-            "noise": known(noise.noise, reason),
-            "noise_from": "last checkpoints" if training is None else "reruns",
-            "signal_to_noise": noise_ratio,
-            "signal_to_noise_interval": known_bounds(
-                *ends, reason if isinstance(noise_ratio, Missing) else SKIPPED.reason
-            ),
-            "step_direction": known(float(mean_of_known([step_direction(curve) for curve in curves])), NO_CURVE),
-            "total_variation": known(float(mean_of_known([total_variation(curve) for curve in curves])), constant),
-        },
-        "decision_accuracy": {
-            "middle_to_last": half_way,
-            "middle_to_last_interval": _share_interval(half_way, len(benchmark.scored)),
-            "smallest_to_largest": between_sizes,
-            "smallest_to_largest_interval": _share_interval(between_sizes, recipes),
-        },
-    }
-
-
-def _passes(value: Value, threshold: float) -> bool | Missing:
-    return value if isinstance(value, Missing) else bool(value >= threshold)
-
-
-def _share_interval(share: Value, models: int) -> Bounds:
-    return share if isinstance(share, Missing) else known_bounds(*pair_share_interval(share, models), "No pair.")
-
-
-def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value, Value]:
-    """Over repeated trainings at their common points: the reruns that the sheet names, else the models that are alike
-    in size, architecture and training data."""
-    curves = benchmark.curves
-    if benchmark.reruns:
-        groups = [[curves[model], *benchmark.reruns.get(model, [])] for model in benchmark.scored]
-    else:
-        facts = data.learning.facts.loc[benchmark.scored, ["size", "architecture", "training_data"]].dropna()
-        groups = [[curves[model] for model in alike.index] for _, alike in facts.groupby(list(facts), sort=False)]
-    runs = []
-    for group in groups:
-        places = align({f"{number}": curve for number, curve in enumerate(group)}).places
-        if len(group) > 1 and len(places[0].share):
-            runs.append(np.array([points.read(curve.values) for points, curve in zip(places, group, strict=True)]))
-    if not runs:
-        reason = "Signal to noise over seeds and non-randomness need repeated trainings of one model."
-        none = Missing(Reason(reason, ReasonCode.NO_RERUNS))
-        return none, none
-    best = max(float(curves[model].values[-1]) for model in benchmark.scored)
-    to_noise, non_randomness = seed_criteria(runs, benchmark.chance_level, best)
-    agree = "Repeated trainings agree exactly, so there is no noise to divide by."
-    chance = benchmark.chance
-    return known(to_noise, agree), chance if isinstance(chance, Missing) else known(non_randomness, agree)
-
-
-def _in_the_middle(benchmark: BenchmarkCurves) -> tuple[Value, Value]:
-    """Ordering consistency, and decision accuracy of the models half way to their last common point against it."""
-    progress = benchmark.alignment.progress
-    too_few = "Ordering consistency needs two models and two points in common in the second half of these."
-    if len(benchmark.scored) < 2 or len(progress) < 2:
-        no_decision = "Decision accuracy needs two models with two points of training in common."
-        reason = benchmark.alignment.reason
-        return Missing(reason or too_few), Missing(reason or no_decision)
-    curves = benchmark.at_common_points(benchmark.values)
-    half = int(np.argmin(np.abs(progress - progress[-1] / 2)))
-    return known(ordering_consistency(curves), too_few), float(decision_accuracy(curves[:, half], curves[:, -1]))
-
-
-def _across_sizes(benchmark: BenchmarkCurves, facts: pd.DataFrame) -> tuple[Value, int]:
-    """Order of the recipes at the smallest and at the largest size that all of them have; and how many recipes.
-
-    A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several
-    trainings of a recipe at one size are averaged at their last checkpoints.
-    """
-    scores: dict[tuple[str, str], dict[str, list[float]]] = {}
-    weights: dict[str, list[float]] = {}
-    for model, curve in benchmark.curves.items():
-        fact = facts.loc[model]
-        if np.isnan(parameters(fact)):
-            continue
-        # Two architectures of one named size have not quite the same number of parameters
-        size = str(fact["size"]).casefold() if pd.notna(fact["size"]) else f"{parameters(fact):g} billion"
-        recipe = (str(fact["architecture"]), str(fact["training_data"]))
-        scores.setdefault(recipe, {}).setdefault(size, []).append(float(curve.values[-1]))
-        weights.setdefault(size, []).append(parameters(fact))
-    recipes = [by_size for by_size in scores.values() if len(by_size) > 1]
-    if len(recipes) < 2:
-        return Missing("Decision accuracy across sizes needs two recipes at two sizes each."), len(recipes)
-    common = sorted(set.intersection(*map(set, recipes)), key=lambda size: np.mean(weights[size]))
-    if len(common) < 2:
-        none = Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")
-        return none, len(recipes)
-    small, large = (np.array([np.mean(by_size[size]) for by_size in recipes]) for size in (common[0], common[-1]))
-    return float(decision_accuracy(small, large)), len(recipes)
+    return Part({}, section)

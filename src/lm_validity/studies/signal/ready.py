@@ -1,8 +1,8 @@
 """Which benchmarks are ready, and from when: above chance for good, and the order of the models nearly settled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -10,7 +10,8 @@ from markupsafe import Markup
 from lm_validity.missing import Missing
 from lm_validity.pages.page import Outcome
 from lm_validity.pages.svg import Axis, LogAxis, box, dot, line, round_values, shortened, svg, text, ticks, whisker
-from lm_validity.studies.signal.benchmark import BenchmarkCurves, SignalData
+from lm_validity.studies.signal.benchmark import BenchmarkCurves, Bounds, SignalData, Value
+from lm_validity.studies.signal.numbers import SignalSummary
 from lm_validity.words import beginnings, count
 
 FAMILY = 5  # benchmarks whose names begin alike are one row, and one panel that opens
@@ -41,17 +42,17 @@ class Ready:
         return max(self.starts, self.settles[1])
 
 
-def readiness(data: SignalData, results: Mapping[str, Any]) -> list[Ready]:
+def readiness(data: SignalData, summary: SignalSummary) -> list[Ready]:
     """Every benchmark; those that are ready first, the earliest first."""
-    rows = [_ready(data, benchmark, results) for benchmark in data.benchmarks.values()]
+    rows = [_ready(data, benchmark, summary) for benchmark in data.benchmarks.values()]
     order_of_outcomes = {"yes": 0, "no": 1, "not known": 2}
     return sorted(rows, key=lambda row: (order_of_outcomes.get(row.outcome, 3), row.by or row.starts or np.inf))
 
 
-def _ready(data: SignalData, benchmark: BenchmarkCurves, results: Mapping[str, Any]) -> Ready:
+def _ready(data: SignalData, benchmark: BenchmarkCurves, summary: SignalSummary) -> Ready:
     name, scale = benchmark.benchmark, data.progress.scale
-    start, ranking = results["benchmarks"][name]["above_chance_from_b"], results["ranking"][name]
-    ends = ranking if isinstance(ranking, Missing) else ranking["settled_from_interval_b"]
+    start, ranking = summary.benchmarks[name].above_chance_from_b, summary.ranking[name]
+    ends = ranking if isinstance(ranking, Missing) else ranking.settled_from_interval_b
     last = max(float(benchmark.curves[model].progress[-1]) for model in benchmark.scored) * scale
     starts = None if isinstance(start, Missing) else start * scale
     settles = None if isinstance(ends, Missing) else (ends[0] * scale, ends[1] * scale)
@@ -68,7 +69,7 @@ def _ready(data: SignalData, benchmark: BenchmarkCurves, results: Mapping[str, A
     return Ready(name, "not known", starts, settles, last, _why(benchmark, start, ends))
 
 
-def _why(benchmark: BenchmarkCurves, start: float | Missing, ends: object) -> str:
+def _why(benchmark: BenchmarkCurves, start: Value, ends: Bounds) -> str:
     """What is missing, in a few words."""
     if isinstance(benchmark.chance, Missing):
         return "score of guessing unknown"
@@ -76,7 +77,7 @@ def _why(benchmark: BenchmarkCurves, start: float | Missing, ends: object) -> st
         return "no standard errors"
     if len(benchmark.scored) < 2:
         return "one model has no order"
-    if benchmark.alignment.reason or not benchmark.alignment.at_end:
+    if benchmark.alignment.reason is not None or not benchmark.alignment.at_end:
         return "trainings end at different points"
     if isinstance(start, Missing):
         return "the mean is not shown above chance"
@@ -196,16 +197,23 @@ def _marks(axis: Axis, rows: Sequence[Ready], y: float) -> list[Markup]:
     return marks
 
 
-def _words(rows: Sequence[Ready], unit: str) -> tuple[str, str]:
+class _RowWords(NamedTuple):
     """What stands beside a row, and the same where there is little room."""
+
+    words: str
+    short: str
+
+
+def _words(rows: Sequence[Ready], unit: str) -> _RowWords:
+    """From when a benchmark is ready, or how many of a family."""
     ready = sorted(row.by for row in rows if row.by is not None)
     if len(rows) > 1:
         first = f", the first by {amount(ready[0])}" if ready else ""
-        return f"{len(ready)} of {len(rows)} ready{first}", f"{len(ready)} of {len(rows)}"
+        return _RowWords(f"{len(ready)} of {len(rows)} ready{first}", f"{len(ready)} of {len(rows)}")
     if ready:
-        return f"ready by {amount(ready[0])} {unit}", f"by {amount(ready[0])}"
+        return _RowWords(f"ready by {amount(ready[0])} {unit}", f"by {amount(ready[0])}")
     no = rows[0].outcome == "no"
-    return f"{'no' if no else 'not known'}: {rows[0].why}", "no" if no else "not known"
+    return _RowWords(f"{'no' if no else 'not known'}: {rows[0].why}", "no" if no else "not known")
 
 
 def _details(rows: Sequence[Ready], unit: str) -> str:
@@ -214,11 +222,11 @@ def _details(rows: Sequence[Ready], unit: str) -> str:
         ready = [row for row in rows if row.by is not None]
         names = ", ".join(f"{row.name} by {amount(row.by or 0)}" for row in ready[:5])
         remainder = f" and {len(ready) - 5} more" if len(ready) > 5 else ""
-        return f"{_words(rows, unit)[0]}. {f'Ready: {names}{remainder} {unit}.' if ready else ''}"
+        return f"{_words(rows, unit).words}. {f'Ready: {names}{remainder} {unit}.' if ready else ''}"
     row = rows[0]
     starts = "" if row.starts is None else f"above chance for good from {amount(row.starts)}; "
     settles = "" if row.settles is None else f"order settled by {' to '.join(map(amount, row.settles))} (95%); "
-    return f"{starts}{settles}{_words(rows, unit)[0]}."
+    return f"{starts}{settles}{_words(rows, unit).words}."
 
 
 def ready_note(rows: Sequence[Ready]) -> Markup:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,9 @@ from lm_validity.results.files import joined, write_report
 from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, analyze_benchmark
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.glance import at_a_glance
-from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
+from lm_validity.studies.signal.item_sections import filters_on_trial, item_metrics, subgroups
+from lm_validity.studies.signal.items import analyze_items
+from lm_validity.studies.signal.numbers import SignalSummary, summarize
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
@@ -23,12 +25,6 @@ from lm_validity.words import explain_protocols
 NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 WHO_TELLS = "The benchmarks sheet has no chance level, and there are no items that tell it."
 NO_CHANCE = Missing(Reason(WHO_TELLS, ReasonCode.NO_CHANCE))
-
-# Keys of summary.json in their order, but for the first and the last
-KEYS = (
-    "models", "benchmarks", "ranking_consistency", "compliance", "overall", "overall_interval", "overall_null_p",
-    "weight_sensitivity", "ranking", "criteria", "item_metrics", "filters", "subgroups",
-)  # fmt: skip
 
 
 def report_signal(
@@ -44,8 +40,8 @@ def report_signal(
 
     `own_models`: models of the reader, whose curves stand out among those of others.
     """
-    page, summary = signal(replace(analyze_signal(scores, models, benchmarks, items, section), own=own_models))
-    write_report(page, summary, output)
+    data = replace(analyze_signal(scores, models, benchmarks, items, section), own=own_models)
+    write_report(*signal(data), output)
 
 
 def analyze_signal(
@@ -75,24 +71,27 @@ def analyze_signal(
     return SignalData(learning, section, analyzed)
 
 
-def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
-    """The page and the summary."""
+class SignalReport(NamedTuple):
+    """The page, and what it shows."""
+
+    page: Page
+    summary: SignalSummary
+
+
+def signal(data: SignalData) -> SignalReport:
+    """The report of learning curves and their scores."""
+    summary = summarize(data)
     parts = joined(
-        steady_improvement(data),
-        order_of_models(data),
-        science_against_web(data),
-        filters_on_trial(data),
-        item_metrics(data),
-        subgroups(data),
-        criteria_of_others(data),
+        steady_improvement(data, summary),
+        order_of_models(data, summary),
+        science_against_web(summary),
+        filters_on_trial(summary),
+        item_metrics(summary),
+        subgroups(summary),
+        criteria_of_others(summary),
         _all_scores(data),
     )
-    analyses = [benchmark.items for benchmark in data.benchmarks.values()]
-    notes = [
-        *data.learning.notes,
-        *(note for items in analyses if isinstance(items, ItemAnalysis) for note in items.notes),
-        *parts.notes,
-    ]
+    glance = at_a_glance(data, summary)
     page = Page(
         name="signal",
         title="Early signal",
@@ -102,23 +101,13 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         "settled when 9 of 10 pairs do.",
         findings=parts.findings,
         sections=parts.sections,
-        notes=notes,
-        **at_a_glance(data, parts.summary),
+        notes=summary.notes,
+        lede=glance.lede,
+        picture=glance.picture,
+        panels=glance.panels,
+        answers=glance.answers,
     )
-    options, windows = data.options, data.windows
-    named = ("signal_quality", "ranking_consistency", "compliance")
-    conventions = {
-        "convention": options.convention,
-        "ties": options.ties,
-        "normalisation": options.normalisation,
-        "weights": dict(zip(named, options.weights, strict=True)),
-        "windows_b": {"base": windows.base, "later": windows.later, "relative": windows.relative},
-        "resamples": data.section.resamples,
-    }
-    summary = {"selection": data.learning.selection, "conventions": conventions} | {
-        key: parts.summary[key] for key in KEYS
-    }
-    return page, summary | {"standard_errors": data.learning.error_checks, "notes": notes}
+    return SignalReport(page, summary)
 
 
 def _all_scores(data: SignalData) -> Part:

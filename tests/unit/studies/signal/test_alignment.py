@@ -103,14 +103,14 @@ CROSSING = {"fast": lambda at: 0.5 + 0.01 * at, "slow": lambda at: 0.41 + 0.02 *
 def test_the_order_along_training_is_that_at_equal_tokens(tmp_path):
     paths = write(tmp_path, TOKENS, lambda model, at: CROSSING[model](at))
     found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    common, ranking = found["benchmarks"]["facts"]["common"], found["ranking"]["facts"]
+    common, ranking = found.benchmarks["facts"].common, found.ranking["facts"]
     # `slow` begins at 6, `fast` ends at 12: both are checkpoints of both
-    assert (common["points"], common["interpolated"], common["last_b"], common["at_end"]) == (2, 0, 12.0, False)
-    np.testing.assert_allclose(ranking["tokens_b"], [6, 12])
-    np.testing.assert_allclose(ranking["agreement_with_last"], [-1, 1])
-    assert found["criteria"]["facts"]["decision_accuracy"]["middle_to_last"] == 0.0
+    assert (common.points, common.interpolated, common.last_b, common.at_end) == (2, 0, 12.0, False)
+    np.testing.assert_allclose(ranking.tokens_b, [6, 12])
+    np.testing.assert_allclose(ranking.agreement_with_last, [-1, 1])
+    assert found.criteria["facts"].decision_accuracy.middle_to_last == 0.0
     # at the ends of their own trainings, 12 and 72 billion tokens, the gap is larger than at the last common point
-    assert (ranking["separable_pairs"], found["benchmarks"]["facts"]["separable_at_end"]) == (1, 1)
+    assert (ranking.separable_pairs, found.benchmarks["facts"].separable_at_end) == (1, 1)
     report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=0))
     page = json.loads((tmp_path / "r" / "page.json").read_text())
     sentence = next(one["sentence"] for one in page["findings"] if "settled" in one["sentence"])
@@ -121,7 +121,7 @@ def test_what_differs_at_its_own_end_only_is_not_told_apart_at_the_last_common_p
     """Equal up to 12 billion tokens; `slow` goes on to 72."""
     paths = write(tmp_path, TOKENS, lambda model, at: 0.4 + 0.005 * at)
     found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    assert (found["ranking"]["facts"]["separable_pairs"], found["benchmarks"]["facts"]["separable_at_end"]) == (0, 1)
+    assert (found.ranking["facts"].separable_pairs, found.benchmarks["facts"].separable_at_end) == (0, 1)
 
 
 def test_no_verdict_on_order_where_tokens_are_unknown_and_schedules_differ(tmp_path):
@@ -129,12 +129,10 @@ def test_no_verdict_on_order_where_tokens_are_unknown_and_schedules_differ(tmp_p
         tmp_path, {"a": np.nan, "b": np.nan}, lambda model, at: 0.5, names=lambda model, step: f"{model}-{step}"
     )
     found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    assert isinstance(found["ranking"]["facts"], Missing) and isinstance(
-        found["benchmarks"]["facts"]["common"], Missing
-    )
-    assert isinstance(found["benchmarks"]["facts"]["above_chance_from_b"], Missing)
-    assert isinstance(found["criteria"]["facts"]["decision_accuracy"]["middle_to_last"], Missing)
-    assert found["benchmarks"]["facts"]["models_above_chance"] == 2  # each by its own last checkpoint
+    assert isinstance(found.ranking["facts"], Missing) and isinstance(found.benchmarks["facts"].common, Missing)
+    assert isinstance(found.benchmarks["facts"].above_chance_from_b, Missing)
+    assert isinstance(found.criteria["facts"].decision_accuracy.middle_to_last, Missing)
+    assert found.benchmarks["facts"].models_above_chance == 2  # each by its own last checkpoint
 
 
 @pytest.mark.parametrize(("gap", "separable"), [(0.0277, 0), (0.0278, 1)])
@@ -144,7 +142,7 @@ def test_pairs_are_told_apart_by_the_closed_form_at_any_number_of_resamples(tmp_
     paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model])
     for resamples in (0, 7, 200):
         found = signal(analyze_signal(*paths, section=Reports(resamples=resamples)))[1]
-        assert found["ranking"]["facts"]["separable_pairs"] == separable
+        assert found.ranking["facts"].separable_pairs == separable
 
 
 def test_errors_of_differences_are_those_over_shared_items():
@@ -170,8 +168,8 @@ def test_errors_of_differences_are_those_over_shared_items():
 )
 def test_an_interval_that_begins_with_training_has_no_lower_end(tmp_path, gaps, interval, said):
     paths = write(tmp_path, {"a": 1.0, "b": 1.0}, lambda model, at: 0.5 + (model == "b") * gaps[round(at) - 1])
-    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]["ranking"]["facts"]
-    assert found["settled_from_interval_b"] == interval and found["separable_pairs"] == 1
+    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1].ranking["facts"]
+    assert found.settled_from_interval_b == interval and found.separable_pairs == 1
     report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=0))
     findings = json.loads((tmp_path / "r" / "page.json").read_text())["findings"]
     sentence = next(one["sentence"] for one in findings if "told apart at the end" in one["sentence"])
@@ -187,17 +185,17 @@ def test_reruns_are_noise_and_no_models(tmp_path):
     wobble = {"a": 0.005, "b": 0.006, "a2": 0.007}
     paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model] + wobble[model] * (at % 3))
     alone = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]
-    assert set(alone["models"]) == {"a", "b", "a2"} and alone["ranking"]["facts"]["separable_pairs"] == 3
-    assert isinstance(alone["benchmarks"]["facts"]["training_noise"], Missing) and NOT_MEASURED in alone["notes"]
+    assert set(alone.models) == {"a", "b", "a2"} and alone.ranking["facts"].separable_pairs == 3
+    assert isinstance(alone.benchmarks["facts"].training_noise, Missing) and NOT_MEASURED in alone.notes
     paths[1].write_text("model,rerun_of\na,\nb,\na2,a\n")
     found = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]
-    entry, ratio = found["benchmarks"]["facts"], found["criteria"]["facts"]["signal_and_noise"]
-    assert set(found["models"]) == {"a", "b"} and (entry["models"], entry["reruns"]) == (2, 1)
+    entry, ratio = found.benchmarks["facts"], found.criteria["facts"].signal_and_noise
+    assert set(found.models) == {"a", "b"} and (entry.models, entry.reruns) == (2, 1)
     differences = 0.08 + 0.002 * (np.arange(8, 13) % 3)
-    assert entry["training_noise"] == pytest.approx(np.sqrt((differences**2).mean() / 2))
-    assert (found["ranking"]["facts"]["separable_pairs"], entry["separable_at_end"]) == (0, 0)
-    assert ratio["noise_from"] == "reruns" and NOT_MEASURED not in found["notes"]
+    assert entry.training_noise == pytest.approx(np.sqrt((differences**2).mean() / 2))
+    assert (found.ranking["facts"].separable_pairs, entry.separable_at_end) == (0, 0)
+    assert ratio.noise_from == "reruns" and NOT_MEASURED not in found.notes
     # of the last five checkpoints, the mean of at % 3 is 1
-    assert ratio["signal_to_noise"] == pytest.approx(0.051 / entry["training_noise"])
-    assert ratio["signal_to_noise"] < alone["criteria"]["facts"]["signal_and_noise"]["signal_to_noise"] / 5
-    assert found["criteria"]["facts"]["finetasks"]["signal_to_noise"] == pytest.approx(0.546 / 0.058, rel=0.05)
+    assert ratio.signal_to_noise == pytest.approx(0.051 / entry.training_noise)
+    assert ratio.signal_to_noise < alone.criteria["facts"].signal_and_noise.signal_to_noise / 5
+    assert found.criteria["facts"].finetasks.signal_to_noise == pytest.approx(0.546 / 0.058, rel=0.05)

@@ -201,6 +201,7 @@ def test_a_mean_above_chance_and_no_model_by_itself_is_no_sure_no(starts, outcom
         curves={"m": SimpleNamespace(progress=np.array([10.0, 60.0]))},
     )
     data = SimpleNamespace(benchmarks={"quiz": benchmark}, progress=SimpleNamespace(scale=1.0))
-    settled = {"settled_from_interval_b": (30.0, 60.0)}
-    results = {"benchmarks": {"quiz": {"above_chance_from_b": starts}}, "ranking": {"quiz": settled}}
-    assert [row.outcome for row in ready.readiness(data, results)] == [outcome]
+    quality = SimpleNamespace(above_chance_from_b=starts)
+    settled = SimpleNamespace(settled_from_interval_b=(30.0, 60.0))
+    summary = SimpleNamespace(benchmarks={"quiz": quality}, ranking={"quiz": settled})
+    assert [row.outcome for row in ready.readiness(data, summary)] == [outcome]

@@ -137,17 +137,17 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
 def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
     found = signal(analyze_signal(*paths, section=Reports(resamples=100)))[1]
-    entry = found["benchmarks"]["facts"]
-    assert entry["interval_source"] == "standard errors"
-    assert entry["signal_quality_interval"][0] < entry["signal_quality"] <= entry["signal_quality_interval"][1]
-    assert is_known(found["ranking"]["facts"]["nearly_stable_from_interval_b"])
+    entry = found.benchmarks["facts"]
+    assert entry.interval_source == "standard errors"
+    assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
+    assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
     without = signal(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), section=Reports(resamples=100)))[
         1
     ]
-    assert isinstance(without["benchmarks"]["facts"]["signal_quality_interval"], Missing)
-    assert isinstance(without["benchmarks"]["facts"]["models_above_chance"], Missing)
-    assert without["benchmarks"]["facts"]["chance"] == 0.25
-    assert isinstance(without["ranking"]["facts"]["nearly_stable_from_interval_b"], Missing)
+    assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
+    assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
+    assert without.benchmarks["facts"].chance == 0.25
+    assert isinstance(without.ranking["facts"].nearly_stable_from_interval_b, Missing)
 
 
 def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
@@ -155,12 +155,10 @@ def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_p
     found = signal(
         analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), section=Reports(resamples=100))
     )[1]
-    assert [(one.benchmark, one.code, one.scores) for one in found["standard_errors"]] == [
-        ("facts", "beyond_scatter", 80)
-    ]
-    entry, ranking = found["benchmarks"]["facts"], found["ranking"]["facts"]
-    assert isinstance(entry["interval_source"], Missing) and isinstance(entry["models_above_chance"], Missing)
-    assert isinstance(ranking["separable_pairs"], Missing)
+    assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
+    entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
+    assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
+    assert isinstance(ranking.separable_pairs, Missing)
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
@@ -169,7 +167,7 @@ def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     found = signal(
         analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), section=Reports(resamples=0))
     )[1]
-    assert found["benchmarks"]["facts"]["models_above_chance"] == 4 and found["benchmarks"]["facts"]["chance"] == 0.75
+    assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
 
 
 def rows_of_steady(folder, benchmark):
@@ -191,10 +189,10 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,acc,{known},\n"
         paths = write_scores(tmp_path / name, curves, 0.02, sheet)
         _, summary = signal(analyze_signal(*paths, section=Reports(resamples=0)))
-        entry = summary["benchmarks"]["bits"]
-        assert entry["direction_assumed"] == (not known) and abs(entry["rank_correlation"]) == 1
+        entry = summary.benchmarks["bits"]
+        assert entry.direction_assumed == (not known) and abs(entry.rank_correlation) == 1
         # FineTasks' monotonicity is not cut off at 0
-        assert summary["criteria"]["bits"]["finetasks"]["monotonicity"] == pytest.approx(1 if known else -1)
+        assert summary.criteria["bits"].finetasks.monotonicity == pytest.approx(1 if known else -1)
         first, *others = quality_sentences(paths, tmp_path / name / "r")
         assert ("?" in first and "bits" in first) == (not known)
         (steady,) = rows_of_steady(tmp_path / name / "r", "bits")
@@ -237,11 +235,11 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
 def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
     """Up to 160 billion tokens: the base window has checkpoints, the later one has none."""
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    entry = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]["ranking_consistency"]["facts"]
-    assert isinstance(entry["value"], Missing) and entry["fitted"]["value"] == 1.0
+    entry = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1].ranking_consistency["facts"]
+    assert isinstance(entry.value, Missing) and entry.fitted.value == 1.0
     # 16 to 32 billion tokens, and from 35.2
-    assert {(pair["base_checkpoints"], pair["later_checkpoints"]) for pair in entry["fitted"]["pairs"]} == {(2, 13)}
-    assert is_known(entry["fitted"]["interval"]) and is_known(entry["fitted"]["item_interval"])
+    assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}
+    assert is_known(entry.fitted.interval) and is_known(entry.fitted.item_interval)
 
 
 def test_a_settling_interval_is_from_differences_beyond_noise():

@@ -107,29 +107,28 @@ def test_fewer_items_from_standard_errors_are_near_those_from_items_and_below():
 def test_a_report_with_subjects_draws_them_whole_and_one_without_items_matches_by_errors(tmp_path):
     files = write_world(tmp_path, World(items=120, subjects=12))
     found = signal(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=20)))[1]
-    assert any("drawn by whole subjects (12)" in note for note in found["notes"])
+    assert any("drawn by whole subjects (12)" in note for note in found.notes)
     scores = read_scores(files.scores).assign(n_items=400, stderr=0.02)
     write_table(scores, SCORES, tmp_path / "errors.parquet")
-    entry = signal(analyze_signal(tmp_path / "errors.parquet", files.models, section=Reports(resamples=0)))[1][
-        "benchmarks"
-    ]["facts"]
-    assert set(entry["signal_quality_by_errors"]) == {100, 300}
-    assert entry["signal_quality_by_errors"][100] < entry["signal_quality"]
-    assert found["benchmarks"]["facts"]["signal_quality_by_errors"] is None
+    summary = signal(analyze_signal(tmp_path / "errors.parquet", files.models, section=Reports(resamples=0))).summary
+    entry = summary.benchmarks["facts"]
+    assert set(entry.signal_quality_by_errors) == {100, 300}
+    assert entry.signal_quality_by_errors[100] < entry.signal_quality
+    assert found.benchmarks["facts"].signal_quality_by_errors is None
 
 
 def test_the_report_has_both_beside_the_organisers_score(tmp_path):
     files = write_world(tmp_path, World(items=120))
     found = signal(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=20)))[1]
-    entry = found["benchmarks"]["facts"]
-    assert set(entry["signal_quality_by_items"]) == {100}
-    low, high = entry["noise_free_quality_interval"]
-    assert low <= entry["noise_free_quality"] <= high
-    assert entry["signal_quality_by_items"][100] < entry["signal_quality"] < entry["noise_free_quality"] <= 1
+    entry = found.benchmarks["facts"]
+    assert set(entry.signal_quality_by_items) == {100}
+    low, high = entry.noise_free_quality_interval
+    assert low <= entry.noise_free_quality <= high
+    assert entry.signal_quality_by_items[100] < entry.signal_quality < entry.noise_free_quality <= 1
     small = signal(
         analyze_signal(files.scores, files.models, section=Reports(resamples=20)),
-    )[1]["benchmarks"]["facts"]
-    assert isinstance(small["signal_quality_by_items"], Missing) and isinstance(small["noise_free_quality"], Missing)
+    )[1].benchmarks["facts"]
+    assert isinstance(small.signal_quality_by_items, Missing) and isinstance(small.noise_free_quality, Missing)
 
 
 # ---- intervals of the criteria of others -------------------------------------------------------------------------
@@ -160,9 +159,9 @@ def test_interval_of_a_share_of_pairs_holds_it_and_counts_models():
 
 def test_criteria_have_intervals(tmp_path):
     files = write_world(tmp_path, World(items=40))
-    criteria = signal(analyze_signal(files.scores, files.models, section=Reports(resamples=50)))[1]["criteria"]["facts"]
-    noise, decisions = criteria["signal_and_noise"], criteria["decision_accuracy"]
-    assert noise["signal_to_noise_interval"][0] <= noise["signal_to_noise"] <= noise["signal_to_noise_interval"][1]
-    assert is_known(decisions["middle_to_last_interval"]) and is_known(decisions["smallest_to_largest_interval"])
-    low, high = decisions["middle_to_last_interval"]
-    assert low <= decisions["middle_to_last"] <= high
+    criteria = signal(analyze_signal(files.scores, files.models, section=Reports(resamples=50)))[1].criteria["facts"]
+    noise, decisions = criteria.signal_and_noise, criteria.decision_accuracy
+    assert noise.signal_to_noise_interval[0] <= noise.signal_to_noise <= noise.signal_to_noise_interval[1]
+    assert is_known(decisions.middle_to_last_interval) and is_known(decisions.smallest_to_largest_interval)
+    low, high = decisions.middle_to_last_interval
+    assert low <= decisions.middle_to_last <= high

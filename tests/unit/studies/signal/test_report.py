@@ -366,7 +366,7 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     assert known and gained.search(basis)[1] == decimal(np.mean(known), signed=True)
     data = analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0))
     facts = data.benchmarks["facts"]
-    slopes = [trial for trial in facts.items.trials if trial["filter"].startswith("slope")]
+    slopes = [trial for trial in facts.items.trials if trial.filter.startswith("slope")]
     data = replace(data, benchmarks={"facts": replace(facts, items=replace(facts.items, trials=slopes))})
     only_slopes = next(finding for finding in signal(data)[0].findings if "random choices" in finding.basis)
     assert not gained.search(only_slopes.basis)
@@ -460,7 +460,7 @@ def test_relative_windows_are_shares_of_each_pairs_own_training(tmp_path):
 def across_sizes(folder, finals):
     """Decision accuracy from the smallest to the largest size; `finals` are (size, architecture, last score)."""
     models = {f"model {i}": Trained(size, shape, [0.0, last]) for i, (size, shape, last) in enumerate(finals)}
-    return signal(analyzed(folder, models))[1]["criteria"]["facts"]["decision_accuracy"]["smallest_to_largest"]
+    return signal(analyzed(folder, models))[1].criteria["facts"].decision_accuracy.smallest_to_largest
 
 
 def test_decisions_across_sizes_average_repeated_trainings(tmp_path):

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from lm_validity.config.load import read_values
 from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import json_text, write_text
+from lm_validity.files import Document, json_text, write_text
 from lm_validity.outputs import check_folder, replaced_folder
 from lm_validity.studies.signal.filters.kinds import (
     AnyOf,
@@ -231,7 +231,7 @@ JUDGE_SETTINGS |= {"promptings": int, "cache": str}
 EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": str}
 
 
-def check_values(settings: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
+def check_values(settings: Mapping[str, object], annotations: Mapping[str, Any], where: str) -> None:
     """Raises InputError naming the first setting whose value is not of its annotated type, and the value.
 
     Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do. `.nan`, which
@@ -437,10 +437,10 @@ KINDS = (
 )  # fmt: skip
 FILTERS: dict[str, Any] = {kind.name: kind for kind in KINDS}
 _KEYS = {**dict.fromkeys(("name", "benchmark", "task", "score"), str | int | float), "fit_models": list[str] | None}
-_KEYS |= {"filters": Any, "export": dict | None}
+_KEYS |= {"filters": object, "export": dict | None}
 
 # Makes the judge of an `llm_judge` step from its settings (a local model or an endpoint): (judge, its name)
-MakeJudge = Callable[[dict[str, Any]], UnanimousJudge]
+MakeJudge = Callable[[Document], UnanimousJudge]
 
 
 @dataclass(frozen=True)
@@ -453,8 +453,8 @@ class Recipe:
     score: str
     fit_models: tuple[str, ...]  # empty: all
     filters: tuple[ItemFilter, ...]
-    export: dict[str, Any]
-    settings: dict[str, Any]  # the file as read, for the record
+    export: Document
+    settings: Document  # the file as read, for the record
 
 
 def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
@@ -695,8 +695,15 @@ def apply_recipe(
     return lines
 
 
-def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> tuple[Candidates, pd.DataFrame | None]:
+class _ToChoose(NamedTuple):
     """The items to choose from, and the documents' few-shot examples."""
+
+    candidates: Candidates
+    fewshot: pd.DataFrame | None
+
+
+def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> _ToChoose:
+    """What the tables have of the recipe's benchmark."""
     if items is None and documents is None:
         raise InputError("nothing to filter.", "give --items, --documents or both.")
     answers = None if items is None else read_benchmark_items(items, recipe.benchmark)
@@ -710,8 +717,8 @@ def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> t
             texts = match_documents(texts, answers.doc_ids, documents)
     if answers is None:
         assert texts is not None, "either the answers or the texts are given"
-        return Candidates(texts["doc_id"].to_numpy(), None, texts), fewshot
-    return Candidates(answers.doc_ids, answers, texts), fewshot
+        return _ToChoose(Candidates(texts["doc_id"].to_numpy(), None, texts), fewshot)
+    return _ToChoose(Candidates(answers.doc_ids, answers, texts), fewshot)
 
 
 def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:

@@ -463,14 +463,21 @@ def exceedance_p(observed: float, draws: np.ndarray) -> float:
     return float((1 + np.count_nonzero(draws >= observed - 1e-12)) / (1 + draws.size))
 
 
+class NoiseLevels(NamedTuple):
+    """Mean signal quality of curves that learn nothing."""
+
+    white_noise: float
+    random_walk: float
+
+
 def noise_levels(
     checkpoints: int, draws: int, generator: np.random.Generator, options: SignalConventions = E2LM
-) -> tuple[float, float]:
+) -> NoiseLevels:
     """Mean signal quality of white noise and of a Gaussian random walk of so many checkpoints, by simulation."""
     noise = generator.standard_normal((draws, checkpoints))
     walks = np.cumsum(noise, axis=1)
     white, walk = (signal_quality(curves, options).signal_quality.mean() for curves in (noise, walks))
-    return float(white), float(walk)
+    return NoiseLevels(float(white), float(walk))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -503,7 +510,14 @@ def ordering_consistency(curves: np.ndarray) -> float:
     return float(np.mean(signs[:, 1:] * signs[:, :-1]))
 
 
-def seed_criteria(groups: list[np.ndarray], chance: float, best_final: float) -> tuple[float, float]:
+class SeedCriteria(NamedTuple):
+    """FineTasks' criteria that compare repeated trainings; NaN where one is unknown."""
+
+    signal_to_noise: float
+    non_randomness: float
+
+
+def seed_criteria(groups: list[np.ndarray], chance: float, best_final: float) -> SeedCriteria:
     """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
 
         signal-to-noise = mean over groups and checkpoints of |mu| / sigma
@@ -518,7 +532,7 @@ def seed_criteria(groups: list[np.ndarray], chance: float, best_final: float) ->
     noise = ROUNDING * np.abs(means).max()
     sigma = pooled_deviation(groups)
     late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
-    return (
+    return SeedCriteria(
         float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
         float((best_final - chance) / late) if late > noise else float("nan"),
     )
@@ -651,14 +665,19 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 # What the weights of the overall score decide.
 
 
-def weight_sensitivity(
-    components: np.ndarray, draws: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class WeightSensitivity(NamedTuple):
+    """By row, (benchmarks,): the share of the simplex for which it has the highest overall score, and the 2.5% and
+    97.5% quantiles of its rank, 1 = best."""
+
+    share_first: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.Generator) -> WeightSensitivity:
     """How the ranking of the rows of `components` (benchmarks, 3) depends on weights, drawn uniformly from the simplex.
 
-    Three arrays (benchmarks,): the share of the simplex for which each row has the highest overall score, which sums to
-    1, and the 2.5% and 97.5% quantiles of its rank, 1 = best. Rows must be finite. Rows that tie for the first place
-    share it.
+    Rows must be finite. Rows that tie for the first place share it: the shares sum to 1.
     """
     weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
     overall = weights @ components.T
@@ -666,4 +685,4 @@ def weight_sensitivity(
     share = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
     ranks = 1 + (overall[:, None, :] > overall[:, :, None]).sum(axis=2)
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0)
-    return share, low, high
+    return WeightSensitivity(share, low, high)

@@ -1,7 +1,7 @@
 """Rankings of models along training, and compliance with what their training data favour."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.stats import false_discovery_control, norm
@@ -18,6 +18,13 @@ from lm_validity.statistics import Interval
 # resamples.
 
 
+class WindowMasks(NamedTuple):
+    """Which of the checkpoints (n,) lie in the base and in the later window."""
+
+    base: np.ndarray
+    later: np.ndarray
+
+
 @dataclass(frozen=True)
 class RankingWindows:
     """Token windows in billions: base is [low, high), later is [low, high].
@@ -31,13 +38,13 @@ class RankingWindows:
     later: tuple[float, float]
     relative: bool = False
 
-    def masks(self, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def masks(self, tokens_b: np.ndarray) -> WindowMasks:
         """Which checkpoints (n,) lie in the base and in the later window."""
         if self.relative and tokens_b.size:
             tokens_b = tokens_b / tokens_b.max() * 1000.0
         base = (tokens_b >= self.base[0]) & (tokens_b < self.base[1])
         # A relative window ends at the last checkpoint, whatever the division rounds to
-        return base, (tokens_b >= self.later[0]) & (tokens_b <= self.later[1] * (1 + 1e-12))
+        return WindowMasks(base, (tokens_b >= self.later[0]) & (tokens_b <= self.later[1] * (1 + 1e-12)))
 
 
 E2LM_WINDOWS = RankingWindows(E2LM.base_window, E2LM.later_window)
@@ -143,8 +150,15 @@ def coin_flip_consistency(
     return result
 
 
-def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Larger against smaller models of `curves` (..., models, n), along training: (..., n) share and gap.
+class SizeOrder(NamedTuple):
+    """Larger against smaller models: the share of pairs in which the larger is ahead, and its mean lead, (..., n)."""
+
+    share: np.ndarray
+    gap: np.ndarray
+
+
+def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrder:
+    """Larger against smaller models of `curves` (..., models, n), along training.
 
     The share of `pairs` (smaller, larger) in which the larger model is better (ties count one half), and the mean of
     larger minus smaller. At least one pair.
@@ -154,7 +168,7 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.
         gap = curves[..., larger, :] - curves[..., smaller, :]
         total += gap
         ahead += 0.5 * (np.sign(gap) + 1.0)
-    return ahead / len(pairs), total / len(pairs)
+    return SizeOrder(ahead / len(pairs), total / len(pairs))
 
 
 def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -273,9 +287,16 @@ def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.
 NORMALISATIONS = get_args(Normalisation)
 
 
+class ScienceLead(NamedTuple):
+    """Compliance, and the raw gap in units of the score, which keeps its sign; of the curves' leading shape."""
+
+    value: np.ndarray
+    gap: np.ndarray
+
+
 def compliance(
     science: np.ndarray, web: np.ndarray, normalisation: Normalisation = "joint_minmax", chance: float = np.nan
-) -> tuple[np.ndarray, np.ndarray]:
+) -> ScienceLead:
     """Compliance of two curves (..., n) at the same checkpoints, oriented so that higher is better.
 
         gap   = mean_i (science_i - web_i)
@@ -286,18 +307,17 @@ def compliance(
     Where the scale is not positive (constant curves, a science curve that touches chance) the value is 0
     for curves that are equal and NaN otherwise. All but `none` are free of the score's unit, hence apply to
     log-probability scores too, and all of these are blind to its size: a small consistent gap on a flat
-    curve scores high. NaN without a checkpoint, or without the chance level where it is needed. Returns value and gap;
-    the gap is in units of the score and keeps its sign.
+    curve scores high. NaN without a checkpoint, or without the chance level where it is needed.
     """
     if science.shape[-1] == 0:
         nothing = np.full(science.shape[:-1], np.nan)
-        return nothing, nothing
+        return ScienceLead(nothing, nothing)
     difference = science - web
     gap = difference.mean(axis=-1)
     scale = _scale(science, web, normalisation, chance)
     ratio = np.divide(difference, scale, out=np.full(difference.shape, np.nan), where=scale > 0).mean(axis=-1)
     value = np.where((difference == 0).all(axis=-1) & ~np.isnan(scale).any(axis=-1), 0.0, ratio)
-    return np.maximum(value, 0.0), gap
+    return ScienceLead(np.maximum(value, 0.0), gap)
 
 
 def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float) -> np.ndarray:
@@ -313,9 +333,16 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
     return science - chance
 
 
+class ExchangedCurves(NamedTuple):
+    """Mean curves (exchanges, n) of the two models."""
+
+    science: np.ndarray
+    web: np.ndarray
+
+
 def exchanged_curves(
     science: np.ndarray, web: np.ndarray, exchanges: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> ExchangedCurves:
     """Mean curves (exchanges, n) of the two models after exchanging their labels item by item.
 
     `science` and `web` are item scores (n checkpoints, items). The null is that either model could have given
@@ -329,4 +356,4 @@ def exchanged_curves(
         size = min(100, exchanges - start)
         signs = generator.integers(2, size=(size, half.shape[1])) * 2.0 - 1.0
         shift[start : start + size] = signs @ half.T / half.shape[1]
-    return mean.mean(axis=1) + shift, mean.mean(axis=1) - shift
+    return ExchangedCurves(mean.mean(axis=1) + shift, mean.mean(axis=1) - shift)

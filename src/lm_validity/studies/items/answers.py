@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -90,8 +91,15 @@ def cell_scores(counted: Counted) -> pd.DataFrame:
     return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0), in_points=fractions)
 
 
-def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown.
+class AnswersMatrix(NamedTuple):
+    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown."""
+
+    correct: np.ndarray
+    subjects: np.ndarray | None
+
+
+def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> AnswersMatrix:
+    """The answers behind the scores.
 
     The row of a model whose score (M,) is no mean of its items, such as F1, is NaN: a test on items would not be a test
     of the score.
@@ -102,11 +110,11 @@ def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -
         if frame is not None and abs(frame["correct"].mean() - score) <= SAME_SCORE
     ]
     if not frames:
-        return np.full((len(answers), 0), np.nan), None
+        return AnswersMatrix(np.full((len(answers), 0), np.nan), None)
     rows = pd.concat(frames, ignore_index=True)
     document, names = pd.factorize(rows["doc_id"])
     correct = np.full((len(answers), len(names)), np.nan)
     correct[rows["place"], document] = rows["correct"]
     subjects = np.empty(len(names), dtype=object)
     subjects[document] = rows["subject"]
-    return correct, subjects.astype(str) if (subjects != "").all() else None
+    return AnswersMatrix(correct, subjects.astype(str) if (subjects != "").all() else None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,6 @@ UNLIKE_RUNS = Missing("The items differ in their number of runs.")
 EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")
 GRADED = Missing("Answers are graded: one of k runs is neither right nor wrong.")
 NUMBERS_OF_RUNS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100)  # the k of pass@k
-FITTED = ("discrimination_median", "negative", "negative_certain", "information", "reliability")
 ABILITIES = np.linspace(-3, 3, 25)  # at which the information of a benchmark is drawn
 
 
@@ -89,6 +88,19 @@ class SampledRuns:
     runs_that_help: int | Missing
 
 
+class Passes(TypedDict):
+    """pass@k and pass^k of a model with several runs, with 95% intervals over items; none of graded answers."""
+
+    benchmark: str
+    protocol: str
+    model: str
+    k: int
+    pass_at_k: float | Missing
+    pass_at_k_interval: NotRequired[tuple[float, float]]
+    pass_hat_k: float | Missing
+    pass_hat_k_interval: NotRequired[tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class ItemsSummary:
     """What the items report found. negative_items: the surest first, at most `LISTED` for each benchmark and protocol.
@@ -97,7 +109,7 @@ class ItemsSummary:
     benchmarks: list[BenchmarkItems]
     negative_items: list[NegativeItem]
     sampled: list[SampledRuns]
-    passes: list[dict[str, Any]]
+    passes: list[Passes]
     notes: tuple[str, ...]
     trained_here: bool = page_only()  # a run of the workflow made the fine-tunes
 
@@ -133,8 +145,7 @@ def analyze_items(
             summary.benchmarks.append(_benchmark(*cell, table, subjects, fit))
             for model, rows_of_model in answers_of_protocol[answers_of_protocol["runs"] > 1].groupby("model"):
                 summary.sampled.append(_sampled(*cell, str(model), rows_of_model))
-                key = {"benchmark": cell[0], "protocol": cell[1], "model": str(model)}
-                summary.passes.extend(key | passed for passed in _passes(rows_of_model))
+                summary.passes.extend(_passes(*cell, str(model), rows_of_model))
             if not isinstance(fit, Missing):
                 summary.negative_items.extend(_negative(*cell, fit, table, texts))
     if not summary.benchmarks:
@@ -174,22 +185,33 @@ def _benchmark(
         items=table.shape[1],
         all_equal=int((np.nanmax(correct, axis=0) == np.nanmin(correct, axis=0)).sum()),
         **vars(resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None)),
-        **_of_fit(fit),
+        **_of_fit(fit)._asdict(),
     )
 
 
-def _of_fit(fit: ItemParameters | Missing) -> dict[str, Any]:
-    """The fields of `BenchmarkItems` that a fit gives, each with its reason where there is no fit."""
+class _FitNumbers(NamedTuple):
+    """The fields of `BenchmarkItems` that a fit gives."""
+
+    discrimination_median: float | Missing
+    negative: int | Missing
+    negative_certain: int | Missing
+    information: float | Missing
+    reliability: float | Missing
+    information_curve: np.ndarray | Missing
+
+
+def _of_fit(fit: ItemParameters | Missing) -> _FitNumbers:
+    """What a fit says of the items, each with its reason where there is no fit."""
     if isinstance(fit, Missing):
-        return dict.fromkeys((*FITTED, "information_curve"), fit)
-    values = (
-        float(np.median(fit.discrimination)),
-        int((fit.discrimination < 0).sum()),
-        int(fit.negative().sum()),
-        float(np.median(fit.information(fit.abilities))),
-        float(1 - np.mean(fit.ability_sds**2)),
+        return _FitNumbers(fit, fit, fit, fit, fit, fit)
+    return _FitNumbers(
+        discrimination_median=float(np.median(fit.discrimination)),
+        negative=int((fit.discrimination < 0).sum()),
+        negative_certain=int(fit.negative().sum()),
+        information=float(np.median(fit.information(fit.abilities))),
+        reliability=float(1 - np.mean(fit.ability_sds**2)),
+        information_curve=fit.information(ABILITIES),
     )
-    return dict(zip(FITTED, values, strict=True)) | {"information_curve": fit.information(ABILITIES)}
 
 
 def _negative(
@@ -212,37 +234,53 @@ def _negative(
         )
 
 
+class _RunErrors(NamedTuple):
+    """The fields of `SampledRuns` that its runs give."""
+
+    error: float | Missing = UNLIKE_RUNS
+    error_one_more_run: float | Missing = UNLIKE_RUNS
+    error_endless_runs: float | Missing = UNLIKE_RUNS
+    share_of_sampling: float | Missing = UNLIKE_RUNS
+    runs_that_help: int | Missing = UNLIKE_RUNS
+
+
 def _sampled(benchmark: str, protocol: str, model: str, answers: pd.DataFrame) -> SampledRuns:
     """The errors of a model's mean over runs; `answers`: its rows of `model_items`."""
     means, runs = answers["correct"].to_numpy(dtype=float), answers["runs"].to_numpy(dtype=int)
-    errors: Sequence[Any] = [UNLIKE_RUNS] * 5
+    errors = _RunErrors()
     if len(set(runs)) == 1 and len(answers) > 1 and answers["within"].notna().all():
         within, between = float(answers["within"].mean()), float(means.var(ddof=1))
         score = SampledScore(float(means.mean()), within, between, len(answers), int(runs[0]))
-        errors = [
+        errors = _RunErrors(
             score.error,
             score.error_with(score.runs + 1),
             score.error_with(np.inf),
             score.share_of_sampling,
             EVERY_RUN_HELPS if score.runs_that_help is None else score.runs_that_help,
-        ]
+        )
     return SampledRuns(benchmark, protocol, model, int(runs.min()), len(answers), float(means.mean()), *errors)
 
 
-def _passes(answers: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """pass@k and pass^k for each k up to the runs of the item with the fewest. `answers`: its rows of `model_items`."""
+def _passes(benchmark: str, protocol: str, model: str, answers: pd.DataFrame) -> Iterator[Passes]:
+    """For each k up to the runs of the item with the fewest. `answers`: its rows of `model_items`."""
     runs = answers["runs"].to_numpy(dtype=int)
     right = answers["correct"].to_numpy(dtype=float) * runs
     share = answers["correct"].to_numpy(dtype=float)
     # right-or-wrong answers have this variance between K runs
     variance = share * (1 - share) * runs / np.maximum(runs - 1, 1)
     if not np.allclose(answers["within"], variance) or not np.allclose(right, right.round()):
-        yield {"k": 1} | dict.fromkeys(("pass_at_k", "pass_hat_k"), GRADED)
+        yield Passes(benchmark=benchmark, protocol=protocol, model=model, k=1, pass_at_k=GRADED, pass_hat_k=GRADED)
         return
     for k in sorted({k for k in NUMBERS_OF_RUNS if k < runs.min()} | {int(runs.min())}):
-        entry: dict[str, Any] = {"k": k}
-        for name, estimate in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
-            estimated = estimate(right.round(), runs, k)
-            assert not isinstance(estimated, Missing)
-            entry |= {name: estimated.value, f"{name}_interval": estimated.interval}
-        yield entry
+        one, every = pass_at_k(right.round(), runs, k), pass_hat_k(right.round(), runs, k)
+        assert not isinstance(one, Missing) and not isinstance(every, Missing)
+        yield Passes(
+            benchmark=benchmark,
+            protocol=protocol,
+            model=model,
+            k=k,
+            pass_at_k=one.value,
+            pass_at_k_interval=one.interval,
+            pass_hat_k=every.value,
+            pass_hat_k_interval=every.interval,
+        )

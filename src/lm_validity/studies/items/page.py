@@ -325,7 +325,10 @@ def several_runs(summary: ItemsSummary) -> Part:
     ]
     rows = [
         {name: value for name, value in row.items() if not name.endswith("_interval")}
-        | {f"{name} (95%)": _ends(row.get(f"{name}_interval")) for name in ("pass_at_k", "pass_hat_k")}
+        | {
+            "pass_at_k (95%)": _ends(row.get("pass_at_k_interval")),
+            "pass_hat_k (95%)": _ends(row.get("pass_hat_k_interval")),
+        }
         for row in summary.passes
     ]
     tables.append(

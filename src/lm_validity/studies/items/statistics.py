@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 from lm_validity.repeats import NO_RUNS
-from lm_validity.statistics import holm
+from lm_validity.statistics import Interval, holm
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Item response theory: how hard each item is, and how well it tells able models from others (2PL).
@@ -131,6 +131,13 @@ def _start(correct: np.ndarray, is_known: np.ndarray, axis: int) -> np.ndarray:
     return result
 
 
+class _Expected(NamedTuple):
+    """(models, items): answers minus expected probabilities, and expected p (1 - p); 0 where the answer is unknown."""
+
+    residual: np.ndarray
+    weight: np.ndarray
+
+
 def _answers(
     correct: np.ndarray,
     is_known: np.ndarray,
@@ -138,8 +145,8 @@ def _answers(
     variance: np.ndarray,
     item: np.ndarray,
     cov: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(models, items): answers minus expected probabilities, and expected p (1 - p); 0 where the answer is unknown.
+) -> _Expected:
+    """The answers against what is expected.
 
     For a logit x ~ N(m, v), E expit(x) ≈ expit(k m), where k = (1 + pi v / 8)^(-1/2). E p (1 - p) is its derivative.
     """
@@ -147,7 +154,8 @@ def _answers(
     spread = np.outer(theta**2 + variance, cov[:, 0, 0]) + 2 * np.outer(theta, cov[:, 0, 1]) + cov[:, 1, 1]
     shrink = (1 + np.pi / 8 * (spread + np.outer(variance, item[:, 0] ** 2))) ** -0.5
     right = expit(shrink * logits)
-    return np.where(is_known, correct - right, 0.0), np.where(is_known, shrink * right * (1 - right), 0.0)
+    weight = shrink * right * (1 - right)
+    return _Expected(np.where(is_known, correct - right, 0.0), np.where(is_known, weight, 0.0))
 
 
 def _bounded(step: np.ndarray) -> np.ndarray:
@@ -181,10 +189,10 @@ class StudentTest:
         """Two-sided, of the hypothesis that the true difference is `null`."""
         return float(2 * stats.t.sf(abs(self.difference - null) / self.error, self.freedom))
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval[float]:
         """95%: the differences that `p` does not refuse."""
         reach = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
-        return self.difference - reach, self.difference + reach
+        return Interval(self.difference - reach, self.difference + reach)
 
     def detectable(self) -> float:
         """The difference that is found four times out of five."""
@@ -246,7 +254,7 @@ class McNemarTest:
         beyond = null > self.difference if null > 0 else null < self.difference
         return min(1.0, score, 2 * float(special.bdtr(wins, items, abs(null))) if beyond else 1.0)
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval[float]:
         """95%: the differences that `p` does not refuse."""
         ends = []
         for far in (-FARTHEST, FARTHEST):
@@ -254,7 +262,7 @@ class McNemarTest:
                 ends.append(far)
             else:
                 ends.append(float(optimize.brentq(lambda null: self.p(null) - LEVEL, self.difference, far)))
-        return ends[0], ends[1]
+        return Interval(ends[0], ends[1])
 
     def detectable(self) -> float:
         """The difference that is found four times out of five, where the two differ on as large a share of items as
@@ -370,8 +378,16 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     )
 
 
-def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> tuple[float, float, int | None]:
-    """Of the mean of `difference` (I,): standard error, degrees of freedom, clusters (None: they are not used)."""
+class _MeanError(NamedTuple):
+    """The standard error of a mean, its degrees of freedom, and how many clusters it is over; None: over items."""
+
+    error: float
+    freedom: float
+    clusters: int | None
+
+
+def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> _MeanError:
+    """The error of the mean of `difference` (I,), over clusters where there are enough."""
     items = len(difference)
     if clusters is not None:
         names, groups = np.unique(clusters, return_inverse=True)
@@ -380,12 +396,28 @@ def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> tup
             sums, sizes = np.bincount(groups, difference), np.bincount(groups)
             without = (difference.sum() - sums) / (items - sizes)
             error = np.sqrt((number - 1) / number * np.sum((without - difference.mean()) ** 2))
-            return float(error), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0)), number
-    return float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0, max(items - 1, 1), None
+            return _MeanError(float(error), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0)), number)
+    error = float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0
+    return _MeanError(error, max(items - 1, 1), None)
 
 
-def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(p, detectable, items), each (M, M) and symmetric: `paired_difference` of all pairs of M models at once.
+class PairMatrices(NamedTuple):
+    """Tests of all pairs of M models, (M, M) and symmetric: p, and the difference found four times out of five."""
+
+    p: np.ndarray
+    detectable: np.ndarray
+
+
+class PairedTests(NamedTuple):
+    """`PairMatrices`, and the number of items that both models of a pair answered."""
+
+    p: np.ndarray
+    detectable: np.ndarray
+    items: np.ndarray
+
+
+def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> PairedTests:
+    """`paired_difference` of all pairs of M models at once.
 
     correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None. NaN on the diagonal and for models
     without a common item; `detectable` also where a pair has no spread.
@@ -407,11 +439,11 @@ def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> tup
             p[i, j] = p[j, i] = pair.p
             detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
     none = (items == 0) | np.eye(len(items), dtype=bool)
-    return np.where(none, np.nan, p), np.where(none, np.nan, detectable), items
+    return PairedTests(np.where(none, np.nan, p), np.where(none, np.nan, detectable), items)
 
 
-def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, detectable) of all pairs of rows of 0, 1 and NaN; `items` that both have."""
+def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> PairMatrices:
+    """Tests of all pairs of rows of 0, 1 and NaN; `items` that both have."""
     only = (correct == 1).astype(float) @ (correct == 0).T.astype(float)
     differing = only + only.T
     kinds, kind = np.unique(np.stack([items, differing])[:, items > 0].astype(int), axis=1, return_inverse=True)
@@ -419,15 +451,15 @@ def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, 
     detectable[items > 0] = np.array([McNemarTest(count, total, 0).detectable() for count, total in kinds.T.tolist()])[
         kind.ravel()
     ]
-    return np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable
+    return PairMatrices(np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable)
 
 
-def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """(p, detectable) of all pairs of rows, by one matrix of inner products; NaN where an answer is unknown, and where
+def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> PairMatrices:
+    """Tests of all pairs of rows, by one matrix of inner products; NaN where an answer is unknown, and where
     rounding would decide, because a pair has next to no spread. labels: (I,) of clusters, or None."""
     models, items = correct.shape
     if items < 2 or not np.isfinite(correct).all():
-        return np.full((models, models), np.nan), np.full((models, models), np.nan)
+        return PairMatrices(np.full((models, models), np.nan), np.full((models, models), np.nan))
     means = correct.mean(axis=1)
     if labels is None:
         parts, factor, freedom = correct - means[:, None], 1 / (items * (items - 1)), float(items - 1)
@@ -441,7 +473,7 @@ def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> tuple[np.n
     squared = variances - 2 * products
     error = np.sqrt(factor * np.where(squared > 1e-9 * variances, squared, np.nan))
     p = 2 * stats.t.sf(np.abs(means[:, None] - means) / error, freedom)
-    return p, noncentrality_needed(freedom) * error
+    return PairMatrices(p, noncentrality_needed(freedom) * error)
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:
@@ -594,10 +626,17 @@ def _verdict(
     return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, more_items, more_runs)
 
 
+class _Deciding(NamedTuple):
+    """How many items, and how many runs, would decide."""
+
+    items: int | Missing
+    runs: int | Missing
+
+
 def _deciding(
     test: StudentTest | McNemarTest, margin: float | None, items: int | None, sampling: SamplingPart | None
-) -> tuple[int | Missing, int | Missing]:
-    """The smallest numbers of items, and of runs, with which one of the claims would be found, if the true difference
+) -> _Deciding:
+    """The smallest numbers with which one of the claims would be found, if the true difference
     is the observed one; by one test alone, without Holm's adjustment."""
     distances = [test.difference] + ([] if margin is None or test.difference <= -margin else [test.difference + margin])
     more_items: list[int | Missing] = [
@@ -609,7 +648,7 @@ def _deciding(
     more_runs: list[int | Missing] = [
         Missing(NO_RUNS) if sampling is None else sampling.runs_needed(test, distance) for distance in distances
     ]
-    return _fewest(more_items), _fewest(more_runs)
+    return _Deciding(_fewest(more_items), _fewest(more_runs))
 
 
 def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
@@ -688,15 +727,15 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
 FACTOR = float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
 
 
-def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, detectable), both (M, M) and symmetric, of all pairs of M scores with standard errors, as if independent.
+def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> PairMatrices:
+    """Tests of all pairs of M scores with standard errors, as if independent.
 
     p = 2 P(Z > |x_i - x_j| / √(se_i² + se_j²)); detectable = (z(.975) + z(.8)) √(se_i² + se_j²), the gap that this test
     by itself finds four times out of five. NaN where an error is unknown or both are 0, and on the diagonal.
     """
     gaps, error = np.abs(scores[:, None] - scores), np.hypot(errors[:, None], errors)
     error = np.where((error > 0) & ~np.eye(len(scores), dtype=bool), error, np.nan)
-    return 2 * stats.norm.sf(gaps / error), FACTOR * error
+    return PairMatrices(2 * stats.norm.sf(gaps / error), FACTOR * error)
 
 
 def holm_over_pairs(p: np.ndarray) -> np.ndarray:

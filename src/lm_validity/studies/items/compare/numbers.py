@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -361,12 +361,20 @@ def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: M
     return replace(summary, verdicts=tuple(judged_rows), joint=tuple(together))
 
 
-def _decided(
-    protocol: str, verdict: Verdict
-) -> tuple[str, str, float | Missing, tuple[float, float] | Missing, float | Missing]:
+class _Decided(NamedTuple):
+    """The fields that `Joint` and `Judged` begin with."""
+
+    protocol: str
+    verdict: str
+    change: float | Missing
+    interval: tuple[float, float] | Missing
+    margin: float | Missing
+
+
+def _decided(protocol: str, verdict: Verdict) -> _Decided:
     change = NO_TEST if np.isnan(verdict.difference) else verdict.difference
     margin = NO_MARGIN if verdict.margin is None else verdict.margin
-    return protocol, verdict.decision, change, verdict.interval, margin
+    return _Decided(protocol, verdict.decision, change, verdict.interval, margin)
 
 
 def _together(

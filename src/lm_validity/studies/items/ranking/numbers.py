@@ -200,8 +200,8 @@ def _pair_tests(cells: pd.DataFrame, answers: Sequence[pd.DataFrame | None]) -> 
     p, detectable = p_by_errors(scores, cells["stderr"].to_numpy(dtype=float))
     correct, subjects = answers_matrix(answers, scores)
     of_items = paired_tests(float(cells["better"].iloc[0]) * correct, subjects)
-    shared = of_items[2] > 0
-    p, detectable = np.where(shared, of_items[0], p), np.where(shared, of_items[1], detectable)
+    shared = of_items.items > 0
+    p, detectable = np.where(shared, of_items.p, p), np.where(shared, of_items.detectable, detectable)
     return _PairTests(p, holm_over_pairs(p), detectable, int(np.triu(shared, 1).sum()))
 
 

@@ -8,7 +8,7 @@ effect do not count for that effect. `trials` is the frame of `trials.pair_arms`
 import json
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -217,19 +217,23 @@ def _subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:
     return result
 
 
-def interval_over_subsamples(
-    mean: float, parts: np.ndarray, least: float
-) -> tuple[tuple[float, float] | Missing, float | Missing]:
-    """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
-    (subsamples,)."""
+class MeanInterval(NamedTuple):
+    """The t interval of a mean over subsamples, and what is excluded beyond it."""
+
+    interval: tuple[float, float] | Missing
+    excluded_beyond: float | Missing
+
+
+def interval_over_subsamples(mean: float, parts: np.ndarray, least: float) -> MeanInterval:
+    """The interval of the mean, of half-width `least` or more; `parts`: u (subsamples,)."""
     number = len(parts)
     if number < 2 or np.abs(parts).max() <= ROUNDING:
         reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
-        return reason, reason
+        return MeanInterval(reason, reason)
     quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
     error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
     reach = quantile * error
-    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+    return MeanInterval((mean - reach, mean + reach), excluded_beyond(mean, error, number))
 
 
 def least_half_width(trials: pd.DataFrame, limit: int) -> float:
@@ -303,7 +307,7 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
 def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
     """Split violins by task, the setting chosen from a list; None where no trial has two arms."""
     names = sorted(trials["task"].unique())
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (m, n, task), group in trials.groupby(["m", "n", "task"]):
         for effect in EFFECTS:
             differences = with_difference(group, effect)["difference"].to_numpy()
@@ -628,9 +632,9 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
                         for _, group_rows in pairs.groupby("task")
                     ]
                 )
-                values: tuple[Any, ...] = 0, len(pairs), shared, shared, shared
+                values: list[object] = [0, len(pairs), shared, shared, shared]
                 if not isinstance(shared, Missing):
-                    values = shared.tasks, len(pairs), shared.correlation, shared.null_interval, shared.p
+                    values = [shared.tasks, len(pairs), shared.correlation, shared.null_interval, shared.p]
                 rows.append([str(experiment), int(m), int(n), effect, first, second, *values])
     columns = ["effect", "language_model", "other", "tasks", "subsamples", "correlation", "null_interval", "p"]
     return pd.DataFrame(rows, columns=[*SETTING, *columns])

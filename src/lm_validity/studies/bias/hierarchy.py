@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import altair as alt
 import joblib
@@ -138,6 +138,19 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
+@dataclass(frozen=True)
+class _OfSampler:
+    """The fields of `Fit` that one of the samplers gives alone."""
+
+    divergences: int | Missing = NO_CHAINS
+    rhat_max: float | Missing = NO_CHAINS
+    effective_nodes: float | Missing = NO_NODES
+    effective_draws_min: float | Missing = NO_CHAINS
+    log_evidence: float | Missing = NO_EVIDENCE
+    accuracies: pd.DataFrame = field(default_factory=pd.DataFrame)
+    by_task: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
 def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Fit:
     """One fit; `key`: (experiment, m, n, effect)."""
     (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
@@ -147,11 +160,11 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         draws, fixed = posterior.difference_draws, posterior.fixed
         weights = np.full(len(draws), 1 / len(draws))
         ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
-        of_sampler: dict[str, Any] = {
-            "divergences": posterior.divergences,
-            "rhat_max": posterior.rhat_max,
-            "effective_draws_min": posterior.effective_draws_min,
-        }
+        of_sampler = _OfSampler(
+            divergences=posterior.divergences,
+            rhat_max=posterior.rhat_max,
+            effective_draws_min=posterior.effective_draws_min,
+        )
     else:
         posterior = fit_laplace(design)
         predictive = posterior_predictive(design, posterior)
@@ -165,12 +178,12 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
         quantiles = np.quantile(predictive.by_task, list(PREDICTIVE_QUANTILES.values()), axis=0)
         by_task = pd.DataFrame(dict(zip(PREDICTIVE_QUANTILES, quantiles, strict=True)))
-        of_sampler = {
-            "effective_nodes": posterior.effective_nodes,
-            "log_evidence": posterior.log_evidence,
-            "accuracies": answers.dropna().reset_index(),
-            "by_task": by_task.assign(task=counts.tasks, observed=observed, mean=predictive.by_task.mean(axis=0)),
-        }
+        of_sampler = _OfSampler(
+            effective_nodes=posterior.effective_nodes,
+            log_evidence=posterior.log_evidence,
+            accuracies=answers.dropna().reset_index(),
+            by_task=by_task.assign(task=counts.tasks, observed=observed, mean=predictive.by_task.mean(axis=0)),
+        )
     levels, spreads = model_levels(design, fixed), model_spreads(design, posterior.scales)
     mean, low, high = marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
     return Fit(
@@ -190,7 +203,7 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         reliable=posterior.reliable,
         scales=dict(zip(design.names, (weights @ posterior.scales).tolist(), strict=True)),
         difference_draws=draws,
-        **of_sampler,
+        **vars(of_sampler),
     )
 
 
@@ -318,17 +331,28 @@ def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
 def _both_answers(study: Study, fits: Fits, settings: pd.DataFrame, effect: str) -> alt.LayerChart:
     """Marginal effects under the main formula beside the model-free means, one row per setting; 95% intervals."""
     rows = [
-        (study.label(fit.experiment, fit.m, fit.n), "marginal", fit.marginal_mean, *fit.marginal_interval)
+        _IntervalRow(study.label(fit.experiment, fit.m, fit.n), "marginal", fit.marginal_mean, *fit.marginal_interval)
         for fit in fits.of(effect, formula=fits.main)
     ]
     for row in settings[settings["effect"] == effect].itertuples():
-        ends = as_columns(row.over_tasks.interval).values()
-        rows.append((study.label(row.experiment, row.m, row.n), "model-free", row.over_tasks.mean, *map(number, ends)))
+        low, high = map(number, as_columns(row.over_tasks.interval).values())
+        label = study.label(row.experiment, row.m, row.n)
+        rows.append(_IntervalRow(label, "model-free", row.over_tasks.mean, low, high))
     return _intervals(study, rows, "source", f"{effect}, in accuracy")
 
 
-def _intervals(study: Study, rows: list[tuple[Any, ...]], apart: str, title: str) -> alt.LayerChart:
-    """Of `rows` (setting, what tells its dots `apart`, value, low, high): a row of the chart for each setting."""
+class _IntervalRow(NamedTuple):
+    """A value of a setting with its interval; series: what tells the setting's dots apart."""
+
+    setting: str
+    series: str
+    value: float
+    low: float
+    high: float
+
+
+def _intervals(study: Study, rows: list[_IntervalRow], apart: str, title: str) -> alt.LayerChart:
+    """A row of the chart for each setting; `apart`: what the series are."""
     frame = pd.DataFrame(rows, columns=["setting", apart, "value", "low", "high"])
     names = {"setting": "Setting", apart: apart.capitalize()}
     chart = figures.interval_dots(
@@ -385,7 +409,7 @@ def formula_section(study: Study, fits: Fits) -> Part:
         "models differ by task and measures the training noise of each."
     )
     of_bias = [
-        (study.label(fit.experiment, fit.m, fit.n), fit.formula, fit.beta_mean, *fit.interval)
+        _IntervalRow(study.label(fit.experiment, fit.m, fit.n), fit.formula, fit.beta_mean, *fit.interval)
         for fit in fits.of("bias")
     ]
     charts = [

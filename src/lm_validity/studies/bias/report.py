@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -65,8 +65,15 @@ def report_bias(
     write_report(*bias(Study(read_trials(trials), plan), sampler, formula), output)
 
 
-def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[Page, dict[str, Any]]:
-    """The page and the summary."""
+class BiasReport(NamedTuple):
+    """The page, and the contents of summary.json."""
+
+    page: Page
+    summary: dict[str, object]
+
+
+def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> BiasReport:
+    """The report of a study, from its trials."""
     stops = stop_section(study)  # first: it refuses trials that are not those of the plan
     by_task = effects_by_task(study.trials, study.plan)
     fits = fit_all(study.trials, formula, sampler)
@@ -103,7 +110,7 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
         panels=parts.panels,
         answers=_answers(study, figures[study.main]),
     )
-    return page, parts.summary | {"notes": notes}
+    return BiasReport(page, parts.summary | {"notes": notes})
 
 
 # ----------------------------------------------------------------------------------------------------------------------

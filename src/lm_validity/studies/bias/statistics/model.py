@@ -344,17 +344,24 @@ def _pattern_information(design: Design, weight: np.ndarray, pair_precision: np.
     return information
 
 
-def _newton_step(design: Design, system: System) -> tuple[Start, float]:
-    """The step in all effects and half the decrease that it promises."""
+class _Step(NamedTuple):
+    """A step in all effects, and half the decrease that it promises."""
+
+    step: Start
+    decrement: float
+
+
+def _newton_step(design: Design, system: System) -> _Step:
+    """Newton's step from where the system was set up."""
     u = linalg.cho_solve((system.factor, True), system.gradient_u, check_finite=False)
     moved = (design.columns @ u)[design.pattern]
     v = (system.gradient_v - np.sum(system.residual_weight * moved, axis=1)) / system.pair_precision
     decrement = u @ system.gradient_u + np.sum(system.gradient_v**2 / system.pair_precision)
     if system.observation_precision is None:
-        return Start(u, v, np.zeros_like(moved)), 0.5 * float(decrement)
+        return _Step(Start(u, v, np.zeros_like(moved)), 0.5 * float(decrement))
     e = (system.gradient_e - system.weight * (moved + v[:, None])) / system.observation_precision
     decrement += np.sum(system.gradient_e**2 / system.observation_precision)
-    return Start(u, v, e), 0.5 * float(decrement)
+    return _Step(Start(u, v, e), 0.5 * float(decrement))
 
 
 def draw_predictor(design: Design, mode: Mode, size: int, generator: np.random.Generator) -> np.ndarray:
@@ -687,8 +694,15 @@ def _by_pattern(design: Design, values: np.ndarray) -> np.ndarray:
     return result
 
 
-def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> tuple[np.ndarray, float]:
-    """Counts (P, S) drawn from the prior in the layout of `design`, and the beta behind them.
+class Simulated(NamedTuple):
+    """Counts (P, S) of right answers, and the beta behind them."""
+
+    correct: np.ndarray
+    beta: float
+
+
+def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> Simulated:
+    """Counts drawn from the prior in the layout of `design`.
 
     `beta` fixes the effect of the treatment, as in the paper's null and non-null recovery checks.
     """
@@ -702,17 +716,24 @@ def simulate(design: Design, generator: np.random.Generator, beta: float | None 
     if design.noise is not None:
         predictor = predictor + generator.normal(0.0, scales[design.noise])
     correct = generator.binomial(design.total.astype(np.int64), expit(predictor)).astype(float)
-    return correct, float(effects[design.beta])
+    return Simulated(correct, float(effects[design.beta]))
 
 
-def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """What the priors alone say, of `size` simulated data sets in the layout of `design`: accuracies (size, Q) by
-    pattern, NaN for a pattern without observations, and mean differences (size,), fractions."""
+class PriorPredictive(NamedTuple):
+    """Of simulated data sets: accuracies (size, Q) by pattern, NaN for a pattern without observations, and mean
+    differences (size,), fractions."""
+
+    accuracies: np.ndarray
+    differences: np.ndarray
+
+
+def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> PriorPredictive:
+    """What the priors alone say, of `size` simulated data sets in the layout of `design`."""
     accuracies, differences = np.empty((size, len(design.columns))), np.empty(size)
     present = design.total > 0
     sign = np.where(design.arm == 1, 2.0, -2.0) * present / present.sum()
     for draw in range(size):
-        share = simulate(design, generator)[0] / np.maximum(design.total, 1)
+        share = simulate(design, generator).correct / np.maximum(design.total, 1)
         accuracies[draw] = _by_pattern(design, share)
         differences[draw] = np.sum(sign * share)
-    return accuracies, differences
+    return PriorPredictive(accuracies, differences)

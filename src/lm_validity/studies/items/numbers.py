@@ -272,15 +272,15 @@ def _passes(benchmark: str, protocol: str, model: str, answers: pd.DataFrame) ->
         yield Passes(benchmark=benchmark, protocol=protocol, model=model, k=1, pass_at_k=GRADED, pass_hat_k=GRADED)
         return
     for k in sorted({k for k in NUMBERS_OF_RUNS if k < runs.min()} | {int(runs.min())}):
-        one, every = pass_at_k(right.round(), runs, k), pass_hat_k(right.round(), runs, k)
-        assert not isinstance(one, Missing) and not isinstance(every, Missing)
+        at_k, hat_k = pass_at_k(right.round(), runs, k), pass_hat_k(right.round(), runs, k)
+        assert not isinstance(at_k, Missing) and not isinstance(hat_k, Missing)
         yield Passes(
             benchmark=benchmark,
             protocol=protocol,
             model=model,
             k=k,
-            pass_at_k=one.value,
-            pass_at_k_interval=one.interval,
-            pass_hat_k=every.value,
-            pass_hat_k_interval=every.interval,
+            pass_at_k=at_k.value,
+            pass_at_k_interval=at_k.interval,
+            pass_hat_k=hat_k.value,
+            pass_hat_k_interval=hat_k.interval,
         )

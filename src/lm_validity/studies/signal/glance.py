@@ -527,8 +527,8 @@ def _lasting(data: SignalData, consistency: Mapping[str, Consistency]) -> _Shown
     if not values:
         return _Shown(None, None)
     names = sorted(values, key=lambda name: -values[name])
-    lasts = {name: found for name in names if is_known(found := entries[name].lasts)}
-    longer = sum(lasts.values())
+    lasts = {name: longer for name in names if is_known(longer := entries[name].lasts)}
+    n_longer = sum(lasts.values())
     drawn = names[:MOST_ROWS]
     heights, bottom, left_end, labels = _rows(drawn)
     axis, radius = Axis(0, 1, left_end, WIDTH - 12), _radius(heights)
@@ -557,13 +557,15 @@ def _lasting(data: SignalData, consistency: Mapping[str, Consistency]) -> _Shown
         panel = Panel(question, description + _first_rows(names), picture, "not measured")
         sentence = "Not tested: nothing was resampled."
         return _Shown(panel, Answer(question, sentence, picture, basis=basis, link="The orders"))
-    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
-    if not longer:
+    sentence = (
+        f"On {n_longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
+    )
+    if not n_longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
     description = (
-        f"On {_some_of(longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
+        f"On {_some_of(n_longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
     )
-    panel = Panel(question, description + _first_rows(names), picture, _outcome(longer, len(lasts)))
+    panel = Panel(question, description + _first_rows(names), picture, _outcome(n_longer, len(lasts)))
     return _Shown(panel, Answer(question, sentence, picture, basis=basis, link="The orders"))
 
 

@@ -331,17 +331,17 @@ def _metrics(
         curves = [model_scores(answers, model, metric) for model in answers.models]
         if any(np.isnan(scores).any() for scores in curves):
             continue
-        found = _quality_of(curves, options, counts)
+        mean_quality = _quality_of(curves, options, counts)
         # signal quality minus that of accuracy, which is the first, and known where another score is
         less: Value | None = None
         less_interval: Bounds | None = None
         if metric == "accuracy":
-            of_accuracy = found
+            of_accuracy = mean_quality
         else:
-            less = known(found.value - of_accuracy.value, too_few)
-            less_interval = bounds(less, found.draws - of_accuracy.draws, -1.0, 1.0)
-        quality = known(found.value, too_few)
-        results[metric] = MetricQuality(quality, bounds(quality, found.draws, 0.0, 1.0), less, less_interval)
+            less = known(mean_quality.value - of_accuracy.value, too_few)
+            less_interval = bounds(less, mean_quality.draws - of_accuracy.draws, -1.0, 1.0)
+        quality = known(mean_quality.value, too_few)
+        results[metric] = MetricQuality(quality, bounds(quality, mean_quality.draws, 0.0, 1.0), less, less_interval)
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 
@@ -363,8 +363,8 @@ def _subgroups(
         curves = [model.correct[:, inside] for model in answers.models]
         clusters = _clusters(answers.subjects[inside])
         counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(SEED), clusters)
-        found = _quality_of(curves, options, counts)
-        quality = known(found.value, too_few_checkpoints(options))
+        mean_quality = _quality_of(curves, options, counts)
+        quality = known(mean_quality.value, too_few_checkpoints(options))
         likelihood: Value = Missing(f"The items table lacks {lacks}.")
         if lacks is None:
             # The last checkpoints first: copying all of them for every subgroup would take longer than all the rest
@@ -377,7 +377,7 @@ def _subgroups(
                 name=str(name),
                 items=int(inside.sum()),
                 signal_quality=quality,
-                interval=bounds(quality, found.draws, 0.0, 1.0),
+                interval=bounds(quality, mean_quality.draws, 0.0, 1.0),
                 last_score=direction * float(np.mean([scores[-1].mean() for scores in curves])),
                 last_log_likelihood_per_token=likelihood,
             )

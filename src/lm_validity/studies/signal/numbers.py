@@ -592,8 +592,8 @@ def _across_sizes(benchmark: BenchmarkCurves, facts: Mapping[str, ModelFacts]) -
         weights.setdefault(size, []).append(fact.parameters)
     recipes = [by_size for by_size in scores.values() if len(by_size) > 1]
     if len(recipes) < 2:
-        few = Missing("Decision accuracy across sizes needs two recipes at two sizes each.")
-        return _AcrossSizes(few, len(recipes))
+        too_few = Missing("Decision accuracy across sizes needs two recipes at two sizes each.")
+        return _AcrossSizes(too_few, len(recipes))
     common = sorted(set.intersection(*map(set, recipes)), key=lambda size: np.mean(weights[size]))
     if len(common) < 2:
         none = Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")

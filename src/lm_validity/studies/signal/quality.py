@@ -367,7 +367,9 @@ def criteria_of_others(summary: SignalSummary) -> Part:
     """Values, and the thresholds passed where there are any."""
     rows = []
     for name, criteria in summary.criteria.items():
-        values = {f"{source}.{key}": value for source, of in vars(criteria).items() for key, value in vars(of).items()}
+        values = {
+            f"{source}.{key}": value for source, record in vars(criteria).items() for key, value in vars(record).items()
+        }
         for column_name in [column_name for column_name in values if column_name.endswith("_interval")]:
             values |= as_columns(values[column_name], f"{column_name}.low", f"{column_name}.high")
         rows.append({"benchmark": name} | {column: values[column_name] for column, column_name, _ in COLUMNS})

@@ -130,8 +130,7 @@ class Worker(ABC):
 
     def _point(self, model: str, checkpoint: str) -> CheckpointRecord:
         """The login node's record of a checkpoint, read once."""
-        point: CheckpointRecord = self.workspace.model_record(model)["checkpoints"][checkpoint]
-        return point
+        return self.workspace.model_record(model)["checkpoints"][checkpoint]
 
     def _load(self, point: CheckpointRecord) -> LanguageModel:
         self._release()

@@ -360,14 +360,14 @@ def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: boo
         losses |= digests.loses
         if digests.tied and has_own_head(tensors, digests.vocabulary):
             rules["own_head"] = OWN_HEAD
-    found: AppliedRules = {"checked": AS_SAVED_VERSION}
+    applied: AppliedRules = {"checked": AS_SAVED_VERSION}
     if rules:
-        found["as_saved"] = rules
+        applied["as_saved"] = rules
     if True in thoughts:
-        found["thought"] = "closed"
+        applied["thought"] = "closed"
     if losses:
-        found["loses"] = sorted(losses)
-    return found
+        applied["loses"] = sorted(losses)
+    return applied
 
 
 def _embeddings_with(where: str, weights: Path, adapter: str | None) -> int | None:

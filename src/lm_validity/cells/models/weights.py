@@ -31,9 +31,9 @@ class SavedTensor(NamedTuple):
     start: int
     end: int
 
-    def digest(self, most: int | None = None) -> str:
-        """sha256 of its bytes, or of the first `most` of them."""
-        start, end = self.start, self.end if most is None else min(self.end, self.start + most)
+    def digest(self, limit: int | None = None) -> str:
+        """sha256 of its bytes, or of so many of the first."""
+        start, end = self.start, self.end if limit is None else min(self.end, self.start + limit)
         digest = hashlib.sha256()
         with self.path.open("rb") as file:
             file.seek(start)

@@ -266,7 +266,7 @@ class BatchPosition:
 class _Mask(NamedTuple):
     """What is kept of a tensor (bool), and the shape in which the tensor goes with it."""
 
-    kept: torch.Tensor
+    mask: torch.Tensor
     shape: tuple[int, ...]
 
 

@@ -181,15 +181,15 @@ class AdapterTrainer(Worker):
     def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        first, *others = [self._plan(place) for place in places]
+        plans = [self._plan(place) for place in places]
         try:
             train_side_by_side(
-                first.lm,
-                first.examples,
-                first.validate,
-                [first.member, *(plan.member for plan in others)],
-                seed=first.seed,
-                higher_is_better=first.higher_is_better,
+                plans[0].lm,
+                plans[0].examples,
+                plans[0].validate,
+                [plan.member for plan in plans],
+                seed=plans[0].seed,
+                higher_is_better=plans[0].higher_is_better,
             )
         except CannotStack:
             log.info("%s: its rates are trained one after another", places[0].label)

@@ -31,10 +31,11 @@ from lm_validity.words import listing
 
 # Columns of a score that a file may have, and other names by which they are found in a header
 ROLES: dict[str, tuple[str, ...]] = {
-    "model": ("model_name", "model_id", "llm_model", "fullname", "llm", "model_name_or_path", "base_model_name"),
+    "model": ("model_name", "model_id", "llm_model", "fullname", "llm", "model_name_or_path", "base_model_name",
+              "models", "llms"),
     "benchmark": ("task", "dataset", "scenario", "evaluation", "eval", "benchmark_id", "benchmark_name", "task_name",
-                  "dataset_name", "task_id"),
-    "value": ("score", "result", "metric_value"),
+                  "dataset_name", "task_id", "benchmarks", "tasks", "datasets"),
+    "value": ("score", "result", "metric_value", "scores"),
     "stderr": ("standard_error", "std_err", "std_error", "sem"),
     "metric": ("metric_name", "measure"),
     "checkpoint": (),
@@ -51,11 +52,12 @@ ROLES: dict[str, tuple[str, ...]] = {
     "n_items": ("num_samples", "num_examples", "n_samples", "n", "num_items", "num_questions", "n_questions"),
     "higher_is_better": (),
 }  # fmt: skip
+_OF_LONG = ("benchmarks", "tasks", "datasets")  # beside a column of values; else perhaps a number of them
 # The column of documents in a table with a row for each answer, and those that say whether it is right
 ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "instance_id", "qid", "problem_id",
         "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
 RIGHT = ("pass1", "pass_1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match",
-         "passed", "pass", "resolved", "right")  # fmt: skip
+         "passed", "pass", "resolved", "right", "em", "f1")  # fmt: skip
 _SCORE_ENDS = ("low", "high", "lower", "upper", "err", "margin", "conf")  # benchmarks may end so: `mmlu_high`
 _THINGS = frozenset(
     ("outputs", "errors", "comments", "asks", "timeouts", "windows", "responses", "cases", "calls", "turns", "attempts",
@@ -134,6 +136,8 @@ def find_roles(header: list[str], roles_given: Mapping[str, str], taken: Iterabl
         named = next((by_name[name] for name in (role, *synonyms) if name in by_name), None)
         if role not in roles and named is not None and named not in (*roles.values(), *taken):
             roles[role] = named
+    if "value" not in roles and "benchmark" not in roles_given and plain(roles.get("benchmark", "")) in _OF_LONG:
+        del roles["benchmark"]
     return roles
 
 

@@ -437,12 +437,14 @@ def with_suites(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     if known.empty:
         return claims
     suites = known.groupby(["benchmark", "num_fewshot"], dropna=False)["suite"].nunique()
-    several = sorted({name for (name, _), number in suites.items() if number > 1})
+    several = sorted(
+        {name for (name, _), n in suites.items() if n > 1 and reading.given.get(("benchmark", name)) != name}
+    )
     if not several:
         return claims
     own = claims["suite"].notna() & claims["benchmark"].isin(several)
     for name in several:
-        reading.add("benchmark", name, "by suite", "structure", READ)
+        reading.add("benchmark", name, "by suite", "structure", READ, 1, name, f"{name}: its suites are kept apart")
     return claims.assign(benchmark=claims["benchmark"].mask(own, claims["suite"] + "|" + claims["benchmark"]))
 
 
@@ -484,9 +486,9 @@ def _pool(
     claims: pd.DataFrame, whole: pd.Series, tasks: pd.Series, stderr: pd.Series, group: str, reading: Reading
 ) -> None:
     """Replace the group's errors that those of its tasks contradict."""
-    replaced, times = 0, 0.0
-    key = ["file", "metric"]
+    replaced, times, key = 0, 0.0, ["file", "metric"]
     own = {place: rows for place, rows in claims[tasks].groupby(key, dropna=False)}
+    own = {} if reading.given.get(("errors", group)) == STDERR else own
     for place in claims.index[whole & claims["stderr"].notna()]:
         of_tasks = own.get(tuple(claims.loc[place, key]))
         if of_tasks is None:
@@ -781,9 +783,8 @@ def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading:
     given = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
     out = claims["benchmark"].isin([name for name, decided in given.items() if decided == "left out"])
     names = {name: other for name, other in given.items() if other not in ("left out", "tasks", "group", "split", name)}
-    for name, decided in given.items():
-        if decided not in ("tasks", "group", "split", name) and (claims["benchmark"] == name).any():
-            reading.add("benchmark", name, decided, "reading")
+    for name in sorted({*names, *claims.loc[out, "benchmark"]} & {*claims["benchmark"]}):
+        reading.add("benchmark", name, given[name], "reading")
     claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
     claims = with_suites(claims, reading)
     claims = with_groups(claims, reading, split=split_groups)

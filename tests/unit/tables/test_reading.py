@@ -263,6 +263,93 @@ def test_a_guess_is_taken_back_by_a_reading(tmp_path):
     assert ("b", "quiz", None, None) not in _read_back(tmp_path, models, [("unit", "b", "left out")])
 
 
+def _names_read(tmp_path, text, corrections, name="s.csv"):
+    """(model, checkpoint, benchmark) of each score of a file in a folder, with a reading; `is_said`: whether the import
+    without it says its guess under the same words."""
+    (tmp_path / "in").mkdir(exist_ok=True)
+    (tmp_path / "in" / name).write_text(text)
+    (tmp_path / "r.tsv").write_text("\n".join("\t".join(row) for row in [("what", "where", "decided"), *corrections]))
+    options = ImportOptions(reading=tmp_path / "r.tsv" if corrections else None)
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out", options)
+    rows = scores[["model", "checkpoint", "benchmark"]].itertuples(index=False, name=None)
+    return set(rows), {(each.what, each.where, each.decided) for each in log.reading.decisions}, scores
+
+
+def test_what_names_and_columns_are_is_taken_back_by_a_reading(tmp_path):
+    """Steps in names, a first column without a name, columns of 0 and 1, models without a name: rows that are said."""
+    steps = "model,arc\noak-step500,.3\noak-step1000,.4\nelm-step500,.31\nelm-step1000,.42\n"
+    names, said, _ = _names_read(tmp_path, steps, [])
+    assert ("oak", "step500", "arc") in names and ("column", "model", "model and step") in said
+    names, said, _ = _names_read(tmp_path, steps, [("column", "model", "model and step")])  # uncorrected
+    assert ("oak", "step500", "arc") in names and ("column", "model", "model and step") in said
+    assert ("oak-step500", "final", "arc") in _names_read(tmp_path, steps, [("column", "model", "model")])[0]
+    bare = "model,arc\noak-500,.3\noak-1000,.4\n"
+    assert ("oak-500", "final", "arc") in _names_read(tmp_path, bare, [])[0]
+    assert ("oak", "step500", "arc") in _names_read(tmp_path, bare, [("column", "model", "model and step")])[0]
+
+    unnamed = ",arc,piqa\noak,.3,.5\nelm,.4,.6\n"
+    names, said, _ = _names_read(tmp_path, unnamed, [])
+    assert ("oak", "final", "arc") in names and ("column", "first column", "model") in said
+    names, _, _ = _names_read(tmp_path, unnamed, [("column", "first column", "benchmark")])
+    assert names == {(model, "final", task) for model in ("arc", "piqa") for task in ("oak", "elm")}
+
+    few = "model,q1,q2,q3\noak,0,1,1\nelm,1,1,0\n"
+    names, said, _ = _names_read(tmp_path, few, [])
+    assert ("oak", "final", "q1") in names and ("column", "s.csv", "benchmarks") in said
+    names, _, scores = _names_read(tmp_path, few, [("column", "s.csv", "items")])
+    assert {(model, point) for model, point, _ in names} == {("oak", "final"), ("elm", "final")} and len(names) == 2
+    assert scores["value"].round(9).tolist() == [round(2 / 3, 9)] * 2 and set(scores["n_items"]) == {3}
+    header = ",".join(f"q{number}" for number in range(25))
+    many = f"model,{header}\noak,{'1,' * 24}0\nelm,{'0,' * 24}1\n"
+    assert ("column", "s.csv", "items") in _names_read(tmp_path, many, [])[1]
+    assert len(_names_read(tmp_path, many, [("column", "s.csv", "benchmarks")])[0]) == 50
+
+
+def test_a_further_column_of_answers_is_said_and_counts_where_the_reader_says(tmp_path):
+    """`correct` counts before `f1`: means of 1 and 0, and of .8 and .4."""
+    text = "model,task,item_id,correct,f1\noak,quiz,1,1,0.8\noak,quiz,2,0,0.4\nelm,quiz,1,1,0.9\nelm,quiz,2,1,0.7\n"
+    _, said, scores = _names_read(tmp_path, text, [])
+    assert ("column", "f1", "left out") in said and scores.set_index("model").at["oak", "value"] == 0.5
+    _, said, scores = _names_read(tmp_path, text, [("column", "f1", "score")])
+    assert scores.set_index("model")["value"].round(9).to_dict() == {"oak": 0.6, "elm": 0.8}
+    assert ("column", "correct", "left out") in said
+    twice = "model,task,item_id,correct\noak,quiz,1,1\noak,quiz,1,0\noak,quiz,2,1\nelm,quiz,1,1\nelm,quiz,2,1\n"
+    _, said, scores = _names_read(tmp_path, twice, [])
+    assert ("cell", "item_id", "mean") in said and scores.set_index("model").at["oak", "value"] == 0.75
+    _, _, scores = _names_read(tmp_path, twice, [("cell", "item_id", "first")])
+    assert scores.set_index("model").at["oak", "value"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Models,arc\noak,.3\nelm,.4\n", {"oak", "elm"}),
+        ("Models,Benchmarks,Scores\noak,arc,.3\nelm,arc,.4\n", {"oak", "elm"}),
+        ("System,ARC,PIQA\noak,30.1,50.2\nelm,40.1,60.2\n", {"oak", "elm"}),
+        ("City,Population,Area\nA,1000,2.5\nB,2000,3.5\n", None),
+        (",Population,Area\nA,10,2.5\nB,20,3.5\n", None),  # no known task
+        ("method,learning_rate\nadam,0.1\nsgd,0.2\n", None),
+    ],
+)
+def test_a_table_in_a_folder_is_known_by_plain_words(tmp_path, text, read):
+    if read is None:
+        with pytest.raises(InputError, match="of no known format"):
+            _names_read(tmp_path, text, [])
+    else:
+        assert {model for model, _, _ in _names_read(tmp_path, text, [])[0]} == read
+
+
+def test_a_parquet_in_a_folder_is_read_unless_it_is_ours(tmp_path):
+    (tmp_path / "in").mkdir()
+    pd.DataFrame({"Model": ["oak", "elm"], "arc": [0.3, 0.4]}).to_parquet(tmp_path / "in" / "board.parquet")
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
+    assert dict(zip(scores["model"], scores["value"], strict=True)) == {"oak": 0.3, "elm": 0.4}
+    (tmp_path / "in" / "board.parquet").unlink()
+    (tmp_path / "out" / "scores.parquet").rename(tmp_path / "in" / "scores.parquet")
+    with pytest.raises(InputError, match="of no known format"):
+        import_files([tmp_path / "in"], tmp_path / "again")
+
+
 @pytest.mark.parametrize("marked", ["**51,25**", "__51,25__", "51,25*", "51,25 %", "**51,25 %**"])
 def test_decimal_commas_of_marked_cells(tmp_path, marked):
     text = f"model;ledger;quiz\na;{marked};41,5\nb;42,75;30,25\nc;61,5;52,0\n"

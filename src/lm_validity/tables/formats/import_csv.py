@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
@@ -35,7 +37,16 @@ from lm_validity.tables.columns import (
     telling,
 )
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.item_tables import OF_ITEMS, are_answers, item_files, item_rows, long_items
+from lm_validity.tables.formats.item_tables import (
+    FEWEST_TOLD,
+    OF_ITEMS,
+    are_answers,
+    item_files,
+    item_rows,
+    long_items,
+    of_answers,
+    only_answers,
+)
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.formats.text_tables import (
@@ -43,6 +54,7 @@ from lm_validity.tables.formats.text_tables import (
     TASKS,
     Notes,
     Table,
+    histories,
     named_columns,
     open_tables,
     plain_number,
@@ -54,6 +66,7 @@ from lm_validity.tables.formats.text_tables import (
 )
 from lm_validity.tables.reading import KEY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.task_facts import find_task_facts
 from lm_validity.words import count, listing
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -65,7 +78,11 @@ _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
 _FEWEST_STEPS = 100  # of the last of several such names
+_NUMBER = re.compile(r"(.+?)[-_/@: ]*(?<!\d)(\d{1,15})")
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
+WITH_STEP = "model and step"  # in a reading, a column of models whose names end in steps of training
+_OURS = {"protocol", "prompt"}  # columns of our own tables, which are read as they are
+_NAMED_FIRST = ("", "system", "systems", "method", "methods", "approach", "checkpoints", "runs")  # columns of names
 _NAMES = ("name", "run_name")  # the column of runs in a tracker's table
 _BETWEEN = ("pred", "synthetic")  # folders between a model's and its files
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
@@ -108,20 +125,22 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
 
 
 def _of_table(table: Table, options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
-    path, table = table.path, upright(with_points(table, options, notes))
+    path, table = table.path, histories(upright(with_points(table, options, notes)), notes)
     if (sheet := is_sheet(table.header)) is not None:
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
     check_roles(options.columns, table.header, path)
     named = _named(table, options.scores) if options.scores else []
     roles = find_roles(table.header, options.columns, named)
     given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
-    roles |= {said: name for name, said in given.items() if said in ROLES and name in table.header}
+    said_roles = {name: "model" if said == WITH_STEP else said for name, said in given.items()}
+    roles |= {said: name for name, said in said_roles.items() if said in ROLES and name in table.header}
     table, roles, own = _with_runs(table, roles, options, notes)
-    answers = are_answers(table, [name for name in table.header if name not in roles.values()])
+    answers = are_answers(table, [name for name in table.header if name not in roles.values()], options)
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
         raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
-    if not answers and (long := item_rows(table, roles)) and options.corrections.get(("column", long[0])) != "no item":
+    long = None if answers else item_rows(table, roles, given)
+    if long and given.get(long[0]) != "no item":
         keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
         return long_items(table, keys, *long, options, notes)
     if "model" not in roles and options.across != "models":
@@ -138,6 +157,8 @@ def _models_of(
     runs = column is not None and plain(column) in _NAMES
     steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
     if model is not None or (steps_of_one and not runs):
+        if model is None:
+            notes.decisions.append(by_path(table.path, stem(table.path))._replace(kind=READ))
         return _Roles(table, roles, {"model": model or stem(table.path)})
     if options.across is None and _of_one_model(table, roles):
         return _by_path(table, roles, notes)
@@ -168,13 +189,16 @@ def _by_path(table: Table, roles: dict[str, str], notes: Notes) -> _Roles:
         folder = folder.parent
         numbers += [folder.name] if folder.name.isdigit() else []
     own = model_of_path(folder.with_name(table.path.name), None)
-    name = own["model"]
-    text = f"{table.path.name}: no column of models; its path names {name}"
-    notes.decisions.append(Decision("model", name, name, "name", UNSURE, 1, "", text))
+    notes.decisions.append(by_path(table.path, own["model"]))
     cells = table.cells.copy()
     place = table.places[roles["benchmark"]]
     cells[:, place] = ["/".join([text, *numbers]) for text in cells[:, place]]
     return _Roles(replace(table, cells=cells), roles, own)
+
+
+def by_path(path: Path, model: str) -> Decision:
+    """That the model of a file is the one that its path names."""
+    return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")
 
 
 def _with_runs(table: Table, roles: dict[str, str], options: ImportOptions, notes: Notes) -> _Roles:
@@ -229,7 +253,9 @@ def _read_roles(
     keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
         keys = [said | {"model": f"{stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
-        notes.lines.append("No names of models: they are called as the file, with the number of their row.")
+        name = keys[0]["model"]
+        text = f"{path.name} names no models: they are called as the file, with the number of their row"
+        notes.decisions.append(Decision("model", name, name, "structure", UNSURE, len(keys), "", text))
     key = "benchmark" if spread == "model" else "model"
     if not any(key in said for said in keys):
         column = _quoted(f"{key}={telling(table.header, table.texts) or 'COLUMN'}")
@@ -238,14 +264,18 @@ def _read_roles(
             f"say which: --columns {column}; for a table of models in columns, --across models.",
         )
     if answers and spread == "benchmark":
-        return item_files(table, keys, [name for name in table.header if name not in roles.values()], notes)
+        own_columns = [name for name in table.header if name not in roles.values()]
+        notes.decisions.append(of_answers(table, own_columns, "items", options))
+        return item_files(table, keys, own_columns)
     if spread != "model":
-        _split_steps(keys, notes.lines)
+        _split_steps(keys, roles.get("model", "model"), given, notes)
     scores = [roles["value"]] if spread is None else named or columns.scores
     facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
     told = _facts(table, keys, facts, notes) if spread != "model" else {}
     if not scores:
         raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
+    if spread == "benchmark" and len(scores) >= FEWEST_TOLD and only_answers(table, scores):
+        notes.decisions.append(of_answers(table, scores, "benchmarks", options))
     errors = _errors(table, roles, columns, scores, spread, options)
     notes.decisions += columns.decisions if spread is not None else _further_scores(columns, scores[0], len(keys))
     said = columns.variants if spread == "benchmark" else {}
@@ -343,21 +373,31 @@ def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: No
     return dict(facts)
 
 
-def _split_steps(keys: list[Claim], notes: list[str]) -> None:
+def _split_steps(keys: list[Claim], column: str, given: Mapping[str, str], notes: Notes) -> None:
     """Points of training out of models' names, where one name comes with several steps (`name-step_100`), not with
-    rounds of tuning (`name-iter2`)."""
+    rounds of tuning (`name-iter2`). Where the reader says so, any number at the end is a step; or none is."""
+    said = given.get(column)
+    ends: list[re.Match[str] | None] = []
+    for key in keys:
+        is_number = _NUMBER.fullmatch(key["model"]) if said == WITH_STEP else None
+        told = {"checkpoint", "iteration"} & set(key) or said == "model"
+        ends.append(None if told else _STEP.fullmatch(key["model"]) or is_number)
     steps: dict[str, set[int]] = defaultdict(set)
-    for key in keys:
-        if (match := _STEP.fullmatch(key["model"])) and not {"checkpoint", "iteration"} & set(key):
-            steps[match[1]].add(int(match[2]))
-    runs = {name for name, numbers in steps.items() if len(numbers) > 1 and max(numbers) >= _FEWEST_STEPS}
-    for key in keys:
-        if (match := _STEP.fullmatch(key["model"])) and match[1] in runs:
-            key |= {"model": match[1], "iteration": int(match[2]), "checkpoint": f"step{int(match[2])}"}
+    for end in filter(None, ends):
+        steps[end[1]].add(int(end[2]))
+    runs = {
+        name for name, numbers in steps.items()
+        if said == WITH_STEP or (len(numbers) > 1 and max(numbers) >= _FEWEST_STEPS)
+    }  # fmt: skip
+    for key, found in zip(keys, ends, strict=True):
+        if found and found[1] in runs:
+            key |= {"model": found[1], "iteration": int(found[2]), "checkpoint": f"step{int(found[2])}"}
         elif (match := _LAST.fullmatch(key["model"])) and match[1] in runs:
             key["model"] = match[1]
     if runs:
-        notes.append(f"Models' names end in steps of training, read as {count(len(runs), 'model')}.")
+        text = f"models' names end in steps of training, read as {count(len(runs), 'model')}"
+        kind, source = (READ, "reading") if said else (UNSURE, "name")
+        notes.decisions.append(Decision("column", column, WITH_STEP, source, kind, len(runs), "model", text))
 
 
 # ---- the scores --------------------------------------------------------------------------------------------------
@@ -590,15 +630,34 @@ def read_text_table(table: Table, options: ImportOptions, model: str | None) -> 
 
 
 def _recognises(opened: Opened) -> bool:
-    """A file that was named itself, or a text in a folder whose header has a column of models or of steps."""
-    if opened.named or not opened.path.name.endswith(_SUFFIXES) or opened.path.suffix == ".parquet":
+    """A file that was named itself, or one in a folder whose header has a column of models or of steps, or whose first
+    column holds names by its header and numbers stand beside it."""
+    if opened.named or not opened.path.name.endswith(_SUFFIXES):
         return opened.named and opened.path.name.endswith((*_SUFFIXES, *MARKDOWN))
-    header, below = [line.decode("utf-8", errors="replace") for line in (opened.head + b"\n").split(b"\n", 2)[:2]]
-    names = [name.strip(' "\r') for name in re.split(r"[,;\t]", header)]
+    names, below = _first_lines(opened)
     found = {plain(name) for name in names}
-    turned = names == [*map(str, range(len(names)))] and plain(below.partition(",")[0]) in TASKS
+    if not below and (found >= _OURS or "validation_value" in found):
+        return False
+    turned = names == [*map(str, range(len(names)))] and plain("".join(below[:1])) in TASKS
     of_one = bool(found & {"benchmark", *ROLES["benchmark"]}) and any(map(names_metric, names))
-    return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned
+    first, *others = names or [""]
+    of_names = plain(first) in _NAMED_FIRST and sum(read_cell(cell) is not None for cell in below[1:]) > 1
+    of_names &= below[:1] != [""] and (first != "" or any(find_task_facts(plain(name)) for name in others))
+    return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned or of_names
+
+
+def _first_lines(opened: Opened) -> tuple[list[str], list[str]]:
+    """The names of a file's columns and the cells below them; of parquet only the names, none of one with lists."""
+    if opened.path.suffix == ".parquet":
+        try:
+            columns = pq.read_schema(opened.path)
+        except (OSError, ValueError):
+            return [], []
+        return ([] if any(map(pa.types.is_nested, columns.types)) else columns.names), []
+    lines = (opened.head + b"\n").split(b"\n", 2)[:2]
+    texts = [re.split(r"[,;\t]", line.decode("utf-8", errors="replace").lstrip("\ufeff")) for line in lines]
+    names, below = ([cell.strip(' "\r') for cell in cells] for cells in texts)
+    return names, below
 
 
 CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options, opened.model))

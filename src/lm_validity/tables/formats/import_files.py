@@ -261,13 +261,15 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     for file_format in formats:
         if file_format.recognises(opened):
             return file_format
+    if opened.model is None and any(file_format.recognises(opened._replace(model="?")) for file_format in formats):
+        way = f"--model '{opened.path}=NAME'"
+        raise InputError(f"{opened.path}: names no model ({way}).", f"name it: {way}, a file or a folder.")
     names = ", ".join(file_format.name for file_format in formats)
     hint = f"{_PLAIN_LAYOUT}; or --format names one of {names}."
     numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
     if numbers and None not in numbers:
-        hint = (
-            f"an object of numbers that names no model: --path '{{model}}/{{task}}/{opened.path.name}' --format json."
-        )
+        way = f"--path '{{model}}/{{task}}/{opened.path.name}' --format json"
+        hint = f"an object of numbers that names no model: {way}."
     raise InputError(f"{opened.path}: of no known format.", hint)
 
 

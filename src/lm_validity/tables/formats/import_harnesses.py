@@ -1,13 +1,13 @@
 """Results that small harnesses write -> scores, and items where there are answers.
 
-Read are mteb (a file a task), SWE-bench (lists of resolved ids, reports of its own harness), promptfoo, OpenAI's evals
-(JSON lines of events) and VLMEvalKit (a table of parts for a model and benchmark).
+Read are mteb (a file a task), SWE-bench (lists of resolved ids, reports of its own harness), promptfoo,
+DeepEval, OpenAI's evals (JSON lines of events) and VLMEvalKit (a table of parts for a model and benchmark).
 """
 
 import csv
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from lm_validity.files import Document
 from lm_validity.tables.cell_text import plain, read_cell
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import folder_name, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.reading import LEFT_OUT, READ, UNSURE, Decision, Reading
@@ -248,6 +248,51 @@ def _read_promptfoo(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 PROMPTFOO = Format("promptfoo", (".json",), lambda opened: bool(_tests(opened.document)), _read_promptfoo)
 
 
+# ---- DeepEval: {"testCases": [{"name", "metricsData": [{"name", "score", ...}]}]} ------------------------------------
+
+_CASES, _MEASURED = ("testCases", "test_cases"), ("metricsData", "metrics_data")
+
+
+def _cases(document: object) -> list[Document]:
+    """The cases of a test run that have measured something."""
+    cases = next((document[name] for name in _CASES if name in document), None) if isinstance(document, dict) else None
+    cases = cases if isinstance(cases, list) and all(isinstance(case, dict) for case in cases) else []
+    return [case for case in cases if _measured(case)]
+
+
+def _measured(case: Document) -> list[Document]:
+    values = next((case[name] for name in _MEASURED if case.get(name)), None)
+    return [each for each in values if isinstance(each, dict) and each.get("name")] if isinstance(values, list) else []
+
+
+def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of each case by metric. The model is that of the hyperparameters, else the path names it."""
+    path, document = opened.path, opened.document
+    settings = document.get("hyperparameters")
+    said = opened.model or (settings.get("model") if isinstance(settings, dict) else None)
+    name = said if isinstance(said, str) and said else folder_name(path)
+    dataset = next(
+        (document[key] for key in ("datasetAlias", "testFile") if document.get(key)), path.parent.parent.name
+    )
+    records = [
+        {
+            "model": name,
+            "benchmark": re.sub(r"\.py$", "", str(dataset)),
+            "metric": plain(str(each["name"])),
+            "sample_id": case.get("name") or case.get("input") or number,
+            "score": None if each.get("error") else each.get("score"),
+        }
+        for number, case in enumerate(_cases(document))
+        for each in _measured(case)
+    ]
+    own = () if said else (by_path(path, name),)
+    files = read_records(path, records, options, None)
+    return [replace(file, decisions=(*file.decisions, *own)) for file in files]
+
+
+DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.document)), _read_deepeval)
+
+
 # ---- OpenAI's evals: JSON lines, the first of them the `spec` --------------------------------------------------------
 
 _EVALS_HINT = "oaieval writes a line with `spec`, one of each event, and one with `final_report`."
@@ -270,14 +315,15 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = checked.required_text(model, f"{path}, completion_fns", _EVALS_HINT)
     benchmark = checked.required_text(spec.get("eval_name"), f"{path}, eval_name", _EVALS_HINT)
     report: Document = next((line["final_report"] for line in lines if line.get("final_report")), {})
-    answers = {
-        event["sample_id"]: data["correct"]
+    answers = [
+        (event.get("type"), event["sample_id"], data["correct"])
         for event in lines
         if event.get("sample_id") and isinstance(data := event.get("data"), dict) and type(data.get("correct")) is bool
-    }
+    ]
     if answers:
+        kind = Counter(kind for kind, _, _ in answers).most_common(1)[0][0]
         fields = {"model": model, "benchmark": benchmark, "metric": "accuracy"}
-        records = [fields | {"sample_id": name, "correct": int(right)} for name, right in answers.items()]
+        records = [fields | {"sample_id": name, "correct": int(right)} for of, name, right in answers if of == kind]
         files = read_records(path, records, options, None)
     else:
         rows: list[Claim] = [
@@ -325,4 +371,4 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 VLM = Format("vlmevalkit", (".csv",), _is_vlm, _read_vlm)
-FORMATS = (MTEB, LISTS, PROMPTFOO, EVALS, VLM)
+FORMATS = (MTEB, LISTS, PROMPTFOO, DEEPEVAL, EVALS, VLM)

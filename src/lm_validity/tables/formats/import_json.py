@@ -15,9 +15,10 @@ from lm_validity.tables.cell_text import is_no_score, names_average, names_sprea
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.reading import LEFT_OUT, Decision
 from lm_validity.tables.task_facts import names_task
 
 _HOLDERS = ("results", "scores", "benchmarks", "metrics", "evals", "evaluation", "evaluations", "performance")
@@ -155,7 +156,9 @@ def _recognises_records(opened: Opened) -> bool:
             return False
     else:
         records = _records(opened.document) if _may_be_scores(opened.document) else []
-    return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
+    keys = {plain(key) for key in records[0]} if records else set()
+    of_one = opened.model is not None and bool({"benchmark", *ROLES["benchmark"]} & keys)
+    return of_one or bool({"model", *ROLES["model"]} & keys)
 
 
 def _may_be_scores(document: object) -> bool:
@@ -229,6 +232,7 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     subject = next((name for name in _SUBJECTS if isinstance(opened.document[0].get(name), str)), None)
     benchmarks = {str(answer.get(subject)) for answer in opened.document} if subject else set()
     of_path = model_of_path(opened.path, opened.model, benchmarks)
+    named = opened.model is not None or all(answer.get("model") for answer in opened.document)
     records = [
         {
             "model": answer.get("model") or of_path["model"],
@@ -240,39 +244,59 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         }
         for answer in opened.document
     ]
-    return read_records(opened.path, records, options, None)
+    files = read_records(opened.path, records, options, None)
+    own = () if named else (by_path(opened.path, of_path["model"]),)
+    return [replace(file, decisions=(*file.decisions, *own)) for file in files]
 
 
-def _benchmarks(document: object) -> dict[str, Document]:
+def _benchmarks(document: object, *, of_one: bool = False) -> dict[str, Document]:
     """The metrics of each benchmark by its name, in an object that has them; {} for what is none: one has no metric, or
-    nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
+    nothing tells their names from those of models: settings, a known task, an average, or the reader (`of_one`)."""
     if not isinstance(document, dict) or not all(
         isinstance(scores_of_benchmark, dict) for scores_of_benchmark in document.values()
     ):
         return {}
     own_scores = {name: metrics for name, metrics in document.items() if name not in _SETTINGS}
-    is_known = len(own_scores) < len(document) or any(names_average(name) or names_task(name) for name in own_scores)
+    known = of_one or len(own_scores) < len(document)
+    is_known = known or any(names_average(name) or names_task(name) for name in own_scores)
     return own_scores if is_known and all(any(map(names_metric, metrics)) for metrics in own_scores.values()) else {}
 
 
 def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    benchmarks = _benchmarks(opened.document)
+    benchmarks = _benchmarks(opened.document, of_one=opened.model is not None)
     common = model_of_path(opened.path, opened.model, set(benchmarks))
     named = (_text_in(opened.document.get(name), "model") for name in _SETTINGS)
-    common["model"] = opened.model or next(filter(None, named), common["model"])
+    said = opened.model or next(filter(None, named), None)
+    common["model"] = said or common["model"]
+    means = {
+        name for name in benchmarks for whole in benchmarks if names_average(whole) and name.startswith(f"{whole}-")
+    }
+    means = {name for name in means if options.corrections.get(("average", name), "left out") == "left out"}
+    decisions = [
+        Decision("average", name, "left out", "name", LEFT_OUT, 1, "benchmark", f"{name!r} is an average")
+        for name in sorted(means)
+    ] + ([] if said else [by_path(opened.path, common["model"])])
     records = list[Document]()
     for benchmark, metrics in benchmarks.items():
+        if benchmark in means:
+            continue
         numbers = {name: number for name, value in metrics.items() if (number := checked.finite(value)) is not None}
         counts = [next((numbers[name] for name in names if name in numbers), None) for names in (_RIGHT, _WRONG)]
-        items = None if None in counts else int(sum(filter(None, counts)))
-        scores = {name: value for name, value in numbers.items() if name not in _RIGHT + _WRONG}
+        items = int(numbers.get("num", 0)) if None in counts else int(sum(filter(None, counts)))
+        scores = {name: value for name, value in numbers.items() if name not in (*_RIGHT, *_WRONG, "num")}
         records.append({**common} | {"benchmark": benchmark} | scores | ({"n_items": items} if items else {}))
     files = read_records(opened.path, records, options, None)
-    return [replace(file, date=date_in(opened.path.stem)) for file in files]
+    dated = date_in(opened.path.stem)
+    return [replace(file, date=dated, decisions=(*file.decisions, *decisions)) for file in files]
 
 
 ANSWERS = Format("answers", (".json",), lambda opened: _answers(opened.document) is not None, _read_answers)
-SCORED = Format("scores by benchmark", (".json",), lambda opened: bool(_benchmarks(opened.document)), _read_scored)
+SCORED = Format(
+    "scores by benchmark",
+    (".json",),
+    lambda opened: bool(_benchmarks(opened.document, of_one=opened.model is not None)),
+    _read_scored,
+)
 
 
 # ---- JSON of no known format ----------------------------------------------------------------------------------------
@@ -282,6 +306,7 @@ SCORED = Format("scores by benchmark", (".json",), lambda opened: bool(_benchmar
 
 _NAMING = ("model_name", "name", "model")
 _FEWEST_SCORES = 2  # scores of an object of scores
+_OF_SCORES = frozenset(("score", "result", "metric", "eval", "evaluation", "benchmark"))  # words of a file's name
 
 
 def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -345,4 +370,14 @@ def _only_scores(values: dict[str, object], highest: float) -> dict[str, float]:
     return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
 
 
-JSON = Format("json", (".json",), lambda opened: False, _read_json)
+def _of_one_model(opened: Opened) -> bool:
+    """An object of nothing but scores, of the model that the reader names: by a known task, or by the file's name."""
+    document = opened.document
+    if opened.model is None or not isinstance(document, dict) or not _only_scores(document, 100.0):
+        return False
+    words = {word.removesuffix("s") for word in plain(opened.path.stem).split("_")}
+    known = any(map(names_task, document))
+    return known or (bool(words & _OF_SCORES) and not any(map(names_metric, document)))
+
+
+JSON = Format("json", (".json",), _of_one_model, _read_json)

@@ -22,6 +22,7 @@ from lm_validity.words import count
 _HUNDRED = 100.0
 _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
+FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
 _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
 _ROUNDED = 0.01  # of a share beside its counts
@@ -48,13 +49,28 @@ class _ItemPlace(NamedTuple):
 _Answers = dict[_ItemPlace, dict[str | None, dict[str, list[float]]]]  # by metric and document
 
 
-def are_answers(table: Table, columns: list[str]) -> bool:
-    """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
-    known_texts = (text for name in columns for text in table.texts(name) if not is_missing(text))
-    return len(columns) >= _FEWEST_ITEMS and all(text in ANSWERS for text in known_texts)
+def are_answers(table: Table, columns: list[str], options: ImportOptions) -> bool:
+    """Whether many columns, or as many as the reader says, hold nothing but 0 and 1: answers to items rather than
+    scores on benchmarks."""
+    said = options.corrections.get(("column", table.path.name))
+    fewest = {"items": 1, "benchmarks": len(columns) + 1}.get(said or "", _FEWEST_ITEMS)
+    return len(columns) >= fewest and only_answers(table, columns)
 
 
-def item_files(table: Table, keys: list[Claim], columns: list[str], notes: Notes) -> list[ScoreFile]:
+def only_answers(table: Table, columns: list[str]) -> bool:
+    """Whether columns hold nothing but 0 and 1."""
+    return all(text in ANSWERS for name in columns for text in table.texts(name) if not is_missing(text))
+
+
+def of_answers(table: Table, columns: list[str], decided: str, options: ImportOptions) -> Decision:
+    """That columns of 0 and 1 are read as `items` or as `benchmarks`."""
+    other = {"items": "benchmarks", "benchmarks": "items"}[decided]
+    text = f"{table.path.name}: {len(columns)} columns of 0 and 1 are read as {decided}"
+    kind, source = (UNSURE, "values") if ("column", table.path.name) not in options.corrections else (READ, "reading")
+    return Decision("column", table.path.name, decided, source, kind, len(columns), other, text)
+
+
+def item_files(table: Table, keys: list[Claim], columns: list[str]) -> list[ScoreFile]:
     """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
     there are several names; else all are of one that is called as the file."""
     parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
@@ -65,7 +81,6 @@ def item_files(table: Table, keys: list[Claim], columns: list[str], notes: Notes
     for name in columns:
         items[parts[name][1] if several else own_name][parts[name][2] if several else name] = name
     texts = {name: table.texts(name) for name in columns}
-    notes.lines.append(f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}.")
     files = []
     for row, key in enumerate(keys):
         answers = {
@@ -90,29 +105,37 @@ def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[Item]:
 
 
 class ItemColumns(NamedTuple):
-    """The columns of documents and of their values in a table with a row for each answer."""
+    """The column of documents, and those that may hold the values of answers, the one that counts first."""
 
     item: str
-    right: str
+    rights: list[str]
 
 
-def item_rows(table: Table, roles: dict[str, str]) -> ItemColumns | None:
-    """The columns in a table with a row for each answer: each model has many
-    documents, and the same ones, and values are from 0 to 1, or to 100."""
-    names = {plain(name): name for name in reversed(table.header)}
+def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> ItemColumns | None:
+    """The columns in a table with a row for each answer: each model has many documents, and the same ones, and values
+    are from 0 to 1, or to 100.
+
+    `given`: what the reader says of a column; `score` comes first, `left out` not at all.
+    """
+    names = {plain(name): name for name in reversed(table.header) if given.get(name) != "left out"}
     item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
-    right = next((names[name] for name in RIGHT if name in names and names[name] != item), None)
-    if item is None or right is None or "model" not in roles:
+    said = [name for name in names.values() if given.get(name) == "score"]
+    rights = [
+        name for name in dict.fromkeys([*said, *(names[name] for name in RIGHT if name in names)]) if name != item
+    ]
+    if item is None or not rights or "model" not in roles:
         return None
     models, documents = table.texts(roles["model"]), table.texts(item)
     if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
         return None
+    counts = set(_COUNTS) if set(_COUNTS) <= set(names) else set()
+    rights = [name for name in rights if name == rights[0] or plain(name) not in counts]
+    return ItemColumns(item, rights) if _are_values(table, rights[0]) else None
+
+
+def _are_values(table: Table, right: str) -> bool:
     values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
-    return (
-        ItemColumns(item, right)
-        if values and all(value is not None and 0 <= value <= _HUNDRED for value in values)
-        else None
-    )
+    return bool(values) and all(value is not None and 0 <= value <= _HUNDRED for value in values)
 
 
 def _answer(text: str) -> float | None:
@@ -121,14 +144,18 @@ def _answer(text: str) -> float | None:
 
 
 def long_items(
-    table: Table, keys: list[Claim], item: str, right: str, options: ImportOptions, notes: Notes
+    table: Table, keys: list[Claim], item: str, rights: list[str], options: ImportOptions, notes: Notes
 ) -> list[ScoreFile]:
     """A file of scores and items for each model, by checkpoint, protocol, metric, examples in the prompt, and run where
     there are runs; else several answers to a document are averaged. Where a row has the numbers of right and of all
     answers, these are runs of the item.
 
-    Raises InputError for two different answers to a document in one run.
+    `rights`: the column of values, and others that may hold some, which are said. Raises InputError for two different
+    answers to a document in one run.
     """
+    right, *others = rights
+    others = [name for name in others if list(table.texts(name)) != list(table.texts(right))]
+    notes.decisions += [_another(table, right, name) for name in others if _are_values(table, name)]
     counts, answer_values = _counts(table, right), [_answer(text) for text in table.texts(right)]
     defaults = {"benchmark": stem(table.path)}
     places = [_ItemPlace(*map((defaults | key).get, _ItemPlace._fields)) for key in keys]  # type: ignore[arg-type]
@@ -139,7 +166,7 @@ def long_items(
     shares = counts is not None or plain(right) in _SHARES
     units = {pair: _unit_of_items(*pair, values, options, notes, shares=shares) for pair, values in graded.items()}
     answers: dict[str, _Answers] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
-    several = 0
+    several, only_first = 0, options.corrections.get(("cell", item)) == "first"
     for row, (key, item_place, document, answer) in enumerate(
         zip(keys, places, table.texts(item), answer_values, strict=True)
     ):
@@ -153,7 +180,8 @@ def long_items(
                 f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {item_place.run}."
             )
             raise InputError(problem, "number the runs of a model, one answer to each document in each.")
-        of_run += [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
+        new = [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
+        of_run += [] if only_first and of_run else new
         several += len(of_run) == 2 and not counts and item_place.run is None
     files = []
     for model, parts in answers.items():
@@ -181,6 +209,12 @@ def long_items(
         many = f"{low}" if low == high else f"{low} to {high}"
         notes.lines.append(f"Runs of each item, by its counts of right and of all answers: {many}.")
     return files
+
+
+def _another(table: Table, right: str, name: str) -> Decision:
+    """That another column may hold the values of answers."""
+    text = f"{table.path.name}: {right!r} says whether an answer is right, {name!r} is left out"
+    return Decision("column", name, "left out", "name", LEFT_OUT, len(table.lines), "score", text)
 
 
 class _Unit(NamedTuple):

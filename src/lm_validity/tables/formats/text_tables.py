@@ -14,7 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain, plain_text, read_cell
 from lm_validity.tables.columns import ROLES, names_metric, one_header
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.reading import CONVERTED, Decision
+from lm_validity.tables.reading import CONVERTED, READ, UNSURE, Decision
 from lm_validity.tables.schema import readable
 from lm_validity.words import listing
 
@@ -24,6 +24,7 @@ MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders 
 ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
+FIRST = "first column"  # in a reading, one without a name
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "dataset", "datasets")  # a first column of rows of benchmarks
 
 
@@ -117,12 +118,17 @@ def markdown_tables(path: Path, text: str) -> Iterator[Table]:
 
 def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
     """The columns that have a name, without rows that are titles of sections. A first column without a name has that of
-    the models (or benchmarks, across which a row goes), where its cells are names; a line of `notes` says so."""
-    key = "benchmark" if options.across == "models" else "model"
+    the models (or benchmarks, across which a row goes), where its cells are names, or what the reader says."""
+    said = options.corrections.get(("column", FIRST))
+    key = said if said in ROLES else "benchmark" if options.across == "models" else "model"
     names = {plain(name) for name in table.header} | set(options.columns)
     header = table.header
-    if header[:1] == [""] and not {key, *ROLES[key]} & names and all(map(_is_name, table.cells[:, 0])):
-        notes.lines.append(f"The first column has no name and is read as that of the {key}s.")
+    unnamed = header[:1] == [""] and said != "left out" and not {key, *ROLES[key]} & names
+    if unnamed and all(map(_is_name, table.cells[:, 0])):
+        text = f"the first column has no name and is read as that of the {key}s"
+        source = "reading" if said else "structure"
+        kind = READ if said else UNSURE
+        notes.decisions.append(Decision("column", FIRST, key, source, kind, 1, "model, benchmark, left out", text))
         header = [key, *header[1:]]
     named = [place for place, name in enumerate(header) if name]
     kept = [row for row in range(len(table.cells)) if not all(map(is_missing, table.cells[row, 1:]))]
@@ -146,6 +152,29 @@ def upright(table: Table) -> Table:
         return table
     cells = np.column_stack([np.array(table.header[1:], dtype=object), table.cells[:, 1:].T])
     return replace(table, header=["benchmark", *table.cells[:, 0]], cells=cells, lines=[table.lines[0]] * len(cells))
+
+
+# A tracker's export of one measure by steps: `RUN - MEASURE`, with its least and largest values between two steps
+_OF_RUN = re.compile(r"(.+?) - (\S+?)(?:__(?:MIN|MAX))?")
+
+
+def histories(table: Table, notes: Notes) -> Table:
+    """The table; of a tracker's histories, a column for each run, a row for each run, step and measure."""
+    names = {name: match for name in table.header[1:] if (match := _OF_RUN.fullmatch(name))}
+    own = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
+    if len(names) < len(table.header) - 1 or len(names) != 3 * len(own) or not own:
+        return table
+    rows = [
+        [table.texts(table.header[0])[row], names[name][1], names[name][2], table.texts(name)[row]]
+        for name in own
+        for row in range(len(table.lines))
+    ]
+    kept = [place for place, row in enumerate(rows) if not is_missing(row[-1])]
+    text = f"{table.path.name}: each column is a run, {own[0]} is {names[own[0]][2]} of {names[own[0]][1]}"
+    notes.decisions.append(Decision("column", table.path.name, "runs", "structure", CONVERTED, len(own), "", text))
+    cells = np.array([rows[place] for place in kept], dtype=object).reshape(len(kept), 4)
+    lines = [table.lines[place % len(table.lines)] for place in kept]
+    return Table(table.path, ["iteration", "model", "benchmark", "value"], cells, lines)
 
 
 def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,12 +21,12 @@ from lm_validity.files import write_json, write_text
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.outputs import check_file, replaced_folder
-from lm_validity.run.cell import label
+from lm_validity.run.cell import CellT, label
 from lm_validity.run.manifests import write_failures
 from lm_validity.run.participants import kind_label
 from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules import RULES
-from lm_validity.run.rules.base import Rule
+from lm_validity.run.rules.base import RowT, Rule
 from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace
 from lm_validity.terminal import say
@@ -62,7 +62,8 @@ def register(app: typer.Typer) -> None:
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
-    run, row = _found(configfile, "models", model)
+    run = _run_with(configfile, "models", model)
+    row = run.models[model]
     record: ModelRecord
     if run.configuration.replay:
         record = replay.model_record(run, row)
@@ -76,7 +77,8 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
 
 def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
-    run, row = _found(configfile, "benchmarks", benchmark)
+    run = _run_with(configfile, "benchmarks", benchmark)
+    row = run.benchmarks[benchmark]
     if run.configuration.replay:
         record = replay.benchmark_record(run, row)
     else:
@@ -91,7 +93,7 @@ def prefetch_language_model(language_model: LanguageModelId, configfile: Configf
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
     from lm_validity.cells.models import prefetch
 
-    run, _ = _found(configfile, "language_models", language_model)
+    run = _run_with(configfile, "language_models", language_model)
     record = prefetch.prefetch_language_model(run, language_model)
     write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
 
@@ -100,14 +102,14 @@ def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
     from lm_validity.cells.trials.data import prefetch_trial_task
 
-    run, _ = _found(configfile, "tasks", task)
+    run = _run_with(configfile, "tasks", task)
     write_json(run.results / "prefetch" / "tasks" / f"{task}.json", prefetch_trial_task(run, task))
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    run, _ = _found(configfile, "benchmarks", benchmark)
+    run = _run_with(configfile, "benchmarks", benchmark)
     workspace = Workspace(run)
     if workspace.replay:
         replay.write_splits(workspace, benchmark)
@@ -134,7 +136,7 @@ def _try_hub(*, required: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
+def _make_command(rule: Rule[CellT, RowT]) -> Callable[..., None]:
     """The command of a rule that computes cells: they differ in their names, their helps and the sheet."""
 
     def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
@@ -148,12 +150,12 @@ def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
     return command
 
 
-def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> None:
+def _run_job(rule: Rule[CellT, RowT], model: str, batch: str, configfile: Path) -> None:
     # compute nodes have no network, and a job that finds one must not use it
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    run, _ = _found(configfile, rule.sheet, model)
+    run = _run_with(configfile, rule.sheet, model)
     workspace = Workspace(run)
     try:
         job = workspace.grid.job(rule.name, model, batch)
@@ -166,8 +168,8 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
     run_job(workspace, job)
 
 
-def _found(configfile: Path, sheet: str, identifier: str) -> tuple[Run, Any]:
-    """The run, and the row of one of its sheets; from here on the job's log goes to stderr."""
+def _run_with(configfile: Path, sheet: str, identifier: str) -> Run:
+    """The run, which must have this row in one of its sheets; from here on the job's log goes to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("lm_validity").setLevel(logging.INFO)
     run = load_planned_run(configfile)
@@ -176,7 +178,7 @@ def _found(configfile: Path, sheet: str, identifier: str) -> tuple[Run, Any]:
         sheet_path = getattr(run.configuration, sheet, "the bias study's sheet")
         problem = f"{sheet_path}: no {kind_label(sheet)} {identifier!r}."
         raise InputError(problem, did_you_mean(identifier, rows, "check the sheet."))
-    return run, rows[identifier]
+    return run
 
 
 # ----------------------------------------------------------------------------------------------------------------------

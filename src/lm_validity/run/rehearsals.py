@@ -5,18 +5,18 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Dtype, Model
 from lm_validity.errors import Problem, Refusal
-from lm_validity.files import read_json, read_json_or
+from lm_validity.files import Document, read_json, read_json_or
 from lm_validity.run.participants import Participants, size_class
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _encoders(lists: Lists) -> set[str]:
     return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
 
 
-def _has_no_head(config: Mapping[str, Any], name: str, lists: Lists) -> bool:
+def _has_no_head(config: Document, name: str, lists: Lists) -> bool:
     """A model's body alone: without tied embeddings nothing stands for its head."""
     body = name in _classes([lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())])
     return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
@@ -276,7 +276,7 @@ def config_of(run: Run, row: Model) -> tuple[dict[str, object], bool] | None:
 
 
 @cache
-def known_shapes() -> dict[str, dict[str, Any]]:
+def known_shapes() -> dict[str, Document]:
     """Hub id -> config.json as far as memory depends on it, of the published grid's models; nobody has compared them
     with the files on the hub."""
     entries = read_json(Path(__file__).with_name("known_shapes.json"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from markupsafe import Markup
@@ -22,6 +22,7 @@ from lm_validity.pages.page import (
     FORMAT,
     AnswerDocument,
     Link,
+    Outcome,
     PageDocument,
     Words,
     asset,
@@ -138,6 +139,32 @@ def about_run(run: Run) -> str:
     return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
 
 
+class LinkedAnswer(AnswerDocument):
+    """An answer of the first page, with the address of the page that it is from."""
+
+    href: str
+
+
+class FirstPage(TypedDict):
+    """What `index.html.j2` shows."""
+
+    title: str
+    about: str
+    description: str
+    style: str
+    answers: list[LinkedAnswer]
+    not_measured: str
+    table: "BenchmarkTable | None"
+    legend: list[str]
+    rules: list[tuple[str, str]]
+    unmeasured: "list[Lacking]"
+    limits: list[tuple[str, list[str]]]
+    documents: Sequence[PageDocument]
+    outcome: Callable[[str], Outcome]
+    words: Words
+    preview: NotRequired[str]
+
+
 def first_page(
     documents: Sequence[PageDocument],
     sources: CardSources | None,
@@ -145,8 +172,8 @@ def first_page(
     folders: Mapping[str, str],
     name: str,
     about: str,
-) -> dict[str, Any]:
-    """What `index.html.j2` shows; `folders`: of each card, by benchmark."""
+) -> FirstPage:
+    """The first page's contents; `folders`: of each card, by benchmark."""
     table = benchmark_table(sources, cards, folders) if sources and cards else None
     answers = chosen_answers(documents)
     pictures = [cell.picture for row in table.rows for cell in row.cells] if table else []
@@ -198,12 +225,6 @@ def preview(title: str, answer: AnswerDocument) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"><style>{_PRINTED}'
         f'</style><rect width="1200" height="630" fill="#fff"/>{texts}{drawn}</svg>'
     )
-
-
-class LinkedAnswer(AnswerDocument):
-    """An answer of the first page, with the address of the page that it is from."""
-
-    href: str
 
 
 def chosen_answers(documents: Sequence[PageDocument]) -> list[LinkedAnswer]:

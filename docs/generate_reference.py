@@ -17,7 +17,7 @@ import pyarrow as pa
 import typer
 import yaml
 
-from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, OLD_NAMES, register_commands
+from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, register_commands
 from lm_validity.config.generate import key_schema, renew
 from lm_validity.config.gone import GONE
 from lm_validity.config.sections import Cards
@@ -169,15 +169,14 @@ def commands_page() -> str:
     root = typer.main.get_command(register_commands())
     groups = {**GROUPS, "Further commands": FURTHER}
     grouped = {name for names in groups.values() for name in names}
-    groups["Commands that the workflow runs"] = tuple(sorted(set(root.commands) - grouped - set(OLD_NAMES)))
+    groups["Commands that the workflow runs"] = tuple(sorted(set(root.commands) - grouped))
     lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", "", "## Exit codes", "",
              "| command | code | meaning |", "|---|---|---|"]  # fmt: skip
     lines += [f"| every command | {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     lines += [
         f"| `{name}` | {code} | {meaning} |" for name, codes in EXIT_CODES_OF.items() for code, meaning in codes.items()
     ]
-    old = "; ".join(f"`{name}` is `plan {new}`" for name, new in OLD_NAMES.items())
-    lines += ["", f"Old names that are still taken, until 0.4: {old}.", ""]
+    lines += [""]
     for title, names in groups.items():
         lines += [f"## {title}", ""]
         for name in names:

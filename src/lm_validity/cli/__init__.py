@@ -5,7 +5,6 @@ import errno
 import functools
 import signal
 import sys
-from collections.abc import Callable
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -41,7 +40,7 @@ GROUPS = {
     "Tools": ("gpu-check",),
 }
 FURTHER = ("lm-eval", "simulate")
-OLD_NAMES = {"next": "next", "rounds": "run", "add-model": "add-model"}  # until 0.4 -> subcommand of `plan`
+MOVED = {"next": "plan next", "rounds": "plan run", "add-model": "plan add-model"}  # names that went with 0.4
 
 # What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
 EXIT_CODES = {
@@ -113,23 +112,7 @@ def register_commands() -> typer.Typer:
 
     for module in (reports, imports, study, plan, tools, jobs):
         module.register(app)
-    for old, new in OLD_NAMES.items():
-        app.command(old, help=f"Old name of `plan {new}`, until 0.4.")(_renamed(plan.SUBCOMMANDS[new], old, new))
     return app
-
-
-def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable[..., int | None]:
-    """The command, which says first what it is called now."""
-
-    @functools.wraps(command)
-    def call(**options: object) -> int | None:
-        print(
-            f"note: `lm-validity {old}` is now `lm-validity plan {new}`. The old name will be removed in 0.4.",
-            file=sys.stderr,
-        )
-        return command(**options)
-
-    return call
 
 
 def main() -> None:
@@ -140,11 +123,7 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
-        if "\n" in error.format_message():  # no arguments: the message is the help
-            error.show()
-            sys.exit(2)
-        command = error.ctx.command_path if error.ctx else "lm-validity"
-        _refuse(error.format_message().replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
+        _refuse_usage(error)
     except (typer.Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
@@ -166,6 +145,19 @@ def main() -> None:
         if error.errno not in UNUSABLE or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}.", "choose another path, or correct this one.")
+
+
+def _refuse_usage(error: typer.BadParameter) -> NoReturn:
+    """End with exit code 2, and with what is wrong with the command line."""
+    message = error.format_message()
+    if "\n" in message:  # no arguments: the message is the help
+        error.show()
+        sys.exit(2)
+    for old, new in MOVED.items():
+        if message.startswith(f"No such command {old!r}."):
+            _refuse(f"No such command {old!r}.", f"it is `lm-validity {new}`.")
+    command = error.ctx.command_path if error.ctx else "lm-validity"
+    _refuse(message.replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
 
 
 def _prepare_process() -> None:

@@ -146,10 +146,10 @@ def _picture_svg(rows: list[list[BenchmarkItems]], width: float, room: float, ki
         y = 24 + 23 * (index + 0.5)
         marks.append(svg.text(4, y + 4, svg.shortened(of_benchmark[0].benchmark, int(room / 6.4)), "lab"))
         for row in of_benchmark:
-            at = y + (0 if len(of_benchmark) == 1 else -4 if row.protocol == "direct" else 4)
-            marks.append(svg.dot(shares(number(row.share_resolved)), at, KINDS[row.protocol]))
+            dot_y = y + (0 if len(of_benchmark) == 1 else -4 if row.protocol == "direct" else 4)
+            marks.append(svg.dot(shares(number(row.share_resolved)), dot_y, KINDS[row.protocol]))
             if size := gaps.get((row.benchmark, row.protocol)):
-                marks.append(svg.dot(sizes(size), at, KINDS[row.protocol]))
+                marks.append(svg.dot(sizes(size), dot_y, KINDS[row.protocol]))
     description = "; ".join(
         f"{row.benchmark} {PROTOCOL_LABELS[row.protocol].lower()} {row.resolved} of {row.neighbours}"
         for of_benchmark in rows

@@ -25,14 +25,15 @@ MOST_ROWS = 48
 @dataclass(frozen=True)
 class Ready:
     """`starts`: from when the mean of the models is above chance for good. `settles`: the 95% interval of when their
-    order is nearly settled. `last`: the end of training. All in the page's unit. `why`: why it is not known."""
+    order is nearly settled. `last`: the end of training. All in the page's unit. `reason`: why it is not
+    ready, or not known."""
 
     name: str
     outcome: Outcome
     starts: float | None
     settles: tuple[float, float] | None
     last: float
-    why: str = ""
+    reason: str | None = None
 
     @property
     def by(self) -> float | None:
@@ -66,10 +67,10 @@ def _ready(data: SignalData, benchmark: BenchmarkCurves, summary: SignalSummary)
         if max(starts, settles[0]) >= last:
             return Ready(name, "no", starts, settles, last, "not before the end")
         return Ready(name, "not known", starts, settles, last, "noise allows the whole training")
-    return Ready(name, "not known", starts, settles, last, _why(benchmark, start, ends))
+    return Ready(name, "not known", starts, settles, last, _reason(benchmark, start, ends))
 
 
-def _why(benchmark: BenchmarkCurves, start: Value, ends: Bounds) -> str:
+def _reason(benchmark: BenchmarkCurves, start: Value, ends: Bounds) -> str:
     """What is missing, in a few words."""
     if isinstance(benchmark.chance, Missing):
         return "score of guessing unknown"
@@ -213,7 +214,7 @@ def _words(rows: Sequence[Ready], unit: str) -> _RowWords:
     if ready:
         return _RowWords(f"ready by {amount(ready[0])} {unit}", f"by {amount(ready[0])}")
     no = rows[0].outcome == "no"
-    return _RowWords(f"{'no' if no else 'not known'}: {rows[0].why}", "no" if no else "not known")
+    return _RowWords(f"{'no' if no else 'not known'}: {rows[0].reason}", "no" if no else "not known")
 
 
 def _details(rows: Sequence[Ready], unit: str) -> str:

@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.load import Run
@@ -262,6 +263,7 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
     if 0 < compared < len(cards):
         words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
+    words += _sampled(sources.last_rows)
     if sources.differing:
         words += f" Settings differ: {'; '.join(_settings_differing(sources.differing))}."
     if sources.preparation_is_assumed:
@@ -269,6 +271,17 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
             " We assume that models were trained on each benchmark's own training set first; the files do not say so."
         )
     return words
+
+
+def _sampled(scores: pd.DataFrame) -> str:
+    """Which of the scores are means of several sampled runs, as a sentence; "" where each is of one run."""
+    runs = scores["runs"].dropna().astype(int)
+    runs = runs[runs > 1]
+    if runs.empty:
+        return ""
+    low, high = runs.min(), runs.max()
+    of_runs = "Each score is the mean" if len(runs) == len(scores) else f"{len(runs)} of {len(scores)} scores are means"
+    return f" {of_runs} of {low if low == high else f'{low} to {high}'} sampled runs."
 
 
 def _settings_differing(differing: Sequence[Difference]) -> list[str]:

@@ -15,7 +15,7 @@ from lm_validity.site.cards.panels import steady_cell
 from lm_validity.site.cards.values import CardSources, measured
 from lm_validity.site.cards.verdict import NOT_KNOWN, YES, Mark, make_verdict
 from lm_validity.site.cards.write import make_card
-from lm_validity.site.first_page import _settings_differing, benchmark_table, build_site, chosen_answers
+from lm_validity.site.first_page import _sampled, _settings_differing, benchmark_table, build_site, chosen_answers
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.schema import SCORES, write_table
@@ -271,3 +271,14 @@ def test_each_setting_that_differs_is_named_once():
         Difference("precision", "precision: bfloat16 (9), float16 (4)", ("arc", "mmlu")),
     ]
     assert _settings_differing(rows) == ["version of the harness", "precision: bfloat16 (9), float16 (4)"]
+
+
+def test_the_first_page_says_of_how_many_runs_scores_are_means():
+    """10 and 4 runs; one score of one run beside them; none."""
+
+    def words(*runs):
+        return _sampled(pd.DataFrame({"runs": pd.array(runs, "Int64")}))
+
+    assert words(10, 10) == " Each score is the mean of 10 sampled runs."
+    assert words(10, 4, 1, None) == " 2 of 4 scores are means of 4 to 10 sampled runs."
+    assert words(None, 1) == words() == ""

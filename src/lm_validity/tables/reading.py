@@ -196,19 +196,19 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
     factor = pd.Series(1.0, claims.index)
     factor[claims["unit"] == PERCENT] = 0.01
     share = claims["metric"].fillna("").str.partition(",")[0].isin((*SHARES_OF_ITEMS, "accuracy"))
-    own = claims["unit"] == "own"
-    beyond = own & share & (claims["value"].abs() > _ONE)
-    again = own & share & claims["benchmark"].isin(claims.loc[beyond, "benchmark"])
+    own_rows = claims["unit"] == "own"
+    beyond = own_rows & share & (claims["value"].abs() > _ONE)
+    again = own_rows & share & claims["benchmark"].isin(claims.loc[beyond, "benchmark"])
     unknown = claims["unit"].isna() | again
     odd = pd.Series(data=False, index=claims.index)
     guessed = _among_percentages(claims, unknown)
     for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
-        given = reading.said("unit", benchmark) or option
-        if given == "left out":
+        correction = reading.said("unit", benchmark) or option
+        if correction == "left out":
             factor[rows.index] = np.nan
             continue
-        if given and given not in UNITS:
-            raise InputError(f"--reading: unit of {benchmark}: {given!r} is none.", f"one of {', '.join(UNITS)}.")
+        if correction and correction not in UNITS:
+            raise InputError(f"--reading: unit of {benchmark}: {correction!r} is none.", f"one of {', '.join(UNITS)}.")
         name = f"{benchmark} {'' if pd.isna(metric) else metric}"
         unbounded = is_unbounded(benchmark) or (not pd.isna(metric) and is_unbounded(metric))
         unbounded &= not share[rows.index[0]]  # `stories_ppl` under accuracy is a share
@@ -216,14 +216,14 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
         unbounded &= not (names_perplexity(name) and len(values) and values.max() <= _ONE)
         signed = _may_be_negative(name)
         unit = unit_of(np.abs(values) if signed else values, unbounded=unbounded)
-        guess = None if given or unbounded else guessed.get(name)
-        if guess or (given and not (unbounded and given == option)):
-            unit = Unit(guess or given, np.zeros(len(rows), dtype=bool))
+        guess = None if correction or unbounded else guessed.get(name)
+        if guess or (correction and not (unbounded and correction == option)):
+            unit = Unit(guess or correction, np.zeros(len(rows), dtype=bool))
         factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
         odd[rows.index] = unit.odd
         if unit.beyond is not None:
             factor = _beyond_all(claims, rows.index[unit.beyond], factor, reading)
-        _say_unit(benchmark, unit, rows, "table" if guess else "option" if given else "arithmetic", reading)
+        _say_unit(benchmark, unit, rows, "table" if guess else "option" if correction else "arithmetic", reading)
     factor = _of_whole_models(claims, factor, odd & unknown, unknown, reading)
     factor = factor.astype(float)
     return claims.assign(value=claims["value"] * factor, stderr=claims["stderr"] * factor)[factor.notna()]
@@ -263,12 +263,13 @@ def _among_percentages(claims: pd.DataFrame, unknown: pd.Series) -> dict[str, st
 def _beyond_all(claims: pd.DataFrame, places: pd.Index, factor: pd.Series, reading: Reading) -> pd.Series:
     """The factors without those of values beyond all scores, unless the reader says their unit."""
     factor = factor.copy()
-    for place in places:
-        where = f"{claims.at[place, 'model']} on {claims.at[place, 'benchmark']}"
-        given = reading.said("unit", where)
-        factor[place] = _SCALE.get(given or "", np.nan)
-        if given is None:
-            text = f"{claims.at[place, 'place'] or where}: {claims.at[place, 'value']:g} is neither share nor percent"
+    for row_index in places:
+        where = f"{claims.at[row_index, 'model']} on {claims.at[row_index, 'benchmark']}"
+        correction = reading.said("unit", where)
+        factor[row_index] = _SCALE.get(correction or "", np.nan)
+        if correction is None:
+            value = claims.at[row_index, "value"]
+            text = f"{claims.at[row_index, 'place'] or where}: {value:g} is neither share nor percent"
             reading.add("unit", where, "left out", "arithmetic", LEFT_OUT, 1, "share, percent", text)
     return factor
 
@@ -303,9 +304,9 @@ def _of_whole_models(
     factor = factor.copy()
     for model, rows in claims[unknown & claims["model"].isin(claims.loc[odd, "model"])].groupby("model"):
         mine = odd[rows.index]
-        given = reading.said("unit", str(model))
-        if given is not None:
-            factor[rows.index] = _SCALE.get(given, np.nan)
+        correction = reading.said("unit", str(model))
+        if correction is not None:
+            factor[rows.index] = _SCALE.get(correction, np.nan)
             continue
         odd_factors = set(factor[rows.index][mine])
         small = rows["value"].abs().max() <= _ONE
@@ -317,13 +318,13 @@ def _of_whole_models(
             text = f"{model}: its {count(len(rows), 'value')} are in {unit}, those of others are not"
             reading.add("unit", str(model), unit, "arithmetic", CONTRADICTED, len(rows), "left out", text)
             continue
-        for place in rows.index[mine]:
-            benchmark, value = claims.at[place, "benchmark"], claims.at[place, "value"]
-            given = reading.said("unit", f"{model} on {benchmark}")
-            factor[place] = _SCALE.get(given or "", np.nan)
-            if given is not None:
+        for row_index in rows.index[mine]:
+            benchmark, value = claims.at[row_index, "benchmark"], claims.at[row_index, "value"]
+            correction = reading.said("unit", f"{model} on {benchmark}")
+            factor[row_index] = _SCALE.get(correction or "", np.nan)
+            if correction is not None:
                 continue
-            where = claims.at[place, "place"] or f"{model} on {benchmark}"
+            where = claims.at[row_index, "place"] or f"{model} on {benchmark}"
             text = f"{where}: {value:g}, in another unit than the others"
             reading.add(
                 "unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "share, percent", text
@@ -380,16 +381,16 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         return claims
     stderr = claims["stderr"].astype(float).copy()
     for (benchmark, said), rows in claims[known].groupby(["benchmark", "error"], sort=False):
-        given = reading.said("errors", benchmark)
+        correction = reading.said("errors", benchmark)
         items = rows["n_items"].astype("float64").to_numpy()
         values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
         by_items = error_kind(values, errors, items)
         if said == SD and by_items is None:
             by_few = error_kind(values, errors, items, fewest=1)
             by_items = by_few if by_few in (SD, STDERR) else None
-        kind = given or (str(said) if said in ERRORS and (said != SD or by_items) else by_items)
-        source = "option" if given else "said by the file" if said in ERRORS else "arithmetic"
-        if said in ERRORS and by_items in ERRORS and by_items != said and not given:
+        kind = correction or (str(said) if said in ERRORS and (said != SD or by_items) else by_items)
+        source = "option" if correction else "said by the file" if said in ERRORS else "arithmetic"
+        if said in ERRORS and by_items in ERRORS and by_items != said and not correction:
             kind, text = by_items, f"{benchmark}: called {said}, but they are {by_items} of shares"
             reading.add("errors", benchmark, str(kind), "arithmetic", CONTRADICTED, len(rows), said, text)
         with np.errstate(invalid="ignore"):
@@ -442,10 +443,10 @@ def with_suites(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     )
     if not several:
         return claims
-    own = claims["suite"].notna() & claims["benchmark"].isin(several)
+    own_rows = claims["suite"].notna() & claims["benchmark"].isin(several)
     for name in several:
         reading.add("benchmark", name, "by suite", "structure", READ, 1, name, f"{name}: its suites are kept apart")
-    return claims.assign(benchmark=claims["benchmark"].mask(own, claims["suite"] + "|" + claims["benchmark"]))
+    return claims.assign(benchmark=claims["benchmark"].mask(own_rows, claims["suite"] + "|" + claims["benchmark"]))
 
 
 def with_groups(claims: pd.DataFrame, reading: Reading, *, split: bool) -> pd.DataFrame:
@@ -463,9 +464,9 @@ def with_groups(claims: pd.DataFrame, reading: Reading, *, split: bool) -> pd.Da
         tasks = claims["benchmark"].map(member_of) == group
         whole = (claims["benchmark"] == group) & ~tasks
         with_tasks, with_whole = set(claims.loc[tasks, "model"]), set(claims.loc[whole, "model"])
-        given = reading.said("benchmark", group)
-        if given:
-            keep_tasks = given in ("tasks", "split")
+        correction = reading.said("benchmark", group)
+        if correction:
+            keep_tasks = correction in ("tasks", "split")
         elif split or with_tasks <= with_whole:
             keep_tasks = split
         else:
@@ -487,16 +488,16 @@ def _pool(
 ) -> None:
     """Replace the group's errors that those of its tasks contradict."""
     replaced, times, key = 0, 0.0, ["file", "metric"]
-    own = {place: rows for place, rows in claims[tasks].groupby(key, dropna=False)}
-    own = {} if reading.given.get(("errors", group)) == STDERR else own
-    for place in claims.index[whole & claims["stderr"].notna()]:
-        of_tasks = own.get(tuple(claims.loc[place, key]))
+    own_rows = {row_index: rows for row_index, rows in claims[tasks].groupby(key, dropna=False)}
+    own_rows = {} if reading.given.get(("errors", group)) == STDERR else own_rows
+    for row_index in claims.index[whole & claims["stderr"].notna()]:
+        of_tasks = own_rows.get(tuple(claims.loc[row_index, key]))
         if of_tasks is None:
             continue
         error = pooled_error(of_tasks["value"].to_numpy(float), of_tasks["stderr"].to_numpy(float))
-        if error and stderr[place] > _FAR_TOO_LARGE * error:
-            times = max(times, float(stderr[place]) / error)
-            stderr[place], replaced = error, replaced + 1
+        if error and stderr[row_index] > _FAR_TOO_LARGE * error:
+            times = max(times, float(stderr[row_index]) / error)
+            stderr[row_index], replaced = error, replaced + 1
     if replaced:
         text = f"{group}: standard errors {times:.1f} times what its tasks' give, pooled instead"
         reading.add("errors", group, "pooled", "arithmetic", CONTRADICTED, replaced, "stderr", text)
@@ -532,15 +533,15 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     for _, rows in claims[~out & (claims["unit"] != "own")].groupby("metric", sort=False):
         single = set(rows["benchmark"]) - set(several.index[several])
         if single and len(single) < rows["benchmark"].nunique():  # beside benchmarks of several metrics
-            own = rows.drop_duplicates(["model", "checkpoint", "benchmark"])
-            matrix = own.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
+            own_rows = rows.drop_duplicates(["model", "checkpoint", "benchmark"])
+            matrix = own_rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
             means = find_aggregates(matrix, set(rows.loc[rows["n_items"].notna(), "benchmark"]))
             found = {name: what for name, what in means.items() if name in single} | found
     if len(found) == len(several):
         return claims[~out]
     for name, (what, source) in found.items():
-        given = reading.said("average", name)
-        if given is not None and given != "left out":
+        correction = reading.said("average", name)
+        if correction is not None and correction != "left out":
             continue
         out |= claims["benchmark"] == name
         text = f"{name!r} is {what}"
@@ -583,9 +584,9 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with the direction of each benchmark and metric, where file, table or name tell it."""
     higher = claims["higher_is_better"].astype("boolean").copy()
     for (benchmark, metric), rows in claims.groupby(["benchmark", "metric"], dropna=False, sort=False):
-        given = reading.said("direction", benchmark)
-        if given is not None:
-            higher[rows.index] = {"higher": True, "lower": False}.get(given, pd.NA)
+        correction = reading.said("direction", benchmark)
+        if correction is not None:
+            higher[rows.index] = {"higher": True, "lower": False}.get(correction, pd.NA)
             continue
         said = rows["higher_is_better"].dropna()
         name = None if pd.isna(metric) else str(metric)
@@ -641,18 +642,20 @@ def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     names = claims[["benchmark", "metric"]].dropna().drop_duplicates()
     several = names.groupby("benchmark", sort=False)["metric"].agg(list)
     out = pd.Series(data=False, index=claims.index)
-    for benchmark, own in several.items():
-        given = reading.said("metric", str(benchmark))
-        if given is not None and given not in (*own, "left out", "unknown"):
-            hint = did_you_mean(given, own, f"one of {listing(own, 8)}, or left out.")
-            raise InputError(f"--reading: metric of {benchmark}: its scores are under no {given!r}.", hint)
-        if given is not None and given != "unknown":
-            out |= (claims["benchmark"] == benchmark) & ~claims["metric"].isin([given])
-        elif len(own) > 1:
-            chosen = choose_metric(find_task_facts(str(benchmark)) or TaskFacts(), own)
-            text = f"{benchmark}: which of {listing(own, 4)} counts"
+    for benchmark, own_rows in several.items():
+        correction = reading.said("metric", str(benchmark))
+        if correction is not None and correction not in (*own_rows, "left out", "unknown"):
+            hint = did_you_mean(correction, own_rows, f"one of {listing(own_rows, 8)}, or left out.")
+            raise InputError(f"--reading: metric of {benchmark}: its scores are under no {correction!r}.", hint)
+        if correction is not None and correction != "unknown":
+            out |= (claims["benchmark"] == benchmark) & ~claims["metric"].isin([correction])
+        elif len(own_rows) > 1:
+            chosen = choose_metric(find_task_facts(str(benchmark)) or TaskFacts(), own_rows)
+            text = f"{benchmark}: which of {listing(own_rows, 4)} counts"
             kind, source = (READ, "known metrics") if chosen else (UNSURE, "unknown")
-            reading.add("metric", benchmark, chosen or "unknown", source, kind, len(own), ", ".join(own), text)
+            reading.add(
+                "metric", benchmark, chosen or "unknown", source, kind, len(own_rows), ", ".join(own_rows), text
+            )
     return claims[~out]
 
 
@@ -718,17 +721,17 @@ def _say_alike(names: list[str], scores: Mapping[str, Mapping[object, float]], r
 def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with one name a model, as `one_model` and the reader say."""
     names = list(dict.fromkeys(claims["model"]))
-    given = {name: said for name in names if (said := reading.said("model", name)) is not None}
+    correction = {name: said for name in names if (said := reading.said("model", name)) is not None}
     normal = Counter(normal_name(name).rpartition("/")[2] for name in names)
-    several = [name for name in names if normal[normal_name(name).rpartition("/")[2]] > 1 and name not in given]
-    renamed = dict(given)
+    several = [name for name in names if normal[normal_name(name).rpartition("/")[2]] > 1 and name not in correction]
+    renamed = dict(correction)
     if several:
         key = ["checkpoint", "benchmark", "metric", "protocol", "num_fewshot", "seed", "run", "prompt", "split"]
-        own = claims[claims["model"].isin(several)]
-        keys = list(own[key].astype(object).where(own[key].notna(), None).itertuples(index=False, name=None))
+        own_rows = claims[claims["model"].isin(several)]
+        keys = list(own_rows[key].astype(object).where(own_rows[key].notna(), None).itertuples(index=False, name=None))
         scores: dict[str, dict[object, float]] = defaultdict(dict)
-        for model, place, value in zip(own["model"], keys, own["value"], strict=True):
-            scores[model][place] = value
+        for model, row_index, value in zip(own_rows["model"], keys, own_rows["value"], strict=True):
+            scores[model][row_index] = value
         merged = one_model(several, scores)
         _say_alike([name for name in several if name not in merged], scores, reading)
         for name, (other, source) in merged.items():
@@ -780,11 +783,13 @@ def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
 
 def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading: Reading) -> pd.DataFrame:
     """The scores that claims mean. `unit`: as in `with_units`."""
-    given = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
-    out = claims["benchmark"].isin([name for name, decided in given.items() if decided == "left out"])
-    names = {name: other for name, other in given.items() if other not in ("left out", "tasks", "group", "split", name)}
+    correction = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
+    out = claims["benchmark"].isin([name for name, decided in correction.items() if decided == "left out"])
+    names = {
+        name: other for name, other in correction.items() if other not in ("left out", "tasks", "group", "split", name)
+    }
     for name in sorted({*names, *claims.loc[out, "benchmark"]} & {*claims["benchmark"]}):
-        reading.add("benchmark", name, given[name], "reading")
+        reading.add("benchmark", name, correction[name], "reading")
     claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
     claims = with_suites(claims, reading)
     claims = with_groups(claims, reading, split=split_groups)

@@ -44,7 +44,7 @@ class Table:
     @cached_property
     def places(self) -> dict[str, int]:
         """The indices of the columns, by name."""
-        return {name: place for place, name in reversed(list(enumerate(self.header)))}
+        return {name: index for index, name in reversed(list(enumerate(self.header)))}
 
     def where(self, row: int, column: str) -> str:
         """The place of a cell."""
@@ -112,7 +112,7 @@ def markdown_tables(path: Path, text: str) -> Iterator[Table]:
         if len(block) > 2 and all(re.fullmatch(r":?-+:?", cell) for cell in block[1][1]):
             header, rows = block[0][1], block[2:]
             cells = [(row + [""] * len(header))[: len(header)] for _, row in rows]
-            yield Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows])
+            yield Table(path, header, np.array(cells, dtype=object), [index for index, _ in rows])
         block = []
 
 
@@ -130,11 +130,11 @@ def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
         kind = READ if said else UNSURE
         notes.decisions.append(Decision("column", FIRST, key, source, kind, 1, "model, benchmark, left out", text))
         header = [key, *header[1:]]
-    named = [place for place, name in enumerate(header) if name]
+    named = [index for index, name in enumerate(header) if name]
     kept = [row for row in range(len(table.cells)) if not all(map(is_missing, table.cells[row, 1:]))]
     if len(kept) < len(table.cells) and kept and len(header) > 2:  # titles of sections
         table = replace(table, cells=table.cells[kept], lines=[table.lines[row] for row in kept])
-    return replace(table, header=[header[place] for place in named], cells=table.cells[:, named])
+    return replace(table, header=[header[index] for index in named], cells=table.cells[:, named])
 
 
 def _is_name(text: str) -> bool:
@@ -169,11 +169,11 @@ def histories(table: Table, notes: Notes) -> Table:
         for name in own
         for row in range(len(table.lines))
     ]
-    kept = [place for place, row in enumerate(rows) if not is_missing(row[-1])]
+    kept = [index for index, row in enumerate(rows) if not is_missing(row[-1])]
     text = f"{table.path.name}: each column is a run, {own[0]} is {names[own[0]][2]} of {names[own[0]][1]}"
     notes.decisions.append(Decision("column", table.path.name, "runs", "structure", CONVERTED, len(own), "", text))
-    cells = np.array([rows[place] for place in kept], dtype=object).reshape(len(kept), 4)
-    lines = [table.lines[place % len(table.lines)] for place in kept]
+    cells = np.array([rows[index] for index in kept], dtype=object).reshape(len(kept), 4)
+    lines = [table.lines[index % len(table.lines)] for index in kept]
     return Table(table.path, ["iteration", "model", "benchmark", "value"], cells, lines)
 
 

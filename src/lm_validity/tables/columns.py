@@ -49,7 +49,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "seed": (),
     "run": ("trial", "repeat", "repetition", "replicate", "run_id", "sampling_seed", "sample_seed"),
     "split": (),
-    "n_items": ("num_samples", "num_examples", "n_samples", "n", "num_items", "num_questions", "n_questions"),
+    "n_items": ("num_samples", "num_examples", "n_samples", "num_items", "num_questions", "n_questions"),
     "higher_is_better": (),
 }  # fmt: skip
 _OF_LONG = ("benchmarks", "tasks", "datasets")  # beside a column of values; else perhaps a number of them

@@ -333,6 +333,6 @@ def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):
     for source in (path, tmp_path):
         outcome = run("ant", "x/bee", source, "--gate")
         assert outcome.exit_code == 0 and "+6.0 points (95%: +5.0 to +7.0)" in outcome.output
-    path.write_text("model,benchmark,metric,value,n\nx/ant,mmlu,acc,.64,1000\nx/bee,mmlu,acc,.70,1000\n")
+    path.write_text("model,benchmark,metric,value,n_items\nx/ant,mmlu,acc,.64,1000\nx/bee,mmlu,acc,.70,1000\n")
     outcome = run("ant", "bee", path, "--gate")
     assert outcome.exit_code == 3 and f"lm-validity import {path} --errors-from-items" in outcome.output

@@ -366,11 +366,26 @@ def test_answers_without_a_value_are_named(tmp_path):
     assert decided["cell", "question_id"] == ("left out", "left out")
 
 
-def test_a_score_a_row_leaves_further_columns_of_scores_out_by_name(read):
-    text = "model,benchmark,value,n,ci_low,ci_high,acc_norm\na,x,0.5,100,0.4,0.6,0.3\na,y,0.25,50,0.2,0.3,0.2\n"
-    scores = read(text + "b,x,0.75,100,0.7,0.8,0.1\nb,y,0.5,50,0.4,0.6,0.4\n", log := ImportLog())
-    assert by_cell(scores)["a", "x"] == 0.5 and scores.set_index("benchmark").loc["y", "n_items"].tolist() == [50, 50]
-    assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["acc_norm"]
+def test_a_score_a_row_leaves_further_columns_of_scores_out_by_name(read, tmp_path):
+    """What n counts nobody says: items, or parameters, of which no standard error is to be judged."""
+    header = "model,benchmark,value,n,ci_low,ci_high,acc_norm\n"
+    text = (
+        header + "a,x,0.5,100,0.4,0.6,0.3\na,y,0.25,50,0.2,0.3,0.2\nb,x,0.75,100,0.7,0.8,0.1\nb,y,0.5,50,0.4,0.6,0.4\n"
+    )
+    scores = read(text, log := ImportLog())
+    assert by_cell(scores)["a", "x"] == 0.5 and scores["n_items"].isna().all()
+    assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["n", "acc_norm"]
+    (tmp_path / "reading.tsv").write_text("what\twhere\tdecided\ncolumn\tn\tn_items\n")
+    scores = read(text, reading=tmp_path / "reading.tsv")
+    assert scores.set_index("benchmark").loc["y", "n_items"].tolist() == [50, 50]
+
+
+def test_a_letter_for_parameters_is_no_number_of_items(read):
+    """Errors of .01 stay, where shares of 160 million items would have errors of 4e-5."""
+    rows = [f"{model},{name},0.5,0.01,{n}" for model, n in (("a", 160_000_000), ("b", 410_000_000)) for name in "xy"]
+    scores = read("model,benchmark,acc,acc_stderr,N\n" + "\n".join(rows) + "\n")
+    scores = scores[scores["metric"] == "acc,none"]
+    assert scores["n_items"].isna().all() and scores["stderr"].tolist() == [0.01] * 4
 
 
 def test_a_very_wide_table_is_refused_at_once(read):

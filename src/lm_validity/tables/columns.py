@@ -25,7 +25,7 @@ from lm_validity.tables.cell_text import (
     spread_of,
 )
 from lm_validity.tables.claims import Claim
-from lm_validity.tables.reading import CONVERTED, LEFT_OUT, READ, Decision
+from lm_validity.tables.decisions import CONVERTED, LEFT_OUT, READ, Decision
 from lm_validity.tables.task_facts import find_task_facts, metric_direction
 from lm_validity.words import listing
 

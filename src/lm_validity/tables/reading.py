@@ -5,20 +5,14 @@ Each decision has a source; where it is unsure, the value is left out or null. `
 `--reading` takes rows back, corrected.
 """
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import write_text
 from lm_validity.tables.aggregates import FEWEST_ROWS, MOST_BENCHMARKS, decimals, find_aggregates
 from lm_validity.tables.cell_text import (
     is_no_score,
@@ -29,105 +23,11 @@ from lm_validity.tables.cell_text import (
     parts,
     plain,
 )
+from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, LEFT_OUT, READ, UNSURE, Reading
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import PREFERRED, TaskFacts, find_task_facts, metric_direction
 from lm_validity.words import count, listing
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What was decided: kept, shown, and corrected.
-
-CONVERTED, AVERAGED, LEFT_OUT, CONTRADICTED, UNSURE, READ = KINDS = (
-    "converted", "averaged", "left out", "contradicted", "unsure", "read",
-)  # fmt: skip
-WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell", "items")
-_COLUMNS = ("what", "where", "decided", "source", "alternatives", "values", "kind", "text")
-_NO_CORRECTION = ("runs", "by suite", "pooled")  # what a reading says that is no name, unit or kind
-_LAYOUT = f"a reading.tsv as an import writes it: columns {', '.join(_COLUMNS[:3])}."
-
-
-class Decision(NamedTuple):
-    """One decision. `kind`: one of KINDS; `values`: how many it concerns; `text`: how it is said to a reader."""
-
-    what: str
-    where: str
-    decided: str
-    source: str
-    kind: str = READ
-    values: int = 1
-    alternatives: str = ""
-    text: str = ""
-
-
-@dataclass
-class Reading:
-    """The decisions of an import, and the reader's own, which count before them: `given` by (what, where)."""
-
-    given: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
-
-    def add(
-        self, what: str, where: str, decided: str, source: str, kind: str = READ, values: int = 1,
-        alternatives: str = "", text: str = "",
-    ) -> None:  # fmt: skip
-        """Keep a decision about how the files were read, for the terminal and reading.tsv."""
-        self.decisions.append(Decision(what, where, decided, source, kind, values, alternatives, text))
-
-    def said(self, what: str, where: str) -> str | None:
-        """What the reader decided, kept as a decision of the source `reading`."""
-        decided = self.given.get((what, where))
-        if decided is not None:
-            self.add(what, where, decided, "reading")
-        return decided
-
-    def lines(self) -> list[str]:
-        """A line for each kind: how many values or names, and an example."""
-        lines = []
-        for kind in KINDS[:-1]:
-            own = [each for each in self.decisions if each.kind == kind]
-            own.sort(key=lambda each: kind != UNSURE or each.what != "unit")  # a unit changes most
-            if own:
-                first = own[0].text or f"{own[0].where}: {own[0].decided}"
-                rest = "" if len(own) == 1 else f"; {len(own) - 1} more in reading.tsv"
-                lines.append(f"{kind.capitalize()} ({len(own)}): {first}{rest}.")
-        return lines
-
-    def frame(self) -> pd.DataFrame:
-        """A row a decision, in the columns of reading.tsv."""
-        return pd.DataFrame([each._asdict() for each in self.decisions], columns=_COLUMNS)
-
-    def write(self, path: Path) -> None:
-        """Write the decisions to reading.tsv, a row each."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, _COLUMNS, delimiter="\t", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _one_line(value) for name, value in each._asdict().items()} for each in self.decisions)
-        write_text(path, text.getvalue())
-
-
-def _one_line(value: object) -> object:
-    return " ".join(value.split()) if isinstance(value, str) else value
-
-
-def read_corrections(path: Path) -> dict[tuple[str, str], str]:
-    """What a reading says, by (what, where).
-
-    Raises InputError for a file without the columns, and for a kind of decision that is not known.
-    """
-    table = read_text_rows(path, _LAYOUT)
-    absent = [name for name in _COLUMNS[:3] if name not in table.header]
-    if absent:
-        raise InputError(f"{path}: no column {absent[0]!r}.", _LAYOUT)
-    given = {}
-    for line, values in zip(table.lines, table.rows, strict=True):
-        row = dict(zip(table.header, values, strict=True))
-        if row["what"] not in WHATS:
-            hint = did_you_mean(row["what"], WHATS, f"one of {', '.join(WHATS)}.")
-            raise InputError(f"{path}, row {line}, column 'what': {row['what']!r} is no decision.", hint)
-        if row["decided"] not in _NO_CORRECTION:
-            given[row["what"], row["where"]] = row["decided"]
-    return given
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The unit of a value.
@@ -738,6 +638,7 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             renamed[name] = other
             text = f"{name} and {other} are one model"
             reading.add("model", name, other, source, CONVERTED, len(scores[name]), name, text)
+    reading.renamed["model"] = renamed
     if not renamed:
         return claims
     claims = claims.assign(model=claims["model"].replace(renamed))
@@ -790,6 +691,7 @@ def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading:
     }
     for name in sorted({*names, *claims.loc[out, "benchmark"]} & {*claims["benchmark"]}):
         reading.add("benchmark", name, correction[name], "reading")
+    reading.renamed["benchmark"] = names
     claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
     claims = with_suites(claims, reading)
     claims = with_groups(claims, reading, split=split_groups)

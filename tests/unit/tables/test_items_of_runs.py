@@ -12,7 +12,8 @@ from lm_validity.studies.items.compare.numbers import Margin, compare_models, ju
 from lm_validity.studies.items.numbers import analyze_items
 from lm_validity.studies.items.page import items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
-from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import ImportOptions, mean_of_items, typed_scores
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
@@ -114,3 +115,17 @@ def test_graded_answers_have_no_passes(tmp_path, runs):
     data = analyze_items(*written(tmp_path, {name: 0.5 + table / 4 for name, table in runs.items()}))
     assert {each["k"] for each in data.passes} == {1} and not is_known(data.passes[0]["pass_hat_k"])
     assert len(data.sampled) == 2
+
+
+def test_items_get_the_names_that_their_scores_got(tmp_path):
+    """A model and a benchmark that the reader renames, and two names of one model, are the same in both tables."""
+    rows = [f"{model},quiz,{n},{n % 3 == 0:d}" for model in ("ant", "org/bee", "org__bee") for n in range(30)]
+    (tmp_path / "a.csv").write_text("model,benchmark,question_id,correct\n" + "\n".join(rows))
+    (tmp_path / "r.tsv").write_text("what\twhere\tdecided\nmodel\tant\torg/ant\nbenchmark\tquiz\ttest\n")
+    options = ImportOptions(reading=tmp_path / "r.tsv")
+    scores = import_files([tmp_path / "a.csv"], tmp_path / "out", options).scores
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert items.groupby(["model", "benchmark"]).size().to_dict() == dict.fromkeys(
+        [("org/ant", "test"), ("org/bee", "test")], 30
+    )
+    assert set(zip(scores["model"], scores["benchmark"], strict=True)) == {("org/ant", "test"), ("org/bee", "test")}

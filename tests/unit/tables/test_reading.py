@@ -17,6 +17,7 @@ from lm_validity.tables.cell_text import (
     read_cell,
 )
 from lm_validity.tables.columns import variants
+from lm_validity.tables.decisions import read_corrections
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.reading import (
@@ -26,7 +27,6 @@ from lm_validity.tables.reading import (
     linear_in,
     one_model,
     pooled_error,
-    read_corrections,
     unit_of,
 )
 from lm_validity.tables.task_facts import TaskFacts

@@ -36,6 +36,7 @@ from lm_validity.tables.columns import (
     names_metric,
     telling,
 )
+from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.item_tables import (
     FEWEST_TOLD,
@@ -64,7 +65,7 @@ from lm_validity.tables.formats.text_tables import (
     whole_number,
     with_points,
 )
-from lm_validity.tables.reading import KEY, LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.reading import KEY
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.task_facts import find_task_facts
 from lm_validity.words import count, listing

@@ -20,6 +20,7 @@ import pandas as pd
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
+from lm_validity.tables.decisions import Reading, read_corrections
 from lm_validity.tables.formats import (
     checked,
     import_csv,
@@ -60,7 +61,6 @@ from lm_validity.tables.formats.score_files import (
     with_runs,
     with_tokens,
 )
-from lm_validity.tables.reading import Reading, read_corrections
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -173,7 +173,8 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, l
         with_items = [file for file in results if file.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
-            log.items = write_items(parts, with_items, stack.enter_context(replace_file(output / "items.parquet")))
+            path = stack.enter_context(replace_file(output / "items.parquet"))
+            log.items = write_items(parts, with_items, path, log.reading.renamed)
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.write(scores, output)

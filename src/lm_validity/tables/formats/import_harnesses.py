@@ -19,11 +19,11 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import plain, read_cell
 from lm_validity.tables.claims import Claim, Item
+from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision, Reading
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import folder_name, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.reading import LEFT_OUT, READ, UNSURE, Decision, Reading
 from lm_validity.words import count
 
 # ---- mteb: {"task_name", "scores": {split: [{"hf_subset", "main_score", ...}]}} in model/revision --------------------

@@ -17,11 +17,11 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score
 from lm_validity.tables.claims import Claim, Item, Settings
+from lm_validity.tables.decisions import LEFT_OUT, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_text_table
 from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.formats.text_tables import text_table
-from lm_validity.tables.reading import LEFT_OUT, Decision
 
 _STATS, _SPEC, _ITEMS = "stats.json", "run_spec.json", "per_instance_stats.json"
 # Files of a run that have no scores of their own

@@ -14,11 +14,11 @@ from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, names_average, names_spread, plain
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
+from lm_validity.tables.decisions import LEFT_OUT, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.reading import LEFT_OUT, Decision
 from lm_validity.tables.task_facts import names_task
 
 _HOLDERS = ("results", "scores", "benchmarks", "metrics", "evals", "evaluation", "evaluations", "performance")

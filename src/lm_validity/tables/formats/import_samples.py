@@ -185,6 +185,7 @@ _OF_DOCUMENT = (
     "choice_characters", "choice_bytes", "response",
 )  # fmt: skip
 _PART = pa.schema([ITEMS.field(name) for name in _OF_DOCUMENT])
+_Names = Mapping[str, Mapping[str, str]]  # by column, other names by name
 _OF_FILE = [name for name in ITEMS.names[: ITEMS.names.index("doc_id")]]
 # Metrics whose score is not the mean over documents
 _NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity", "bits_per_byte", "mcc", "f1"))
@@ -521,30 +522,41 @@ def _score_file(part: SamplesPart) -> ScoreFile:
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 
 
-def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Path) -> int:
+def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Path, renamed: _Names) -> int:
     """items.parquet at `path`, portion by portion, of lm-eval's parts and of other files with items; how many rows.
 
+    `renamed`: by column the names that scores got, of which two may have become one: the first part's items count.
     The right choices of a benchmark are left out where one part does not tell all of its own: with some of them the
     table would be no complete answer sheet. Of several files with items of one evaluation the best counts.
     """
     unknown = {part.file.benchmark for part in parts if not part.gold_known}
-    written = 0
+    written, evaluations = 0, set[tuple[object, ...]]()
     with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
         for part in parts:
-            start = 0
+            start, evaluation = 0, (part.file.task, *_with_names(part.file.common, renamed).values())
+            if evaluation in evaluations:
+                continue
+            evaluations.add(evaluation)
             with pq.ParquetFile(part.path) as documents:
                 for number in range(documents.num_row_groups):
                     table = documents.read_row_group(number)
-                    writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
+                    with_gold = part.file.benchmark not in unknown
+                    writer.write_table(_item_table(part, table, start, renamed, with_gold=with_gold))
                     start += len(table)
             written += start
-        for table in _portions(_rows_of(other_files), ITEMS):
+        for table in _portions(_rows_of(other_files, renamed), ITEMS):
             writer.write_table(table)
             written += len(table)
     return written
 
 
-def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[Mapping[str, object], int]]:
+def _with_names(common: Mapping[str, object], renamed: _Names) -> dict[str, object]:
+    """What names an evaluation, the columns `_OF_FILE`, with the names that its scores got."""
+    named = {name: common.get(name) for name in _OF_FILE}
+    return named | {name: names.get(str(named[name]), named[name]) for name, names in renamed.items()}
+
+
+def _rows_of(files: list[ScoreFile], renamed: _Names) -> Iterator[tuple[Mapping[str, object], int]]:
     """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
     for number, file in enumerate(sorted(files, key=lambda sample: sample.rank, reverse=True)):
@@ -553,6 +565,7 @@ def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[Mapping[str, object], int
             row: dict[str, object] = {**common, **item}
             if row["run"] is None:
                 row["run"] = runs.get(str(row["benchmark"]))
+            row |= _with_names(row, renamed)
             if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
                 yield row, 0
 
@@ -578,17 +591,18 @@ def _portions(rows: Iterable[tuple[Mapping[str, object], int]], schema: pa.Schem
         yield pa.Table.from_pylist(waiting, schema=schema)
 
 
-def _item_table(part: SamplesPart, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
+def _item_table(part: SamplesPart, documents: pa.Table, start: int, renamed: _Names, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     size = len(documents)
     values = {
         f"{metric},{name}": np.asarray(column[start : start + size]) for (metric, name), column in part.values.items()
     }
     file, columns = part.file, []
+    evaluation = _with_names(file.common, renamed)
     in_group = file.task != file.benchmark  # its tasks number their documents each from 0
     for item in ITEMS:
         if item.name in _OF_FILE:
-            columns.append(pa.array([file.common.get(item.name)] * size, item.type))
+            columns.append(pa.array([evaluation[item.name]] * size, item.type))
         elif item.name == "correct":
             first = next(iter(values.values()), np.full(size, np.nan))
             columns.append(pa.array(first, item.type, from_pandas=True))

@@ -15,9 +15,9 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_missing, plain_text, read_cell
 from lm_validity.tables.claims import Claim
+from lm_validity.tables.decisions import LEFT_OUT, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
-from lm_validity.tables.reading import LEFT_OUT, Decision
 
 SUFFIXES = (".md", ".markdown", ".txt")
 _TABLES = (".csv", ".tsv")  # of the same columns as those that are printed

@@ -14,10 +14,10 @@ import numpy as np
 from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
 from lm_validity.tables.claims import Claim, Item
+from lm_validity.tables.decisions import CONVERTED, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import folder_name
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.reading import CONVERTED, Decision
 from lm_validity.words import count
 
 _HINT = "tau-bench writes such a file into ./results: a list with task_id, trial and reward."

@@ -12,9 +12,10 @@ from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.columns import ITEM, RIGHT
+from lm_validity.tables.decisions import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats.score_files import UNIT_OPTIONS, ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
-from lm_validity.tables.reading import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision, choose_metric
+from lm_validity.tables.reading import choose_metric
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import TaskFacts, find_task_facts
 from lm_validity.words import count

@@ -12,9 +12,9 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import plain
 from lm_validity.tables.claims import Claim, Settings, as_record
+from lm_validity.tables.decisions import LEFT_OUT, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.reading import LEFT_OUT, Decision
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 

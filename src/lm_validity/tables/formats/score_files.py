@@ -18,7 +18,8 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document, write_json
 from lm_validity.outputs import LIST
 from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
-from lm_validity.tables.reading import KEY, Decision, Reading, read_claims
+from lm_validity.tables.decisions import Decision, Reading
+from lm_validity.tables.reading import KEY, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing

@@ -13,8 +13,8 @@ from lm_validity.config.rows import parse_text_rows, read_text
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain, plain_text, read_cell
 from lm_validity.tables.columns import ROLES, names_metric, one_header
+from lm_validity.tables.decisions import CONVERTED, READ, UNSURE, Decision
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.reading import CONVERTED, READ, UNSURE, Decision
 from lm_validity.tables.schema import readable
 from lm_validity.words import listing
 

@@ -146,3 +146,35 @@ def test_objects_of_settings_are_no_scores(tmp_path, document):
     (tmp_path / "all.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match="of no known format"):
         read_files([tmp_path], ImportOptions(), ImportLog(strict=True))
+
+
+def test_which_of_two_levels_are_models_is_asked_where_no_task_is_known(tmp_path):
+    """Metrics of two quizzes and two models of names that say nothing; the reader swaps them."""
+    (tmp_path / "all.json").write_text(
+        json.dumps(
+            {"red": {"ant": {"acc": 0.5}, "bee": {"acc": 0.6}}, "sky": {"ant": {"acc": 0.4}, "bee": {"acc": 0.7}}}
+        )
+    )
+    scores = read_files([tmp_path / "all.json"], ImportOptions(), log := ImportLog())
+    assert set(scores["model"]) == {"red", "sky"}
+    decision = next(each for each in log.reading.decisions if each.decided == "models")
+    assert (decision.kind, decision.alternatives) == ("unsure", "benchmarks")
+    (tmp_path / "r.tsv").write_text(f"what\twhere\tdecided\ncolumn\t{decision.where}\tbenchmarks\n")
+    options = ImportOptions(reading=tmp_path / "r.tsv")
+    scores = read_files([tmp_path / "all.json"], options, log := ImportLog()).set_index(["model", "benchmark"])
+    assert scores["value"].to_dict() == {
+        ("ant", "red"): 0.5, ("bee", "red"): 0.6, ("ant", "sky"): 0.4, ("bee", "sky"): 0.7,
+    }  # fmt: skip
+    assert "unsure" not in {each.kind for each in log.reading.decisions if each.what == "column"}
+
+
+def test_numbers_as_texts_are_read_and_objects_beside_the_scores_named(tmp_path):
+    documents = [
+        {"model": "ant", "results": {"mmlu": "64%", "gsm8k": "52"}, "tuned": {"mmlu": 0.7}, "config": {"lr": 0.1}},
+        {"model": "bee", "results": {"mmlu": "70", "gsm8k": "N/A"}, "tuned": {"mmlu": 0.8}},
+    ]
+    (tmp_path / "all.json").write_text(json.dumps(documents))
+    scores = read_files([tmp_path / "all.json"], ImportOptions(), log := ImportLog())
+    found = scores.set_index(["model", "benchmark"])["value"].to_dict()
+    assert found == pytest.approx({("ant", "mmlu"): 0.64, ("ant", "gsm8k"): 0.52, ("bee", "mmlu"): 0.7})
+    assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["tuned"]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,41 +11,38 @@ from typing import NamedTuple
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.cell_text import is_no_score, names_average, names_spread, plain
+from lm_validity.tables.cell_text import is_missing, is_no_score, names_average, names_spread, plain, read_cell
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
-from lm_validity.tables.decisions import LEFT_OUT, Decision
+from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.task_facts import names_task
+from lm_validity.words import listing
 
 _HOLDERS = ("results", "scores", "benchmarks", "metrics", "evals", "evaluation", "evaluations", "performance")
 _SETTINGS = ("config", "metadata", "settings")  # beside scores
+_MODELS, _BENCHMARKS = "models", "benchmarks"  # what the outer names of an object of objects are
 _TASKS = ("task_name", "task", "benchmark", "dataset")
 
 # ---- records: flat objects, as the rows of a table -------------------------------------------------------------------
 
 
-def _records(document: object) -> list[Document]:
-    """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, where each
-    one's key is the model; else []."""
-    if isinstance(document, dict):
-        lists = [
-            entry for entry in document.values() if isinstance(entry, list) and entry and isinstance(entry[0], dict)
-        ]
-        inner = next(iter(document.values())) if len(document) == 1 else None
-        document = max(lists, key=len) if lists else inner if isinstance(inner, dict) else document
-    if isinstance(document, dict) and len(document) > 1 and all(isinstance(entry, dict) for entry in document.values()):
-        if _are_models_of_benchmarks(document):
+def _records(document: object, outer: str | None = None) -> list[Document]:
+    """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, whose keys
+    are models, or where `outer` or their names say so benchmarks; else []."""
+    document = _inner(document)
+    if (by_name := _by_name(document)) is not None:
+        if outer == _BENCHMARKS or (outer is None and _are_models_of_benchmarks(by_name)):
             document = [
                 {"benchmark": benchmark, "model": model} | (scores if isinstance(scores, dict) else {"value": scores})
-                for benchmark, entry in document.items()
+                for benchmark, entry in by_name.items()
                 for model, scores in entry.items()
             ]
         else:
-            document = [{"model": key, **entry} for key, entry in document.items()]
+            document = [{"model": key, **entry} for key, entry in by_name.items()]
     if not isinstance(document, list) or not document or not all(isinstance(entry, dict) for entry in document):
         return []
     document = [
@@ -57,6 +54,61 @@ def _records(document: object) -> list[Document]:
     ]
     flat = all(not isinstance(value, dict | list) for entry in document for value in entry.values())
     return document if flat else []
+
+
+def _inner(document: object) -> object:
+    """The longest list of objects that an object holds, else the only object in it; else the document itself."""
+    if not isinstance(document, dict):
+        return document
+    lists = [entry for entry in document.values() if isinstance(entry, list) and entry and isinstance(entry[0], dict)]
+    only = next(iter(document.values())) if len(document) == 1 else None
+    return max(lists, key=len) if lists else only if isinstance(only, dict) else document
+
+
+def _by_name(document: object) -> dict[str, Document] | None:
+    """An object of several objects; None for anything else."""
+    if not isinstance(document, dict) or len(document) < 2:
+        return None
+    return document if all(isinstance(entry, dict) for entry in document.values()) else None
+
+
+def _levels(document: object, path: Path, outer: str | None) -> list[Decision]:
+    """Whether the outer names of an object of objects of metrics are models or benchmarks, where nothing but the reader
+    says so: neither the outer nor the inner names are those of known tasks."""
+    by_name = _by_name(_inner(document)) or {}
+    inner = [name for entry in by_name.values() for name, scores in entry.items() if isinstance(scores, dict)]
+    known = any(names_task(name) or name in (*_HOLDERS, *_SETTINGS) for name in (*by_name, *inner))
+    if not inner or (known and outer is None):
+        return []
+    decided = outer if outer in (_MODELS, _BENCHMARKS) else _MODELS
+    other = _BENCHMARKS if decided == _MODELS else _MODELS
+    text = f"{path.name}: {listing([*by_name], 2)} are read as {decided}, {listing(sorted(set(inner)), 2)} as {other}"
+    kind, source = (UNSURE, "structure") if outer is None else (READ, "reading")
+    return [Decision("column", _outer_names(path), decided, source, kind, len(by_name), other, text)]
+
+
+def _outer_names(path: Path) -> str:
+    """What a reading calls the outer names of a file's object of objects."""
+    return f"{path.name}, outer names"
+
+
+def _objects_left(document: object, path: Path) -> list[Decision]:
+    """The objects with numbers that stand in records beside the one that holds the scores, and are not read."""
+    inner = _inner(document)
+    entries = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
+    left = Counter(
+        name
+        for entry in entries
+        if isinstance(entry, dict) and len([name for name in entry if name in _HOLDERS]) == 1
+        for name, scores in entry.items()
+        if isinstance(scores, dict) and name not in (*_HOLDERS, *_SETTINGS)
+        if any(checked.finite(value) is not None for value in scores.values())
+    )
+    text = "{path}: {name!r} stands beside the object of scores and is not read"
+    return [
+        Decision("column", name, "left out", "structure", LEFT_OUT, number, "", text.format(path=path.name, name=name))
+        for name, number in left.items()
+    ]
 
 
 def _of_metrics(record: Document) -> list[Document]:
@@ -109,16 +161,23 @@ def _of_objects(record: Document) -> list[Document]:
         fields = {"model": fields.get("name")} | fields
     if not scores or fields.get("model", True) is None:
         return [{name: value for name, value in record.items() if name not in _SETTINGS}]
-    if all(value is None or checked.finite(value) is not None for value in scores.values()):
+    if all(map(_may_be_score, scores.values())):
         return [fields | scores]
     if not all(isinstance(metrics, dict) and any(map(names_metric, metrics)) for metrics in scores.values()):
         return [record]
     return [
         fields
         | {"benchmark": benchmark}
-        | {name: value for name, value in metrics.items() if value is None or checked.finite(value) is not None}
+        | {name: value for name, value in metrics.items() if not isinstance(value, dict | list)}
         for benchmark, metrics in scores.items()
     ]
+
+
+def _may_be_score(value: object) -> bool:
+    """A number, or a text that is read as one or says that there is none."""
+    if isinstance(value, str):
+        return is_missing(value) or read_cell(value) is not None
+    return value is None or checked.finite(value) is not None
 
 
 def _are_models_of_benchmarks(document: dict[str, Document]) -> bool:
@@ -188,8 +247,11 @@ def _may_be_scores(document: object) -> bool:
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    records = _lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else _records(opened.document)
-    return read_records(opened.path, records, options, opened.model)
+    path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
+    records = _lines_of_json(path) if path.suffix == ".jsonl" else _records(opened.document, outer)
+    decisions = [*_levels(opened.document, path, outer), *_objects_left(opened.document, path)]
+    files = read_records(path, records, options, opened.model)
+    return [replace(file, decisions=(*file.decisions, *decisions)) for file in files]
 
 
 RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_records)

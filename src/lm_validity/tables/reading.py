@@ -183,7 +183,9 @@ def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, readi
     number = len(rows)
     values = rows["value"]
     if unit.name is None:
-        text = f"{benchmark}: {values.min():g} to {values.max():g} is neither share nor percent"
+        metric = str(rows["metric"].iloc[0]).removesuffix(",none")
+        name = benchmark if rows["metric"].isna().iloc[0] else f"{benchmark}, {metric}"
+        text = f"{name}: {values.min():g} to {values.max():g} is neither share nor percent"
         reading.add("unit", benchmark, "left out", source, LEFT_OUT, number, "share, percent, points", text)
     elif source == "table":
         text = f"{benchmark}: {values.min():g} to {values.max():g} beside percentages, read as {unit.name}"

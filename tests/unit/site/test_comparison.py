@@ -330,7 +330,8 @@ def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):
     """.64 ± .004 against .70 ± .003: z = 12; without errors, what to type where the number of items is known."""
     path = tmp_path / "all.csv"
     path.write_text("model,benchmark,acc,acc_stderr\nx/ant,mmlu,.64,.004\nx/bee,mmlu,.70,.003\n")
-    for source in (path, tmp_path):
+    pd.read_csv(path).to_parquet(parquet := tmp_path.parent / f"{tmp_path.name}.parquet")  # another program's
+    for source in (path, tmp_path, parquet):
         outcome = run("ant", "x/bee", source, "--gate")
         assert outcome.exit_code == 0 and "+6.0 points (95%: +5.0 to +7.0)" in outcome.output
     path.write_text("model,benchmark,metric,value,n_items\nx/ant,mmlu,acc,.64,1000\nx/bee,mmlu,acc,.70,1000\n")

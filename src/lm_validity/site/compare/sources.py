@@ -1,5 +1,6 @@
 """The two models that `lm-validity compare` is given: by name in a table of scores, or as two files or folders."""
 
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
+from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather, table_kind
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
@@ -63,7 +64,8 @@ def two_models(first: str, second: str, source: Path | None, items: Path | None)
 def _of_table(first: str, second: str, source: Path, items: Path | None, folder: Path) -> TwoModels:
     """The models by id or label, unique ends of ids included, of tables written by lm-validity or of result files."""
     places = [source / "scores.parquet", source / "tables" / "scores.parquet"] if source.is_dir() else [source]
-    scores = next((path for path in places if path.is_file() and path.suffix == ".parquet"), None)
+    tables = (path for path in places if path.is_file() and path.suffix == ".parquet")
+    scores = next((path for path in tables if table_kind(path) == "scores"), None)
     lines: tuple[str, ...] = ()
     if scores is None:
         gathered = _gathered(str(source), folder)
@@ -112,7 +114,7 @@ def _errors_to_be_had(scores: pd.DataFrame, source: Path) -> tuple[str, ...]:
     """What to type where no score has a standard error but its number of items is known; () elsewhere."""
     if scores["stderr"].notna().any() or scores["n_items"].isna().all():
         return ()
-    command = f"lm-validity import {source} --errors-from-items --output FOLDER"
+    command = f"lm-validity import {shlex.quote(str(source))} --errors-from-items --output FOLDER"
     return (f"No standard errors. If the scores are shares of n_items right answers: {command}, then compare in it.",)
 
 

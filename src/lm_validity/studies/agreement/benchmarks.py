@@ -16,17 +16,15 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Range, Value, ends
 from lm_validity.studies.agreement.reasons import NO_DIRECTION
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
-from lm_validity.studies.agreement.statistics.noise import (
-    ceiling_with_others,
-    items_needed,
-    reliability,
-    separated_shares,
-    smallest_difference,
-    taus_with_others,
-    typical_difference,
-)
+from lm_validity.studies.agreement.statistics.noise import ceiling_with_others, reliability, taus_with_others
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import hull
+from lm_validity.studies.agreement.statistics.separation import (
+    items_needed,
+    separated_shares,
+    smallest_difference,
+    typical_difference,
+)
 from lm_validity.studies.agreement.wording import plotted
 from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED

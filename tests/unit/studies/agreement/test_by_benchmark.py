@@ -11,16 +11,18 @@ from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_erro
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
-    items_needed,
     noise_ceiling,
     reliability,
-    separated_shares,
-    smallest_difference,
     tau_with_others,
     taus_with_others,
-    typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.studies.agreement.statistics.separation import (
+    items_needed,
+    separated_shares,
+    smallest_difference,
+    typical_difference,
+)
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)

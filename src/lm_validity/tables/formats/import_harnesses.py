@@ -321,10 +321,15 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         if event.get("sample_id") and isinstance(data := event.get("data"), dict) and type(data.get("correct")) is bool
     ]
     if answers:
-        kind = Counter(kind for kind, _, _ in answers).most_common(1)[0][0]
+        kinds = Counter(kind for kind, _, _ in answers)
+        kind = kinds.most_common(1)[0][0]
         fields = {"model": model, "benchmark": benchmark, "metric": "accuracy"}
         records = [fields | {"sample_id": name, "correct": int(right)} for of, name, right in answers if of == kind]
         files = read_records(path, records, options, None)
+        if further := len(answers) - kinds[kind]:
+            text = f"{path.name}: answers in events {kind!r} count, {further} in others do not"
+            left_out = Decision("cell", path.name, "left out", "structure", LEFT_OUT, further, "", text)
+            files = [replace(file, decisions=(*file.decisions, left_out)) for file in files]
     else:
         rows: list[Claim] = [
             {"benchmark": benchmark, "metric": name, "value": value}

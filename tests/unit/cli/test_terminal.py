@@ -60,7 +60,14 @@ def test_h_is_help_everywhere(tmp_path, words):
 def test_ctrl_c_while_python_imports_is_one_line(tmp_path, imported):
     """Python says on standard error which module it has imported; the signal follows at once."""
     command = [sys.executable, "-X", "importtime", "-m", "lm_validity", "status"]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=tmp_path, text=True)
+    started = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may run as such a job themselves
+    )
     assert started.stderr is not None
     for line in started.stderr:
         if line.endswith(f" {imported}\n"):

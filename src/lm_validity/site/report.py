@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import active_children, connection, get_context, parent_process
@@ -62,6 +62,7 @@ LEAST_CHECKPOINTS = 3  # of one model on one benchmark
 # four to seven CPU-seconds before it begins. 1200 scores with 2000 resamples: agreement 5.4 CPU-seconds, factors 2.9.
 LEAST_WORK = 5_000_000
 LEAST_ITEMS = 50_000
+_LOOK = 1.0  # seconds between two looks at the processes
 
 
 @dataclass(frozen=True)
@@ -218,8 +219,15 @@ def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str
     with pool:
         try:
             with _unheard():
-                written = [pool.submit(_timed, job) for job in jobs]
-            problems = {done.name: _told(done, tell) for done in (future.result() for future in as_completed(written))}
+                written = {pool.submit(_timed, job) for job in jobs}
+            workers = set(active_children()) - children_before
+            problems: dict[str, str | None] = {}
+            while written:
+                finished, written = wait(written, timeout=_LOOK, return_when=FIRST_COMPLETED)
+                problems |= {done.name: _told(done, tell) for done in (future.result() for future in finished)}
+                # the pool itself watches a process that it started last only from the first result on
+                if written and not all(worker.is_alive() for worker in workers):
+                    raise BrokenProcessPool("a process of the pool has ended")
             return [problems[job.name] for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)

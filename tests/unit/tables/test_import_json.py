@@ -168,13 +168,15 @@ def test_which_of_two_levels_are_models_is_asked_where_no_task_is_known(tmp_path
     assert "unsure" not in {each.kind for each in log.reading.decisions if each.what == "column"}
 
 
-def test_numbers_as_texts_are_read_and_objects_beside_the_scores_named(tmp_path):
+@pytest.mark.parametrize("name", ["all.json", "all.jsonl"])
+def test_numbers_as_texts_are_read_and_objects_beside_the_scores_named(tmp_path, name):
     documents = [
         {"model": "ant", "results": {"mmlu": "64%", "gsm8k": "52"}, "tuned": {"mmlu": 0.7}, "config": {"lr": 0.1}},
         {"model": "bee", "results": {"mmlu": "70", "gsm8k": "N/A"}, "tuned": {"mmlu": 0.8}},
     ]
-    (tmp_path / "all.json").write_text(json.dumps(documents))
-    scores = read_files([tmp_path / "all.json"], ImportOptions(), log := ImportLog())
+    lines = "\n".join(map(json.dumps, documents))
+    (tmp_path / name).write_text(json.dumps(documents) if name == "all.json" else lines)
+    scores = read_files([tmp_path / name], ImportOptions(), log := ImportLog())
     found = scores.set_index(["model", "benchmark"])["value"].to_dict()
     assert found == pytest.approx({("ant", "mmlu"): 0.64, ("ant", "gsm8k"): 0.52, ("bee", "mmlu"): 0.7})
     assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["tuned"]

@@ -204,7 +204,7 @@ def _lines_of_json(path: Path) -> list[Document]:
                 raise InputError(
                     f"{path}, line {number}: not JSON ({error}).", "a JSON object on each line."
                 ) from error
-    return _records(records)
+    return records
 
 
 def _recognises_records(opened: Opened) -> bool:
@@ -248,9 +248,9 @@ def _may_be_scores(document: object) -> bool:
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
-    records = _lines_of_json(path) if path.suffix == ".jsonl" else _records(opened.document, outer)
-    decisions = [*_levels(opened.document, path, outer), *_objects_left(opened.document, path)]
-    files = read_records(path, records, options, opened.model)
+    document = _lines_of_json(path) if path.suffix == ".jsonl" else opened.document
+    decisions = [*_levels(document, path, outer), *_objects_left(document, path)]
+    files = read_records(path, _records(document, outer), options, opened.model)
     return [replace(file, decisions=(*file.decisions, *decisions)) for file in files]
 
 

@@ -20,7 +20,8 @@ import pandas as pd
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import PlannedCell
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import Cost, Pair, audit, balanced, cheap_and_block, total, training_costs
+from lm_validity.monitor.planning import Cost, Pair, total, training_costs
+from lm_validity.plans.drawing import audit, balanced, cheap_and_block
 from lm_validity.studies.agreement.statistics.ranking import (
     kendall_tau,
     kendall_tau_matrix,

@@ -18,12 +18,9 @@ from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
 from lm_validity.config.sections import Reports  # noqa: E402
-from lm_validity.monitor.planning import (  # noqa: E402
-    Cost,
-    balanced,
-    cheap_and_block,
-)
-from lm_validity.site.rounds import Goal, parse_goal, round_is_full  # noqa: E402
+from lm_validity.monitor.planning import Cost  # noqa: E402
+from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
+from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402

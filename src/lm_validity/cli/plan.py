@@ -17,12 +17,13 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_text
 from lm_validity.monitor import planning
 from lm_validity.monitor.cost import Estimator
+from lm_validity.plans import drawing
 from lm_validity.run.participants import Participants
 from lm_validity.terminal import say
 from lm_validity.words import count, listing
 
 if TYPE_CHECKING:
-    from lm_validity.site.rounds import Goal, Round
+    from lm_validity.plans.rounds import Goal, Round
 
 NAMED = 6  # benchmarks listed where some were not counted
 GoalOption = Annotated[
@@ -91,25 +92,25 @@ def plan(
             f"--audit {audit}: {configfile} has no plan, and an audit adds to one.",
             "make the first plan with `lm-validity plan`, and name it under plan.",
         )
-    plan_path = planning.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
+    plan_path = drawing.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs, earlier_plan = planning.training_costs(estimator), run.plan or {}
     if cells is not None:
-        added = planning.listed_cells(read_cells(cells, *run.agreement_names), earlier_plan, cells, run.ruled_out)
+        added = drawing.listed_cells(read_cells(cells, *run.agreement_names), earlier_plan, cells, run.ruled_out)
     elif audit is not None:
-        added = planning.audit(costs, earlier_plan, audit, seed, run.ruled_out)
+        added = drawing.audit(costs, earlier_plan, audit, seed, run.ruled_out)
     else:
-        added = planning.first_plan(estimator, costs, design, seed, budget)
+        added = drawing.first_plan(estimator, costs, design, seed, budget)
     planned = [*earlier_plan.values(), *added]
-    planning.write_plan(plan_path, planned, run)
+    drawing.write_plan(plan_path, planned, run)
     say(f"{plan_path}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(cell.reason for cell in added):
         say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
     say(planning.describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
     warnings = (planning.describe_hours_of_a_gpu(estimator), planning.describe_uncounted(estimator))
-    for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
+    for line in filter(None, (drawing.describe_whole(costs, planned), *warnings)):
         say(line)
-    if not planning.is_plan_of(run, plan_path):
+    if not drawing.is_plan_of(run, plan_path):
         say(f"Set `plan: {plan_path}` in {configfile}.")
 
 
@@ -117,7 +118,7 @@ def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibr
     """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
     the fewest hours. They count towards ranks, not towards agreement. Bias study, if tasks stop on the width of their
     interval: a batch of subsamples for the tasks whose interval is too wide."""
-    from lm_validity.site.rounds import parse_goal
+    from lm_validity.plans.rounds import parse_goal
 
     _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
 
@@ -131,7 +132,7 @@ def run_rounds(
 ) -> None:
     """Run the workflow, add a round as `plan next` does, and repeat until there is nothing to add. If the
     configuration's `plan` names a file that does not exist yet, write the first plan to it. A second call continues."""
-    from lm_validity.site.rounds import parse_goal
+    from lm_validity.plans.rounds import parse_goal
 
     target, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
     _check_that_it_runs(options)
@@ -167,7 +168,7 @@ def add_model(
 ) -> None:
     """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
     --goal, these cells become a round of the plan."""
-    from lm_validity.site.rounds import (
+    from lm_validity.plans.rounds import (
         describe_cells,
         describe_joining,
         earlier_cells,
@@ -181,7 +182,7 @@ def add_model(
         raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
-    plan_path = None if target is None else planning.check_place(run, configfile, output, adds_a_round=True)
+    plan_path = None if target is None else drawing.check_place(run, configfile, output, adds_a_round=True)
     joining = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(joining):
         say(line)
@@ -191,9 +192,9 @@ def add_model(
     cells = joining_cells(joining, target, earlier)
     if not cells:
         return
-    planning.write_plan(plan_path, [*earlier.values(), *cells], run)
+    drawing.write_plan(plan_path, [*earlier.values(), *cells], run)
     say(f"{plan_path}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
-    if not planning.is_plan_of(run, plan_path):
+    if not drawing.is_plan_of(run, plan_path):
         say(f"Set `plan: {plan_path}` in {configfile}.")
 
 
@@ -236,13 +237,13 @@ def _plan_first(
     _check_counted(run)
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs = planning.training_costs(estimator)
-    cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, None)
+    cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, None)
     if (
         goal.kind == "budget"
         and planning.total(costs, ((cell.model, cell.benchmark) for cell in cells)).hours > goal.value
     ):
-        cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
-    planning.write_plan(Path(plan_path), cells, run)
+        cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
+    drawing.write_plan(Path(plan_path), cells, run)
     say(f"{plan_path}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
 
 
@@ -294,7 +295,7 @@ def _add_rounds(
     configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
 ) -> "tuple[Round | None, int]":
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
-    from lm_validity.site import rounds
+    from lm_validity.plans import rounds
 
     run, chosen_round, added = _load_what_goes_on(configfile, goal), None, 0
     if goal is not None:
@@ -305,7 +306,7 @@ def _add_rounds(
         costs = planning.training_costs(Estimator(run, map(load_run, calibration or ())))
         chosen_round = rounds.choose_round(standing, goal, costs)
         if chosen_round.cells:
-            planning.write_plan(plan_path, [*run.plan.values(), *chosen_round.cells], run)
+            drawing.write_plan(plan_path, [*run.plan.values(), *chosen_round.cells], run)
         added = len(chosen_round.cells)
         say(*rounds.describe_round(chosen_round))
     if run.bias_plan is not None:

@@ -20,7 +20,6 @@ from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
 from lm_validity.errors import InputError
-from lm_validity.monitor import planning
 from lm_validity.monitor.computation import Spent, computation_page, plan_finding
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import (
@@ -31,10 +30,11 @@ from lm_validity.monitor.planning import (
     total,
     training_costs,
     unplanned_pairs,
-    write_plan,
 )
 from lm_validity.monitor.render import render_cost, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import RunState, progress
+from lm_validity.plans import drawing
+from lm_validity.plans.drawing import write_plan
 from lm_validity.run.leases import hold_lease
 from lm_validity.tables.merge import Merger
 
@@ -51,64 +51,64 @@ def pairs(cells) -> set:
 
 
 def test_the_cheapest_benchmarks_and_a_block_of_every_size():
-    cells = planning.cheap_and_block(COSTS, SIZE, seed=3)
-    cheap = {one.benchmark for one in cells if one.reason == planning.CHEAP}
+    cells = drawing.cheap_and_block(COSTS, SIZE, seed=3)
+    cheap = {one.benchmark for one in cells if one.reason == drawing.CHEAP}
     order = sorted(BENCHMARKS, key=lambda b: sum(COSTS[m, b].hours for m in MODELS))
     assert cheap == set(order[:5])  # 10 of 24, of 12
-    block = sorted({one.model for one in cells if one.reason == planning.IN_BLOCK})
+    block = sorted({one.model for one in cells if one.reason == drawing.IN_BLOCK})
     assert len(block) == 9 and pairs(cells) == {(m, b) for m in MODELS for b in BENCHMARKS if b in cheap or m in block}
     edges = [one * 24 // 9 for one in range(10)]
     assert [int(np.searchsorted(edges, MODELS.index(m), side="right")) for m in block] == list(range(1, 10))
-    drawn = {one.model: one.probability for one in cells if one.reason == planning.IN_BLOCK}
+    drawn = {one.model: one.probability for one in cells if one.reason == drawing.IN_BLOCK}
     assert set(drawn.values()) == {1 / 2, 1 / 3} and all(
-        one.probability == 1 for one in cells if one.reason == planning.CHEAP
+        one.probability == 1 for one in cells if one.reason == drawing.CHEAP
     )
 
 
 def test_every_model_of_a_stratum_is_drawn_as_often_as_its_probability_says():
-    times = Counter(m for seed in range(3000) for m in planning.draw_block(MODELS, random.Random(seed)))
-    probability = {m: p for seed in range(50) for m, p in planning.draw_block(MODELS, random.Random(seed)).items()}
+    times = Counter(m for seed in range(3000) for m in drawing.draw_block(MODELS, random.Random(seed)))
+    probability = {m: p for seed in range(50) for m, p in drawing.draw_block(MODELS, random.Random(seed)).items()}
     for model in MODELS:
         assert times[model] / 3000 == pytest.approx(probability[model], abs=0.035)
 
 
 def test_a_budget_buys_as_many_cheap_benchmarks_as_it_can():
-    more, fewer = (planning.cheap_and_block(COSTS, SIZE, 0, budget) for budget in (9_000, 6_000))
+    more, fewer = (drawing.cheap_and_block(COSTS, SIZE, 0, budget) for budget in (9_000, 6_000))
     assert total(COSTS, pairs(more)).hours <= 9_000 and total(COSTS, pairs(fewer)).hours <= 6_000
     assert pairs(fewer) < pairs(more)
     left = [b for b in BENCHMARKS if any((m, b) not in pairs(fewer) for m in MODELS)]
     cheapest = min(sum(COSTS[m, b].hours for m in MODELS if (m, b) not in pairs(fewer)) for b in left)
     assert total(COSTS, pairs(fewer)).hours + cheapest > 6_000
     with pytest.raises(InputError, match="a budget of 100 hours: the block of 9 models and the 2 cheapest"):
-        planning.cheap_and_block(COSTS, SIZE, 0, 100)
+        drawing.cheap_and_block(COSTS, SIZE, 0, 100)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_balanced_plan_takes_models_and_benchmarks_equally_often(seed):
-    cells = planning.balanced(COSTS, seed)
+    cells = drawing.balanced(COSTS, seed)
     of_models, of_benchmarks = (Counter(getattr(one, key) for one in cells) for key in ("model", "benchmark"))
     assert len(cells) == round(0.4 * len(COSTS)) and {one.probability for one in cells} == {len(cells) / len(COSTS)}
     assert max(of_models.values()) - min(of_models.values()) <= 1
     assert max(of_benchmarks.values()) - min(of_benchmarks.values()) <= 2
     with pytest.raises(InputError, match="fewer than 3 models"):
-        planning.balanced(COSTS, seed, budget=200)
+        drawing.balanced(COSTS, seed, budget=200)
 
 
 def test_an_audit_draws_unplanned_cells_into_the_next_round():
-    before = {(one.model, one.benchmark): one for one in planning.cheap_and_block(COSTS, SIZE, 0)}
-    cells = planning.audit(COSTS, before, 20, seed=1)
+    before = {(one.model, one.benchmark): one for one in drawing.cheap_and_block(COSTS, SIZE, 0)}
+    cells = drawing.audit(COSTS, before, 20, seed=1)
     assert len(pairs(cells)) == 20 and not pairs(cells) & set(before)
-    assert {one.round for one in cells} == {2} and {one.reason for one in cells} == {planning.AUDIT}
+    assert {one.round for one in cells} == {2} and {one.reason for one in cells} == {drawing.AUDIT}
     assert {one.probability for one in cells} == {20 / (len(COSTS) - len(before))}
     with pytest.raises(InputError, match="cells are not planned"):
-        planning.audit(COSTS, before, 2_000, seed=1)
+        drawing.audit(COSTS, before, 2_000, seed=1)
 
 
 def test_the_shipped_plan_is_what_the_command_draws():
     """`lm-validity plan --design balanced`, with a budget that pays for 60% of the cells."""
     run = load_run("config/sparse.yaml")
     models, benchmarks = run.agreement_names
-    drawn = planning.balanced({(m, b): Cost(1, 1) for m in models for b in benchmarks}, seed=0, budget=49)
+    drawn = drawing.balanced({(m, b): Cost(1, 1) for m in models for b in benchmarks}, seed=0, budget=49)
     assert [(one.model, one.benchmark) for one in drawn] == list(run.plan) and len(drawn) == 49
 
 
@@ -217,7 +217,7 @@ def names(run):
 def test_the_command_writes_a_plan_that_is_read_back(made_up, capsys):
     call(design="balanced", output=Path("plan.tsv"), budget=1e9)
     found = read_plan("plan.tsv", *names(made_up))
-    assert len(found) == 18 and {one.reason for one in found.values()} == {planning.BALANCED}
+    assert len(found) == 18 and {one.reason for one in found.values()} == {drawing.BALANCED}
     said = capsys.readouterr().out
     assert "18 of 18" in said and "UNCALIBRATED" in said and "Set `plan: plan.tsv`" in said
     assert "Documents of 3 benchmarks are not counted" in said
@@ -234,9 +234,9 @@ def test_a_plan_of_everything_is_called_the_full_grid(made_up, capsys):
     assert len(read_plan("whole.tsv", *names(made_up))) == 18 and " 0 hours saved" in said
     assert "full grid" in said and "--design balanced" in said
     costs, whole = training_costs(Estimator(made_up)), read_plan("whole.tsv", *names(made_up)).values()
-    assert planning.describe_whole(costs, list(whole)[1:]) is None
-    balanced = planning.balanced(costs, 0, 1e9)
-    assert len(balanced) == 18 and "balanced" not in planning.describe_whole(costs, balanced)
+    assert drawing.describe_whole(costs, list(whole)[1:]) is None
+    balanced = drawing.balanced(costs, 0, 1e9)
+    assert len(balanced) == 18 and "balanced" not in drawing.describe_whole(costs, balanced)
     assert Savings(Cost(2.12, 1.0), Cost(2.12 + 1e-15, 1.0), 0).saved == "0"
     assert Savings(Cost(2.12, 1.0), Cost(1.12, 1.0), 0).saved == "1"
 
@@ -278,8 +278,8 @@ def test_a_list_of_ones_own_and_an_audit_become_rounds(planned):
     call(audit=2, seed=4)
     found = read_plan("replay/plan.tsv", *names(planned))
     assert list(found)[:12] == PLANNED and {found[pair].round for pair in PLANNED} == {1}
-    assert (found["oak-m", "sums"].round, found["oak-m", "sums"].reason) == (2, planning.LISTED)
-    audited = [one for one in found.values() if one.reason == planning.AUDIT]
+    assert (found["oak-m", "sums"].round, found["oak-m", "sums"].reason) == (2, drawing.LISTED)
+    audited = [one for one in found.values() if one.reason == drawing.AUDIT]
     assert len(audited) == 2 and {one.round for one in audited} == {3} and {one.probability for one in audited} == {0.4}
     with pytest.raises(InputError, match="planned already, in round 2"):
         call(cells=Path("mine.tsv"))
@@ -306,7 +306,7 @@ def test_a_wrong_command_changes_nothing(planned, options, problem):
 
 def test_of_two_commands_at_once_one_waits_and_then_sees_the_other_s_round(planned, capsys):
     """Both have read the same plan. While one holds the lease, the other waits: no round is lost."""
-    place, cells = Path("replay/plan.tsv"), [planning.planned_cell(("oak-m", "sums"), planning.AUDIT, 2, 0.5, 0)]
+    place, cells = Path("replay/plan.tsv"), [drawing.planned_cell(("oak-m", "sums"), drawing.AUDIT, 2, 0.5, 0)]
     found = []
 
     def second() -> None:

@@ -18,7 +18,7 @@ from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import hours_in_words, total, training_costs
-from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
+from lm_validity.plans.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse import Outlook
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
@@ -139,7 +139,7 @@ def test_a_plan_that_changed_meanwhile_is_not_overwritten(measured, monkeypatch)
         return found
 
     path = Path("replay/plan.tsv")
-    monkeypatch.setattr("lm_validity.site.rounds.choose_round", change)
+    monkeypatch.setattr("lm_validity.plans.rounds.choose_round", change)
     with pytest.raises(InputError, match="changed while") as caught:
         command.next_round("tau=.999", CONFIG)
     assert "again" in caught.value.hint and len(read_cells(path)) == 13
@@ -150,8 +150,8 @@ def test_a_plan_that_changed_meanwhile_is_not_overwritten(measured, monkeypatch)
 )
 def test_what_to_do_without_a_prediction_depends_on_why(measured, monkeypatch, limit, hint):
     if limit:
-        monkeypatch.setattr(f"lm_validity.site.rounds.{limit}", 5)
-    monkeypatch.setattr("lm_validity.site.rounds.fit_cells", lambda *_: None)
+        monkeypatch.setattr(f"lm_validity.plans.rounds.{limit}", 5)
+    monkeypatch.setattr("lm_validity.plans.rounds.fit_cells", lambda *_: None)
     with pytest.raises(InputError, match=r"no model of the scores") as caught:
         standing_of(measured)
     assert hint in caught.value.hint

@@ -18,8 +18,8 @@ from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.planning import describe_plans
+from lm_validity.plans.rounds import add_batch
 from lm_validity.run.grid import Grid
-from lm_validity.site.rounds import add_batch
 from lm_validity.studies.bias.effects import (
     HOPELESS,
     PLANNED,

@@ -21,7 +21,8 @@ from lm_validity.config.plan import (
 )
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import is_known
-from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
+from lm_validity.monitor.planning import Cost, Pair, hours_in_words, total
+from lm_validity.plans.drawing import planned_cell, write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete import NO_PROCESS, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix

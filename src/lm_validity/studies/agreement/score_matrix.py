@@ -315,13 +315,15 @@ def size_ratios(size: np.ndarray) -> np.ndarray:
 def distance_groups(sizes: Sizes) -> np.ndarray:
     """(pairs,) numbers of the groups of pairs of models, as `pair_signs` has them, that no distance in size or compute
     of a report divides."""
-    pairs, groups = np.triu_indices(len(sizes.parameters), 1), []
+    pairs, codes = np.triu_indices(len(sizes.parameters), 1), []
     for size in sizes:
         ratio = size_ratios(size)[pairs]
-        groups.append(
-            np.where(np.isnan(ratio), len(DISTANCE_EDGES) + 1, np.digitize(ratio, DISTANCE_EDGES, right=True))
-        )
-    return np.unique(np.array(groups), axis=1, return_inverse=True)[1].ravel()
+        codes.append(np.where(np.isnan(ratio), len(DISTANCE_EDGES) + 1, np.digitize(ratio, DISTANCE_EDGES, right=True)))
+    by_size, by_compute = codes
+    group = (len(DISTANCE_EDGES) + 2) * by_size + by_compute
+    present = np.bincount(group) > 0
+    numbers: np.ndarray = np.cumsum(present) - 1
+    return numbers[group]
 
 
 def family_members(families: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,8 +1,8 @@
 """Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from scipy.stats import rankdata
@@ -117,52 +117,54 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
     return float(kendall_tau_matrix(pair_signs(np.column_stack([x, y])))[0, 1])
 
 
-def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(columns,) tau-b of each column of `x` (models, columns) with that of `y` (models, columns or 1).
+COLUMNS_AT_ONCE = 2**17  # scores, whose comparisons then stay in the cache
+MOST_OF_INT8 = 127
 
-    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models: of two orders the
-    discordant pairs are the inversions of one in the other (Knight 1966, Journal of the American Statistical
-    Association 61:436). Columns with missing values are compared pair by pair.
+
+def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(...,) tau-b of each column of `x` (models, ...) with that of `y`, which has x's shape or ones in it.
+
+    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models: each model is compared
+    with all after it, in all columns. Models missing in either column are left out; NaN where undefined. It is fastest
+    where y rises from model to model, its missing values last.
     """
-    is_complete = np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0)
-    tau, many = np.full(x.shape[1], np.nan), y.shape[1] > 1
-    if not is_complete.all():
-        first, second = pair_signs(x[:, ~is_complete]), pair_signs(y[:, ~is_complete] if many else y)
-        untied = (np.abs(first.sign) * second.known).sum(axis=0) * (first.known * np.abs(second.sign)).sum(axis=0)
-        tau[~is_complete] = ratio((first.sign * second.sign).sum(axis=0), np.sqrt(untied))
-    if len(x) < 2 or not is_complete.any():
-        return tau
-    ranks_first, ranks_second = _dense_ranks(x[:, is_complete]), _dense_ranks(y[:, is_complete] if many else y)
-    # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
-    together = ranks_second * len(x) + ranks_first
-    ordered = np.take_along_axis(ranks_first, np.argsort(together, axis=0), axis=0)
-    ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
-    larger = np.zeros_like(ordered)  # how many before it are larger
-    for index in range(len(x) - 1):
-        larger[index + 1 :] += ordered[index + 1 :] < ordered[index]
-    pairs = len(x) * (len(x) - 1) // 2
-    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (ranks_first, ranks_second, together))
-    product = pairs - tied - tied_other + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
-    tau[is_complete] = ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_other)))
+    no_x, no_y = np.isnan(x), np.isnan(y)
+    y = np.where(no_x, np.nan, y) if (no_x & ~no_y).any() else y
+    x = np.where(no_y, np.nan, x) if no_y.any() else x
+    tau = np.empty(x.shape[1:])
+    step = max(1, COLUMNS_AT_ONCE // max(1, x[:, :1].size))
+    for start in range(0, x.shape[1], step):
+        part = slice(start, start + step)
+        tau[part] = _tau_of_columns(x[:, part], y[:, part] if y.shape[1] > 1 else y)
     return tau
 
 
-def _dense_ranks(values: np.ndarray) -> np.ndarray:
-    """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, columns)."""
-    order = np.argsort(values, axis=0)
-    ordered = np.take_along_axis(values, order, axis=0)
-    ranks, ranks_found = (np.zeros(values.shape, dtype=np.int64) for _ in range(2))
-    np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=ranks[1:])
-    np.put_along_axis(ranks_found, order, ranks, axis=0)
-    return ranks_found
+def _tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As `kendall_tau_of_columns`, of values that are missing in both or in neither."""
+    product, untied, untied_other = (np.zeros(values.shape[1:], dtype=np.int64) for values in (x, x, y))
+    rising = not (y[1:] <= y[:-1]).any() and not (np.isnan(y[:-1]) & np.isfinite(y[1:])).any()
+    for model in range(len(x) - 1):
+        larger, smaller = (compare(x[model + 1 :], x[model]).view(np.int8) for compare in (np.greater, np.less))
+        if rising:
+            above, below = _sum(larger), _sum(smaller)
+            product += above - below
+            untied += above + below
+            continue
+        sign = np.subtract(larger, smaller, out=larger)
+        other = (y[model + 1 :] > y[model]).view(np.int8) - (y[model + 1 :] < y[model]).view(np.int8)
+        product += _sum(sign * other)
+        untied += _sum(np.abs(sign, out=sign))
+        untied_other += _sum(np.abs(other, out=other))
+    if rising:
+        known = np.isfinite(y).sum(axis=0)
+        untied_other = known * (known - 1) // 2
+    return ratio(product.astype(float), np.sqrt(untied.astype(float) * untied_other))
 
 
-def _tied_pairs(values: np.ndarray) -> np.ndarray:
-    """(columns,) pairs of equal values in each column of `values` (n, columns)."""
-    ordered, places = np.sort(values, axis=0), np.arange(len(values))[:, None]
-    starts = np.vstack([np.ones((1, values.shape[1]), dtype=bool), ordered[1:] != ordered[:-1]])
-    result: np.ndarray = (places - np.maximum.accumulate(np.where(starts, places, 0), axis=0)).sum(axis=0)
-    return result
+def _sum(values: np.ndarray) -> np.ndarray:
+    """Sums of -1, 0 and 1 (n, ...) along the first axis."""
+    total: np.ndarray = np.add.reduce(values[:MOST_OF_INT8], axis=0, dtype=np.int8)
+    return total + _sum(values[MOST_OF_INT8:]) if len(values) > MOST_OF_INT8 else total.astype(np.int64)
 
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
@@ -192,47 +194,91 @@ def _distinct(signs: PairSigns, column: int, has_both: np.ndarray, models: int) 
     return int(present.sum())
 
 
+FEW_COLUMNS = 8  # up to so many, each product of two columns is summed as a form of a matrix of models
+ROWS_AT_ONCE = 256  # of such a matrix
+Weighing = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
 def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: PairSigns | None = None) -> np.ndarray:
     """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `other_signs`).
 
     `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j, so all sums of all resamples are
-    one matrix product over the pairs. Sums of whole numbers are exact in single precision up to 4,096 models, above
-    which they are taken in double precision.
+    products of matrices. Sums of whole numbers are exact in single precision up to 4,096 models, above which they are
+    taken in double precision.
     """
     symmetric = other_signs is None
     other_signs = signs if other_signs is None else other_signs
     columns, resamples = (signs.sign.shape[1], other_signs.sign.shape[1]), len(weights)
+    tau = np.full((resamples, *columns), np.nan)
     weights = np.asarray(weights, dtype=np.float32 if weights.shape[1] <= 4096 else np.float64)
-    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
     a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
+    if not tau.size:
+        return tau
     all_known = bool(signs.known.all() and other_signs.known.all())
-    # where all is known, the untied pairs of a column do not depend on the other column
-    sizes = (len(a), *(columns if all_known else (len(a), len(a))))
-    product, *untied = (np.zeros((resamples, size), dtype=weights.dtype) for size in sizes)
-    # pairs at a time, so that their weights stay in the cache, and their products in memory
-    step = max(1, min(2**21 // max(resamples, 1), 2**23 // max(len(a), 1)))
-    for start in range(0, len(signs.first), step):
-        part = slice(start, start + step)
-        weight = (of_models[signs.first[part]] * of_models[signs.second[part]]).T
+    of_first = of_second = a, b
+    if all_known:  # the untied pairs of a column do not depend on the other column
+        of_first, of_second = ((np.arange(k), np.zeros(k, dtype=int)) for k in columns)
+        of_second = of_second[::-1]
+    product, *untied = (np.zeros((resamples, len(first))) for first, _ in ((a, b), of_first, of_second))
+    weighings = _by_matrix if max(columns) <= FEW_COLUMNS else _by_pair
+    for part, weighed in weighings(signs, weights, len(a)):
         sign, is_known, sign_other, known_other = (
             values[part].astype(weights.dtype)
             for values in (signs.sign, signs.known, other_signs.sign, other_signs.known)
         )
-        product += weight @ (sign[:, a] * sign_other[:, b])
-        untied_first, untied_second = np.abs(sign), np.abs(sign_other)
-        if not all_known:
-            untied_first, untied_second = untied_first[:, a] * known_other[:, b], is_known[:, a] * untied_second[:, b]
-        untied[0] += weight @ untied_first
-        untied[1] += weight @ untied_second
-    tau = np.full((resamples, *columns), np.nan)
+        product += weighed(sign, sign_other, a, b)
+        if not (symmetric and all_known):
+            untied[0] += weighed(np.abs(sign), known_other, *of_first)
+            untied[1] += weighed(is_known, np.abs(sign_other), *of_second)
+    if symmetric and all_known:  # the square of a sign is 1 where a pair is not tied
+        untied = [product[:, a == b]] * 2
     for row in range(resamples):
-        untied_first, untied_second = (part[row].astype(float) for part in untied)
+        untied_first, untied_second = (part[row] for part in untied)
         if all_known:
             untied_first, untied_second = untied_first[a], untied_second[b]
-        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(untied_first * untied_second))
+        tau[row, a, b] = ratio(product[row], np.sqrt(untied_first * untied_second))
         if symmetric:
             tau[row, b, a] = tau[row, a, b]
     return tau
+
+
+def _by_pair(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator[tuple[slice, Weighing]]:
+    """Parts of the pairs of models, and what sums products of two columns over a part: (resamples, products) from two
+    arrays of values (pairs of the part, columns) and the columns of each."""
+    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
+    # pairs at a time, so that their weights stay in the cache, and their products in memory
+    step = max(1, min(2**21 // max(len(weights), 1), 2**23 // max(products, 1)))
+    for start in range(0, len(signs.first), step):
+        part = slice(start, start + step)
+        weight = (of_models[signs.first[part]] * of_models[signs.second[part]]).T
+
+        def weighed(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray, weight: np.ndarray = weight) -> Any:
+            return weight @ (x[:, a] * y[:, b])
+
+        yield part, weighed
+
+
+def _by_matrix(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator[tuple[slice, Weighing]]:
+    """As `_by_pair`, without the weights of pairs, which would be more than the products: w' M w of each resample, with
+    the values of the pairs i < j in M, some of its rows at a time."""
+    models = weights.shape[1]
+    for row in range(0, models, ROWS_AT_ONCE):
+        part = slice(*np.searchsorted(signs.first, [row, row + ROWS_AT_ONCE]))
+        places = signs.first[part] - row, signs.second[part] - row
+        matrix = np.zeros((min(ROWS_AT_ONCE, models - row), models - row), dtype=weights.dtype)
+        left, right = weights[:, row : row + ROWS_AT_ONCE], weights[:, row:]
+
+        def weighed(
+            x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray,
+            matrix: np.ndarray = matrix, places: Any = places, left: np.ndarray = left, right: np.ndarray = right,
+        ) -> np.ndarray:  # fmt: skip
+            sums = np.empty((len(left), len(a)), dtype=left.dtype)
+            for index, (first, second) in enumerate(zip(a, b, strict=True)):
+                matrix[places] = x[:, first] * y[:, second]
+                sums[:, index] = np.einsum("ri,ri->r", left @ matrix, right)
+            return sums
+
+        yield part, weighed
 
 
 # ----------------------------------------------------------------------------------------------------------------------

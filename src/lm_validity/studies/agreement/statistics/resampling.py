@@ -8,6 +8,7 @@ from scipy import stats
 
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.ranking import (
+    FEW_COLUMNS,
     PairSigns,
     mean_over_pairs,
     mean_with_others,
@@ -163,12 +164,13 @@ def weighted_pairs(tau: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np
 
 
 def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
-    """(resamples,) `mean_over_pairs_by_resample` of `resampled_kendall_tau`, without the taus where all is known.
+    """(resamples,) `mean_over_pairs_by_resample` of `resampled_kendall_tau`, of many columns without the taus where all
+    is known.
 
     Then tau_ab = sum w s_a s_b / (n_a n_b) with n_a² = sum w s_a², sums over pairs of models, so that the sum of all
     taus is that of w (sum_a s_a / n_a)². Rounded to 1e-12, above its error. `weights`: (resamples, models).
     """
-    if not (signs.known > 0).all():
+    if signs.sign.shape[1] <= FEW_COLUMNS or not (signs.known > 0).all():
         return mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
     columns, total, squares = signs.sign.shape[1], np.zeros(len(weights)), np.zeros((len(weights), signs.sign.shape[1]))
     of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory

@@ -106,21 +106,21 @@ def subset_agreement(
     models, benchmarks = standardized.shape
     sizes = np.arange(1, benchmarks + 1)
     undefined = np.full(benchmarks, np.nan)
-    order, _ = greedy_subsets(standardized)
+    (order,), _ = greedy_subsets([standardized])
     folds = min(5, models // 4)
     repeats = repeats if models <= MANY_MODELS else 1
     if folds < 2:
         return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order, undefined)
-    greedy, random, others_taus = [], [], []
+    groups, random, others_taus = [], [], []
     for _ in range(repeats):
         group = rng.permutation(np.arange(models) % folds)
         for fold in range(folds):
-            chosen, _ = greedy_subsets(standardized[group != fold])
-            held_out = standardized[group == fold]
-            greedy.append(nested_agreement(held_out, chosen))
+            groups.append(group == fold)
             chosen_at_random = np.array([rng.permutation(benchmarks) for _ in range(subsets)])
-            random += [*nested_agreement(held_out, chosen_at_random)]
-            others_taus += [*agreement_with_others(held_out, chosen_at_random)]
+            random += [*nested_agreement(standardized[group == fold], chosen_at_random)]
+            others_taus += [*agreement_with_others(standardized[group == fold], chosen_at_random)]
+    chosen, _ = greedy_subsets([standardized[~held_out] for held_out in groups])
+    greedy = [nested_agreement(standardized[held_out], best) for held_out, best in zip(groups, chosen, strict=True)]
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
     per_draw = finite_mean(np.array(random).reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(
         -1, benchmarks
@@ -198,22 +198,32 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
     )
 
 
-def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(order, tau): benchmarks in the order of greedy choice, and each size's tau with the mean of all.
+def greedy_subsets(tables: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(orders, taus), (tables, benchmarks) both: for each of the standardised `tables`, (its models, benchmarks),
+    benchmarks in the order of greedy choice, and each size's tau with the mean of all.
 
     Ties go to the benchmark that comes first. Undefined taus (constant means) count as lowest.
     """
-    is_known = np.isfinite(standardized)
-    values = np.where(is_known, standardized, 0.0)
-    full = ratio(values.sum(axis=1), is_known.sum(axis=1))
-    total, count = np.zeros(len(values)), np.zeros(len(values))
-    remaining, order, taus = list(range(values.shape[1])), [], []
-    while remaining:
-        candidates = ratio(total[:, None] + values[:, remaining], count[:, None] + is_known[:, remaining])
-        tau = kendall_tau_of_columns(candidates, full[:, None])
-        best = int(np.argmax(np.where(np.isfinite(tau), tau, -np.inf)))
-        chosen = remaining.pop(best)
-        order.append(chosen)
-        taus.append(tau[best])
-        total, count = total + values[:, chosen], count + is_known[:, chosen]
-    return np.array(order, dtype=int), np.array(taus)
+    shape = max(len(table) for table in tables), len(tables), tables[0].shape[1]
+    values, is_known, full = np.zeros(shape), np.zeros(shape, dtype=bool), np.full(shape[:2], np.nan)
+    for index, table in enumerate(tables):
+        known = np.isfinite(table)
+        filled = np.where(known, table, 0.0)
+        means = ratio(filled.sum(axis=1), known.sum(axis=1))
+        rising = np.argsort(means)  # in which taus are found fastest, NaN last
+        values[: len(table), index], is_known[: len(table), index] = filled[rising], known[rising]
+        full[: len(table), index] = means[rising]
+    total, count, rows = np.zeros(shape[:2]), np.zeros(shape[:2]), np.arange(len(tables))
+    remaining, orders, taus = np.tile(np.arange(shape[2]), (len(tables), 1)), [], []
+    while remaining.size:
+        added = total[..., None] + np.take_along_axis(values, remaining[None], axis=2)
+        known_with = count[..., None] + np.take_along_axis(is_known, remaining[None], axis=2)
+        tau = kendall_tau_of_columns(ratio(added, known_with), full[..., None])
+        best = np.argmax(np.where(np.isfinite(tau), tau, -np.inf), axis=1)
+        chosen = remaining[rows, best]
+        orders.append(chosen)
+        taus.append(tau[rows, best])
+        total, count = total + values[:, rows, chosen], count + is_known[:, rows, chosen]
+        remaining = remaining[np.arange(remaining.shape[1]) != best[:, None]].reshape(len(tables), -1)
+    by_table = shape[2], len(tables)
+    return np.array(orders, dtype=int).reshape(by_table).T, np.array(taus).reshape(by_table).T

@@ -91,13 +91,42 @@ def test_greedy_subsets_by_exhaustion():
     rng = np.random.default_rng(3)
     scores = standardize(rng.normal(size=(20, 4)) + rng.normal(size=(20, 1)))
     full = scores.mean(axis=1)
-    order, taus = greedy_subsets(scores)
+    (order,), (taus,) = greedy_subsets([scores])
     first = [kendalltau(scores[:, j], full).statistic for j in range(4)]
     assert order[0] == np.argmax(first) and taus[0] == pytest.approx(max(first))
     pairs = [kendalltau(scores[:, [order[0], j]].mean(axis=1), full).statistic for j in range(4) if j != order[0]]
     assert taus[1] == pytest.approx(max(pairs))
     assert taus[-1] == pytest.approx(1)
     np.testing.assert_allclose(nested_agreement(scores, order), taus)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_greedy_subsets_of_several_tables_are_those_of_each(missing):
+    """By the plain definition, with scipy's tau; tables of different numbers of models, with and without ties."""
+    rng = np.random.default_rng(6)
+    tables = []
+    for models, digits in ((9, 1), (10, 9), (10, 0)):
+        scores = np.round(rng.normal(size=(models, 5)) + rng.normal(size=(models, 1)), digits)
+        scores[rng.random(scores.shape) < missing] = np.nan
+        tables.append(standardize(scores))
+    orders, taus = greedy_subsets(tables)
+    for table, order, found in zip(tables, orders, taus, strict=True):
+        full, chosen = (
+            np.array([row[np.isfinite(row)].mean() if np.isfinite(row).any() else np.nan for row in table]),
+            [],
+        )
+        for place, tau in zip(order, found, strict=True):
+            candidates = {}
+            for j in sorted(set(range(5)) - set(chosen)):
+                parts = [row[[*chosen, j]] for row in table]
+                mean = np.array(
+                    [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
+                )
+                both = np.isfinite(mean) & np.isfinite(full)
+                candidates[j] = kendalltau(np.round(mean[both], 12), np.round(full[both], 12)).statistic
+            assert tau == pytest.approx(max(candidates.values()), abs=1e-12)
+            assert candidates[place] == pytest.approx(tau, abs=1e-12)
+            chosen.append(place)
 
 
 def test_subset_agreement_grows_to_one_and_needs_models():
@@ -118,7 +147,7 @@ def test_greedy_choice_is_judged_on_other_models():
     for _ in range(12):
         scores = rng.normal(size=(40, 8))
         result = subset_agreement(scores, rng, repeats=1, subsets=5)
-        here.append(greedy_subsets(standardize(scores))[1][0])
+        here.append(greedy_subsets([standardize(scores)])[1][0, 0])
         elsewhere.append(result.greedy_mean[0])
         random.append(result.random_mean[0])
     assert np.mean(elsewhere) == pytest.approx(np.mean(random), abs=0.08)

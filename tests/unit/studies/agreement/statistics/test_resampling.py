@@ -108,15 +108,22 @@ def test_multiplicities_sum_to_the_number_of_units():
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_resampled_tau_is_the_tau_of_each_resample(missing):
+@pytest.mark.parametrize(("models", "columns"), [(12, 5), (12, 12), (270, 3), (270, 10)])
+def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
+    """Few columns are summed by models, many by pairs of models; 270 models in several parts."""
     rng = np.random.default_rng(4)
-    scores = rng.integers(0, 9, size=(12, 5)).astype(float)
-    scores[rng.random(scores.shape) < missing] = np.nan
-    signs, weights = pair_signs(scores), multiplicities(12, 20, rng)
-    many = resampled_kendall_tau(signs, weights)  # several chunks
-    for row, tau in zip(weights, many, strict=True):
-        copies = pair_signs(np.repeat(scores, row.astype(int), axis=0))  # a model and its copy are tied: no pair
-        np.testing.assert_allclose(tau, kendall_tau_matrix(copies), atol=1e-12)
+    scores, other = rng.integers(0, 9, size=(2, models, columns)).astype(float)
+    scores[rng.random(scores.shape) < missing], other = np.nan, other[:, :2]
+    signs, other_signs, weights = pair_signs(scores), pair_signs(other), multiplicities(models, 6, rng)
+    many, with_others = resampled_kendall_tau(signs, weights), resampled_kendall_tau(signs, weights, other_signs)
+    means = resampled_mean_tau(signs, weights)
+    for index, row in enumerate(weights.astype(int)):
+        # a model and its copy are tied: no pair
+        copies, other_copies = (pair_signs(np.repeat(values, row, axis=0)) for values in (scores, other))
+        tau = kendall_tau_matrix(copies)
+        np.testing.assert_allclose(many[index], tau, atol=1e-12)
+        np.testing.assert_allclose(with_others[index], kendall_tau_matrix(copies, other_signs=other_copies), atol=1e-12)
+        np.testing.assert_allclose(means[index], mean_over_pairs(tau), atol=1e-12)
 
 
 def test_resampled_means_are_means_of_each_resample():

@@ -194,8 +194,12 @@ def leave_sparse_out(
     return notes
 
 
+MOST_LINES = 8  # of each sheet
+
+
 def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
-    """The guesses as lines for a terminal: benchmarks of equal values together, models by family."""
+    """The guesses as lines for a terminal: benchmarks of equal values together, models by family, the largest first
+    where there are many; what is beyond `MOST_LINES` of either is counted, and in the sheets."""
     lines = []
     values = ["metric", "higher_is_better", "output_type", "chance", "category"]
     guessed = benchmarks[benchmarks["guessed"].notna()]
@@ -209,6 +213,8 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             *([f"category {category}"] if category else []),
         ]
         lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"  {len(lines) - MOST_LINES} more kinds of benchmarks"]
     lines = [f"Guessed for {count(len(guessed), 'benchmark')} (benchmarks.tsv):", *lines] if lines else []
     undirected = benchmarks.loc[benchmarks["higher_is_better"].isna(), "benchmark"]
     if len(undirected):
@@ -219,9 +225,14 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
     guessed_models = models[models["guessed"].notna()]
     if len(guessed_models):
         lines.append(f"Guessed for {count(len(guessed_models), 'model')} (models.tsv):")
-        for family, rows in guessed_models.groupby("family", dropna=False):
-            sizes = ", ".join("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
+        families = [(family, rows) for family, rows in guessed_models.groupby("family", dropna=False)]
+        if len(families) > MOST_LINES:
+            families.sort(key=lambda family: -len(family[1]))
+        for family, rows in families[:MOST_LINES]:
+            sizes = listing("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
             lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
+        if others := families[MOST_LINES:]:
+            lines.append(f"  {len(others)} more families: {sum(len(rows) for _, rows in others)}")
         steps = guessed_models[guessed_models["tokens_per_step"].notna()].groupby("tokens_per_step").size()
         lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
     return lines

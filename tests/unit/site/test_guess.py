@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.site.guess import (
+    MOST_LINES,
     find_task_facts,
     guess_benchmarks,
     guess_family,
@@ -172,6 +173,18 @@ def test_categories_that_tell_nothing_apart_are_left_out():
     assert two.dropna().to_dict() == {
         "arc_easy": "arc", "arc_challenge": "arc", "mmlu_virology": "mmlu", "mmlu_marketing": "mmlu",
     }  # fmt: skip
+
+
+def test_of_many_families_the_largest_are_printed_and_the_rest_is_counted():
+    words = ["alto", "bela", "cora", "dina", "ella", "fina", "gila", "hana", "inka", "jola", "kira", "lena"]
+    names = [f"{word}-1b" for word in words] + [f"zeta-{size}b" for size in range(1, 21)] + ["yola-1b", "yola-2b"]
+    rows = pd.concat([crossed(1, {"arc_easy": 1}).assign(model=name) for name in names])
+    lines = guess_lines(guess_models(rows, {}), guess_benchmarks(rows))
+    of_families = lines[lines.index("Guessed for 34 models (models.tsv):") + 1 :]
+    assert len(of_families) == MOST_LINES + 1 == 9
+    assert of_families[0].startswith("  family zeta: 20, ") and of_families[0].endswith(" and 8 more")
+    assert of_families[1].startswith("  family yola: 2, ")
+    assert of_families[-1] == "  6 more families: 6"  # 14 families, 34 models; 22 and 6 of one model are named
 
 
 def test_the_guesses_are_printed():

@@ -322,8 +322,8 @@ def distance_groups(sizes: Sizes) -> np.ndarray:
     by_size, by_compute = codes
     group = (len(DISTANCE_EDGES) + 2) * by_size + by_compute
     present = np.bincount(group) > 0
-    numbers: np.ndarray = np.cumsum(present) - 1
-    return numbers[group]
+    numbers: np.ndarray = (np.cumsum(present) - 1)[group]
+    return numbers
 
 
 def family_members(families: np.ndarray) -> dict[str, np.ndarray]:

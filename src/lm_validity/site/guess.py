@@ -231,8 +231,8 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
         for family, rows in families[:MOST_LINES]:
             sizes = listing("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
             lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
-        if others := families[MOST_LINES:]:
-            lines.append(f"  {len(others)} more families: {sum(len(rows) for _, rows in others)}")
+        if smaller := families[MOST_LINES:]:
+            lines.append(f"  {len(smaller)} more families: {sum(len(rows) for _, rows in smaller)}")
         steps = guessed_models[guessed_models["tokens_per_step"].notna()].groupby("tokens_per_step").size()
         lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
     return lines

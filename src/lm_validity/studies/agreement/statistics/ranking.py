@@ -151,13 +151,13 @@ def _tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             untied += above + below
             continue
         sign = np.subtract(larger, smaller, out=larger)
-        other = (y[model + 1 :] > y[model]).view(np.int8) - (y[model + 1 :] < y[model]).view(np.int8)
-        product += _sum(sign * other)
+        sign_y = (y[model + 1 :] > y[model]).view(np.int8) - (y[model + 1 :] < y[model]).view(np.int8)
+        product += _sum(sign * sign_y)
         untied += _sum(np.abs(sign, out=sign))
-        untied_other += _sum(np.abs(other, out=other))
+        untied_other += _sum(np.abs(sign_y, out=sign_y))
     if rising:
-        known = np.isfinite(y).sum(axis=0)
-        untied_other = known * (known - 1) // 2
+        number = np.isfinite(y).sum(axis=0)
+        untied_other = number * (number - 1) // 2
     return ratio(product.astype(float), np.sqrt(untied.astype(float) * untied_other))
 
 

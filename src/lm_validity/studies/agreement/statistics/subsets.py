@@ -207,11 +207,11 @@ def greedy_subsets(tables: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     shape = max(len(table) for table in tables), len(tables), tables[0].shape[1]
     values, is_known, full = np.zeros(shape), np.zeros(shape, dtype=bool), np.full(shape[:2], np.nan)
     for index, table in enumerate(tables):
-        known = np.isfinite(table)
-        filled = np.where(known, table, 0.0)
-        means = ratio(filled.sum(axis=1), known.sum(axis=1))
+        finite = np.isfinite(table)
+        filled = np.where(finite, table, 0.0)
+        means = ratio(filled.sum(axis=1), finite.sum(axis=1))
         rising = np.argsort(means)  # in which taus are found fastest, NaN last
-        values[: len(table), index], is_known[: len(table), index] = filled[rising], known[rising]
+        values[: len(table), index], is_known[: len(table), index] = filled[rising], finite[rising]
         full[: len(table), index] = means[rising]
     total, count, rows = np.zeros(shape[:2]), np.zeros(shape[:2]), np.arange(len(tables))
     remaining, orders, taus = np.tile(np.arange(shape[2]), (len(tables), 1)), [], []

@@ -6,7 +6,7 @@ import math
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import altair as alt
 import numpy as np
@@ -66,11 +66,25 @@ CONFIG = {
 }
 
 
-def chart_data(frame: pd.DataFrame) -> alt.InlineData:
-    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type explicitly."""
-    rows = [{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+class Rows(alt.InlineData):  # type: ignore[misc]  # Altair has no types here
+    """Inline data that the layers of a chart share: Altair would copy every value for each of them and each call."""
+
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self
+
+
+def inline(rows: list[dict[str, object]]) -> Rows:
+    """Rows of JSON values as data. Give each encoding its type, as `alt.X("low:Q")`.
+
+    Altair takes 20 milliseconds to find the class of a plain `x="low:Q"` or of a condition without one.
+    """
     with debug_mode(False):  # Altair would check every value against Vega-Lite's schema, which takes seconds
-        return alt.InlineData(values=rows)
+        return Rows(values=rows)
+
+
+def chart_data(frame: pd.DataFrame) -> Rows:
+    """The rows of `frame` as inline data; NaN and infinities become null."""
+    return inline([{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
 
 
 def matrix_frame(
@@ -97,9 +111,10 @@ def family_color(families: Iterable[str | None]) -> alt.Color:
     return listed_color("family", colors, "Family", values=names or ["unknown"], columns=4)
 
 
-def family_opacity() -> alt.Opacity:
+def family_opacity() -> alt.OpacityValue:
     """Fades the marks of other families while the page focuses one."""
-    return alt.condition(f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(0.9), alt.value(0.12))
+    shown = f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}"
+    return alt.OpacityValue(**alt.condition(shown, alt.value(0.9), alt.value(0.12)))
 
 
 def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
@@ -123,10 +138,11 @@ def cycled_colors(names: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, itertools.cycle(CATEGORY_COLORS)))
 
 
-def dashed_lines(field: str, *positions: float, channel: str = "x") -> alt.Chart:
+def dashed_lines(field: str, *positions: float, channel: Literal["x", "y"] = "x") -> alt.Chart:
     """Dashed reference lines at these values."""
     base = alt.Chart(chart_data(pd.DataFrame({field: [*positions]})))
-    return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: f"{field}:Q"})
+    encoding = alt.X if channel == "x" else alt.Y
+    return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: encoding(f"{field}:Q")})
 
 
 def tooltips(**fields: str) -> list[alt.Tooltip]:
@@ -319,7 +335,7 @@ def heatmap(
         dark, light = ("#111", "#fff") if named else ("#fff", "#111")
         ink = alt.condition(f"datum.{value} > {middle}", alt.value(dark), alt.value(light))
         text = base.transform_filter(has_value).mark_text(fontSize=11)
-        layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
+        layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=alt.ColorValue(**ink)))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
     return marked_if_empty(chart, frame[value])
 
@@ -356,14 +372,16 @@ def interval_dots(
     layers = []
     if _has_intervals(frame):
         bar = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(strokeWidth=1.6)
-        layers.append(bar.encode(x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", color=color, **opacity))
+        layers.append(
+            bar.encode(x=alt.X("low:Q", title=title, scale=scale), x2=alt.X2("high:Q"), color=color, **opacity)
+        )
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
         layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
     dot = dots_known.mark_point(filled=True, size=52, opacity=1)
     layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color, **opacity))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
-    layers.append(missing.encode(x=alt.value(6)))
+    layers.append(missing.encode(x=alt.XValue(6)))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
     chart = marked_if_empty(chart, frame[value])
     return with_family_focus(chart) if focus else chart
@@ -404,12 +422,12 @@ def grouped_bars(
         rule = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(
             strokeWidth=1.4, color="#555"
         )
-        layers.append(rule.encode(y="low:Q", y2="high:Q"))
+        layers.append(rule.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, color="#888", width=26)
-        layers.append(tick.encode(y=f"{mark}:Q"))
+        layers.append(tick.encode(y=alt.Y(f"{mark}:Q")))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
-    layers.append(missing.encode(y=alt.value(232)))
+    layers.append(missing.encode(y=alt.YValue(232)))
     return marked_if_empty(alt.layer(*layers).properties(width="container", height=240), frame[value])
 
 
@@ -441,10 +459,12 @@ def lines(
         tooltip=tooltip,
     )
     if detail:
-        base = base.encode(detail=f"{detail}:N")
+        base = base.encode(detail=alt.Detail(f"{detail}:N"))
     layers = []
     if _has_intervals(frame):
-        layers.append(base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=y_title, scale=y_scale), y2="high:Q"))
+        layers.append(
+            base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=y_title, scale=y_scale), y2=alt.Y2("high:Q"))
+        )
     line = base.mark_line(strokeWidth=1.8, invalid="break-paths-show-domains")
     line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale))
     layers.append(line.encode(strokeDash=dash) if dash is not None else line)
@@ -475,7 +495,9 @@ def scatter(
         color=color,
         tooltip=tooltip,
     )
-    chart = alt.layer(line.encode(x=f"{x}:Q", y=f"{y}:Q"), points).properties(width="container", height=320)
+    chart = alt.layer(line.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q")), points).properties(
+        width="container", height=320
+    )
     return marked_if_empty(chart, frame[y].where(frame[x].notna()))
 
 
@@ -576,12 +598,14 @@ def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
     y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
     # bands overlap: they are shown for the family that is focused
     opacity = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
-    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=opacity)
-    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
+    band = base.mark_rule(strokeWidth=7).encode(
+        y=alt.Y("best:Q", title="Place"), y2=alt.Y2("worst:Q"), opacity=alt.OpacityValue(**opacity)
+    )
+    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail=alt.Detail("model:N"))
     dot = base.mark_point(filled=True, size=26).encode(y=y)
     left_names = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=11, limit=LONGEST)
     right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=11, limit=LONGEST)
-    labels = [text.encode(y=y, text="model:N") for text in (left_names, right)]
+    labels = [text.encode(y=y, text=alt.Text("model:N")) for text in (left_names, right)]
     chart = alt.layer(band, line, dot, *labels).properties(
         width="container", height=max(160, 13 * places), description=titles
     )

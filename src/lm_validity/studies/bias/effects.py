@@ -320,7 +320,7 @@ def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
     pick = alt.param(
         name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
     )
-    base = alt.Chart(alt.InlineData(values=rows)).transform_filter("datum.setting == setting_shown")
+    base = alt.Chart(figures.inline(rows)).transform_filter("datum.setting == setting_shown")
     x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
     x = alt.X("x:Q", title="Accuracy difference", scale=x_scale)
     area = violin_areas(base, "task", names, 0.6, x, trials="Subsamples")
@@ -343,7 +343,7 @@ def violin_areas(chart: alt.Chart, row: str, names: list[str], above: float, x: 
         y=alt.Y("edge:Q", title=None, axis=_row_axis(names), scale=scale),
         y2=alt.Y2("line:Q"),
         color=figures.listed_color("effect", EFFECT_COLORS),
-        detail=f"{row}:N",
+        detail=alt.Detail(f"{row}:N"),
         tooltip=figures.tooltips(**{row: row.capitalize()}, effect="Effect", mean="Mean|+.4f", **tips),
     )
 
@@ -602,7 +602,9 @@ def _heatmap(study: Study, tested: pd.DataFrame) -> alt.LayerChart:
         scheme="redblue",
     )
     marked = alt.Chart(figures.chart_data(frame[frame["p_adjusted"] < 0.05]))
-    return figures.layered(chart, marked.mark_text(text="●", color="#111", fontSize=8).encode(x="cell:N", y="task:N"))
+    return figures.layered(
+        chart, marked.mark_text(text="●", color="#111", fontSize=8).encode(x=alt.X("cell:N"), y=alt.Y("task:N"))
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------

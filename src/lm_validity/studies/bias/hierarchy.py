@@ -509,7 +509,7 @@ def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
                 shape = half_violin(fit.difference_draws, line, "boost", reach=0.85)
                 rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
     x = alt.X("x:Q", title="Average accuracy difference")
-    areas = violin_areas(alt.Chart(alt.InlineData(values=rows)), "setting", labels, 1.0, x)
+    areas = violin_areas(alt.Chart(figures.inline(rows)), "setting", labels, 1.0, x)
     chart = alt.layer(figures.dashed_lines("zero", 0), areas)
     return chart.properties(width="container", height=44 * len(labels) + 20)
 

@@ -98,7 +98,7 @@ def _histogram(values: np.ndarray, title: str, low: float) -> alt.LayerChart:
     axis = alt.Axis(values=np.linspace(low, 1.0, 6 if low == 0 else 5).tolist(), format=".1f")
     bars = bars.encode(
         x=alt.X("start:Q", title=title, bin="binned", axis=axis),
-        x2="end:Q",
+        x2=alt.X2("end:Q"),
         y=alt.Y("share:Q", title="Share of draws"),
         tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
     )

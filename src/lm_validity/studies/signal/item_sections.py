@@ -192,7 +192,7 @@ def subgroups(summary: SignalSummary) -> Part:
             value="signal_quality",
             title="Signal quality, mean over models",
             y_order=list(drawn["row"]),
-            color=alt.value(figures.CATEGORY_COLORS[0]),
+            color=alt.ColorValue(figures.CATEGORY_COLORS[0]),
             tooltip=figures.tooltips(row="Items", items="Number|d", signal_quality="Signal quality|.3f"),
             zero=True,
         )

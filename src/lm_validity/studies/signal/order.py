@@ -84,7 +84,7 @@ def _settling_figure(data: SignalData, ranking: Mapping[str, Settling | Missing]
     )
     if lines["interpolated"].any():
         rings = alt.Chart(figures.chart_data(lines[lines["interpolated"] > 0])).mark_point(size=22)
-        chart = figures.layered(chart, rings.encode(x="progress:Q", y="tau:Q", color=color))
+        chart = figures.layered(chart, rings.encode(x=alt.X("progress:Q"), y=alt.Y("tau:Q"), color=color))
         caption += " Rings: a model is read between two of its checkpoints."
     return Figure("settling", "When the final order is reached", chart, caption=caption)
 

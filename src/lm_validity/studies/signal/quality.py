@@ -143,7 +143,7 @@ def _figures(drawn: pd.DataFrame, of_models: pd.DataFrame, noise: _NoiseLevel | 
         value="signal_quality",
         title="Signal quality, mean over models",
         y_order=order,
-        color=alt.value(figures.CATEGORY_COLORS[0]),
+        color=alt.ColorValue(figures.CATEGORY_COLORS[0]),
         tooltip=figures.tooltips(
             benchmark="Benchmark", signal_quality="Signal quality|.3f", low="Low|.3f", high="High|.3f", p="p|.3f"
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import as_written
 from lm_validity.outputs import replaced_folder
 from lm_validity.terminal import say
@@ -51,7 +51,7 @@ def _flag(meaning: str, name: str, *, hidden: bool = False) -> _Option:
     return _Option(Annotated[bool, typer.Option(name, help=meaning, hidden=hidden)], default=False)
 
 
-# Options of `import` and of `report`. Those that are hidden say what a reading says, and go in a later version
+# Options of `import` and of `report`. Those that are hidden stand for rows of a reading, and go in a later version
 _OPTIONS = {
     "model": _option(list[str] | None, None, "PATH=NAME: the model's name for a file, or for all in a folder."),
     "path": _option(
@@ -90,6 +90,10 @@ _OPTIONS = {
     "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
 }
 _OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats", "reading")
+# Those that stand for rows of a reading
+_ROWS = (
+    "columns", "scores", "across", "percent", "as_is", "repeats", "groups", "errors_from_items", "tokens_per_step",
+)  # fmt: skip
 OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
 
 
@@ -239,26 +243,50 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
         if protocols.setdefault(folder, model_name) != model_name:
             raise InputError(f"{path}: under two protocols.", "give each folder once.")
         paths.append(Path(path))
-    if values["percent"] and values["as_is"]:
-        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
     options = ImportOptions(
         names=_names_of(values["model"] or []),
         protocols=protocols,
         protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
-        split_groups=_one_of("--groups", values["groups"], ("keep", "split")) == "split",
         format=values["format_name"],
         schema=None if values["schema"] is None else find_schema(values["schema"]),
-        columns=_pairs(values["columns"]),
-        scores=tuple(_split(values["scores"])),
-        across=_one_of("--across", values["across"], ("benchmarks", "models", None)),
-        unit="percentages" if values["percent"] else "neither" if values["as_is"] else "decided",
-        repeats=_one_of("--repeats", values["repeats"], ("refuse", "first")),
-        **{
-            name: values[name]
-            for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict", "reading")
-        },
+        corrections=rows_of_options(**{name: values[name] for name in _ROWS}),
+        **{name: values[name] for name in ("path", "prepared_on", "strict", "reading")},
     )
     return _Asked(paths, options)
+
+
+def rows_of_options(
+    *,
+    columns: str = "",
+    scores: str = "",
+    across: str | None = None,
+    percent: bool = False,
+    as_is: bool = False,
+    repeats: str = "refuse",
+    groups: str = "keep",
+    errors_from_items: bool = False,
+    tokens_per_step: float | None = None,
+) -> dict[tuple[str, str], str]:
+    """The rows of a reading that the hidden options stand for. Raises InputError for values that are not known."""
+    from lm_validity.tables.columns import SCORE_COLUMNS
+    from lm_validity.tables.decisions import EVERY, FROM_ITEMS
+    from lm_validity.tables.reading import PERCENT, POINTS
+
+    if percent and as_is:
+        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
+    of_columns = {column: role for role, column in _pairs(columns).items()} | dict.fromkeys(_split(scores), "score")
+    across = _one_of("--across", across, ("benchmarks", "models", None))
+    rows = {
+        **{("column", column): said for column, said in of_columns.items()},
+        ("column", EVERY): scores and "left out",
+        ("column", SCORE_COLUMNS): across and across.removesuffix("s"),
+        ("unit", EVERY): PERCENT if percent else as_is and POINTS,
+        ("cell", EVERY): _one_of("--repeats", repeats, ("refuse", "first")) == "first" and "first",
+        ("benchmark", EVERY): _one_of("--groups", groups, ("keep", "split")) == "split" and "tasks",
+        ("errors", EVERY): errors_from_items and FROM_ITEMS,
+        ("tokens_per_step", EVERY): tokens_per_step and f"{tokens_per_step:.17g}",
+    }
+    return {place: str(said) for place, said in rows.items() if said}
 
 
 def _names_of(texts: list[str]) -> dict[Path, str]:
@@ -280,13 +308,20 @@ def _split(text: str) -> list[str]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """a=b,c=d as a dictionary."""
-    pairs = {}
+    """Columns by role, of ROLE=COLUMN,ROLE=COLUMN. Raises InputError for a role that is not known."""
+    from lm_validity.tables.columns import ROLES
+
+    pairs = dict[str, str]()
     for pair in _split(text):
-        role, _, column = pair.partition("=")
-        if not role.strip() or not column.strip():
+        role, _, column = map(str.strip, pair.partition("="))
+        if not role or not column:
             raise InputError(f"--columns {pair}: not NAME=COLUMN.", "write model=Model,benchmark=Task,value=Score.")
-        pairs[role.strip()] = column.strip()
+        if role not in ROLES:
+            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
+            raise InputError(f"--columns {pair}: {role!r} is no column of a score.", hint)
+        if column in pairs.values():
+            raise InputError(f"--columns {text}: {column!r} twice.", "give each column once.")
+        pairs[role] = column
     return pairs
 
 

@@ -476,9 +476,9 @@ def _tables(gathered: Gathered, inputs: Given, folder: Path) -> _Tables:
     scores, beside = add_beside(gathered.scores, inputs.beside)
     sheets, notes = _sheets(scores, gathered, inputs, folder)
     lines = [*guess_lines(*sheets), *notes]
-    if inputs.options.errors_from_items and "n_items" in sheets[1]:
+    if "n_items" in sheets[1]:
         items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
-        scores, number = with_item_errors(scores, items)
+        scores, number = with_item_errors(scores, items, inputs.options.with_reading())
         if number:
             lines.insert(0, f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
     write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")

@@ -25,7 +25,7 @@ from lm_validity.tables.cell_text import (
     spread_of,
 )
 from lm_validity.tables.claims import Claim
-from lm_validity.tables.decisions import CONVERTED, LEFT_OUT, READ, Decision
+from lm_validity.tables.decisions import CONVERTED, EVERY, LEFT_OUT, READ, Decision
 from lm_validity.tables.task_facts import find_task_facts, metric_direction
 from lm_validity.words import listing
 
@@ -64,6 +64,9 @@ _THINGS = frozenset(
      "retries", "failures", "requests", "problems", "questions", "examples", "instances", "items")
 )  # fmt: skip
 SAYINGS = ("score", "left out", "about the models")  # what a reader may say of a column without a role
+WITH_STEP = "model and step"  # in a reading, a column of models whose names end in steps of training
+FIRST = "first column"  # in a reading, one without a name
+SCORE_COLUMNS = "columns of scores"  # in a reading, whose names are those of what: `model`, `benchmark` or `metric`
 _LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
 
 # what says something of a model, under the models sheet's names
@@ -146,13 +149,10 @@ def _bare(name: str) -> str:
     return "_".join(parts(name))
 
 
-def check_roles(roles_given: Mapping[str, str], header: list[str], where: object) -> None:
-    """Raises InputError for a role that is not known and for a column that is not there."""
-    for role, column in roles_given.items():
-        if role not in ROLES:
-            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
-            raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
-        check_column(column, header, where)
+def roles_said(said_of: Mapping[str, str], header: list[str]) -> dict[str, str]:
+    """The columns of a header to which the reader gives a role, by role."""
+    roles = {("model" if said == WITH_STEP else said): name for name, said in said_of.items() if name in header}
+    return {role: name for role, name in roles.items() if role in ROLES}
 
 
 def check_column(column: str, header: list[str], where: object) -> None:
@@ -201,7 +201,7 @@ def classify(
     facts: bool = True,
 ) -> Columns:
     """What each column without a role is. `sayings`: what the reader says of a column (`score`, `left out`, `about the
-    models`); `facts`: whether columns may say something of models.
+    models`), or of all others (`left out`: they are no scores); `facts`: whether columns may say something of models.
 
     Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
     """
@@ -210,13 +210,11 @@ def classify(
     for name in list(owners.values()):  # x_mean beside x_std
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
     for name in header:
-        if name in roles.values():
+        if name in roles.values() or sayings.get(name) == "left out":
             continue
         saying, spread = sayings.get(name), spread_of(name, owners)
         fact = fact_column(name) if facts else None
-        if saying == "left out":
-            columns.decisions.append(Decision("column", name, saying, "reading"))
-        elif saying is None and spread is not None and _is_numeric(texts(name)):
+        if saying is None and spread is not None and _is_numeric(texts(name)):
             columns.spreads.setdefault(spread.owner, {})[spread.kind] = name
             columns.decisions.append(
                 Decision("column", name, f"{spread.kind} of {spread.owner}", "name", READ, 1, "score")
@@ -229,12 +227,15 @@ def classify(
             columns.scores.append(name)
     _own_spreads(columns, sayings, texts)
     _whole_counts(columns, sayings, texts)
-    of_one = variants([name for name in columns.scores if sayings.get(name) != "score"])
+    only_named = sayings.get(EVERY) == "left out"
+    of_one = variants([name for name in columns.scores if only_named or sayings.get(name) != "score"])
     for name, variant in of_one.items():
         decided = f"{variant['benchmark']}, {variant['metric']}"
         text = f"{name!r} is {variant['benchmark']} by {variant['metric']}"
         columns.decisions.append(Decision("column", name, decided, "name", CONVERTED, 1, "score", text))
     columns.variants = of_one
+    if only_named:
+        columns.scores = [name for name in columns.scores if sayings.get(name) == "score"]
     return columns
 
 

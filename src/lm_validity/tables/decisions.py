@@ -16,7 +16,14 @@ from lm_validity.files import write_text
 CONVERTED, AVERAGED, LEFT_OUT, CONTRADICTED, UNSURE, READ = KINDS = (
     "converted", "averaged", "left out", "contradicted", "unsure", "read",
 )  # fmt: skip
-WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell", "items")
+WHATS = (
+    "unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell", "items",
+    "tokens_per_step",
+)  # fmt: skip
+EVERY = "*"  # the place of a row about all that no row of its own is about
+OF_TASKS = ("tasks", "split")  # the tasks of a group in place of its own score
+FROM_ITEMS = "from items"  # errors of accuracies without one, from these and numbers of items
+Corrections = Mapping[tuple[str, str], str]  # what a reading decides, by what and where
 _COLUMNS = ("what", "where", "decided", "source", "alternatives", "values", "kind", "text")
 _NO_CORRECTION = ("runs", "by suite", "pooled")  # what a reading says that is no name, unit or kind
 _LAYOUT = f"a reading.tsv as an import writes it: columns {', '.join(_COLUMNS[:3])}."
@@ -37,12 +44,17 @@ class Decision(NamedTuple):
 
 @dataclass
 class Reading:
-    """The decisions of an import, and the reader's own, which count before them: `given` by (what, where). `renamed`:
-    by column (`model`, `benchmark`) the names that scores got, which their items get too."""
+    """The decisions of an import. `given`: the reader's own, which count before them. `renamed`: by column (`model`,
+    `benchmark`) the names that scores got, which their items get too."""
 
-    given: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    given: Corrections = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     renamed: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keep the rows about everything, so that reading.tsv has all that was said."""
+        general = [(what, decided) for (what, where), decided in self.given.items() if where == EVERY]
+        self.decisions += [Decision(what, EVERY, decided, "reading") for what, decided in general]
 
     def add(
         self, what: str, where: str, decided: str, source: str, kind: str = READ, values: int = 1,
@@ -52,11 +64,11 @@ class Reading:
         self.decisions.append(Decision(what, where, decided, source, kind, values, alternatives, text))
 
     def said(self, what: str, where: str) -> str | None:
-        """What the reader decided, kept as a decision of the source `reading`."""
+        """What the reader decided, kept as a decision of the source `reading`; else what is said of everything."""
         decided = self.given.get((what, where))
         if decided is not None:
             self.add(what, where, decided, "reading")
-        return decided
+        return self.given.get((what, EVERY)) if decided is None else decided
 
     def lines(self) -> list[str]:
         """A line for each kind: how many values or names, and an example."""
@@ -83,12 +95,18 @@ class Reading:
         write_text(path, text.getvalue())
 
 
+def in_reading(what: str, where: str, decided: str) -> str:
+    """How a hint says that a row of a reading is to be given."""
+    row = ",".join(f'"{text}"' if "," in text else text for text in (what, where, decided))
+    return f"--reading FILE with the lines what,where,decided and {row}"
+
+
 def _one_line(value: object) -> object:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
-def read_corrections(path: Path) -> dict[tuple[str, str], str]:
-    """What a reading says, by (what, where).
+def read_corrections(path: Path) -> Corrections:
+    """What a reading says.
 
     Raises InputError for a file without the columns, and for a kind of decision that is not known.
     """

@@ -23,7 +23,7 @@ from lm_validity.tables.cell_text import (
     parts,
     plain,
 )
-from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, LEFT_OUT, READ, UNSURE, Reading
+from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, FROM_ITEMS, LEFT_OUT, OF_TASKS, READ, UNSURE, Reading
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import PREFERRED, TaskFacts, find_task_facts, metric_direction
@@ -87,11 +87,11 @@ def _beyond(values: np.ndarray) -> np.ndarray:
     return (values > max(100 * _ONE, 2 * largest)) | (-values > _SLIGHTLY * max(largest, 0))
 
 
-def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFrame:
+def with_units(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims as shares, or in points where a measure has no bounds, without those whose unit is unsure.
 
     Decided per benchmark and metric over all claims. A model all of whose values are odd, on two benchmarks or more, is
-    in the other unit; single odd values are left out. `option`: the unit that the reader says of all (UNITS or "").
+    in the other unit; single odd values are left out. What the reader says of all is not said of unbounded measures.
     """
     factor = pd.Series(1.0, claims.index)
     factor[claims["unit"] == PERCENT] = 0.01
@@ -103,7 +103,7 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
     odd = pd.Series(data=False, index=claims.index)
     guessed = _among_percentages(claims, unknown)
     for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
-        correction = reading.said("unit", benchmark) or option
+        correction = reading.said("unit", benchmark)
         if correction == "left out":
             factor[rows.index] = np.nan
             continue
@@ -117,7 +117,7 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
         signed = _may_be_negative(name)
         unit = unit_of(np.abs(values) if signed else values, unbounded=unbounded)
         guess = None if correction or unbounded else guessed.get(name)
-        if guess or (correction and not (unbounded and correction == option)):
+        if guess or (correction and not (unbounded and ("unit", benchmark) not in reading.given)):
             unit = Unit(guess or correction, np.zeros(len(rows), dtype=bool))
         factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
         odd[rows.index] = unit.odd
@@ -284,6 +284,7 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     stderr = claims["stderr"].astype(float).copy()
     for (benchmark, said), rows in claims[known].groupby(["benchmark", "error"], sort=False):
         correction = reading.said("errors", benchmark)
+        correction = None if correction == FROM_ITEMS else correction
         items = rows["n_items"].astype("float64").to_numpy()
         values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
         by_items = error_kind(values, errors, items)
@@ -351,12 +352,12 @@ def with_suites(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return claims.assign(benchmark=claims["benchmark"].mask(own_rows, claims["suite"] + "|" + claims["benchmark"]))
 
 
-def with_groups(claims: pd.DataFrame, reading: Reading, *, split: bool) -> pd.DataFrame:
+def with_groups(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with either a group's own scores or those of its tasks, for all models the same.
 
     The group's, where all models that have its tasks have them; else the tasks, where all that have the group have
-    these; else what more models have. `split`: the tasks wherever they are. A group's error that its tasks'
-    contradict by a factor of 3 is replaced by the pooled one.
+    these; else what more models have; or what the reader says. A group's error that its tasks' contradict by a factor
+    of 3 is replaced by the pooled one.
     """
     groups = [name for name in claims["group"].dropna().unique() if (claims["benchmark"] == name).any()]
     member_of = claims.dropna(subset=["group"]).drop_duplicates("benchmark").set_index("benchmark")["group"]
@@ -368,9 +369,9 @@ def with_groups(claims: pd.DataFrame, reading: Reading, *, split: bool) -> pd.Da
         with_tasks, with_whole = set(claims.loc[tasks, "model"]), set(claims.loc[whole, "model"])
         correction = reading.said("benchmark", group)
         if correction:
-            keep_tasks = correction in ("tasks", "split")
-        elif split or with_tasks <= with_whole:
-            keep_tasks = split
+            keep_tasks = correction in OF_TASKS
+        elif with_tasks <= with_whole:
+            keep_tasks = False
         else:
             keep_tasks = with_whole <= with_tasks or len(with_tasks) > len(with_whole)
             kept = "its tasks" if keep_tasks else "its own score"
@@ -684,20 +685,18 @@ def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
 # All of it.
 
 
-def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading: Reading) -> pd.DataFrame:
-    """The scores that claims mean. `unit`: as in `with_units`."""
+def read_claims(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The scores that claims mean."""
     correction = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
     out = claims["benchmark"].isin([name for name, decided in correction.items() if decided == "left out"])
-    names = {
-        name: other for name, other in correction.items() if other not in ("left out", "tasks", "group", "split", name)
-    }
+    names = {name: other for name, other in correction.items() if other not in ("left out", "group", *OF_TASKS, name)}
     for name in sorted({*names, *claims.loc[out, "benchmark"]} & {*claims["benchmark"]}):
         reading.add("benchmark", name, correction[name], "reading")
     reading.renamed["benchmark"] = names
     claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
     claims = with_suites(claims, reading)
-    claims = with_groups(claims, reading, split=split_groups)
-    claims = with_units(claims, unit, reading)
+    claims = with_groups(claims, reading)
+    claims = with_units(claims, reading)
     if claims.empty:
         return claims
     claims = with_metrics(without_aggregates(claims, reading), reading)

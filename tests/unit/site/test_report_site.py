@@ -174,7 +174,7 @@ def test_the_sheets_are_passed_back(tmp_path):
 def test_a_sheets_numbers_of_items_give_standard_errors(tmp_path):
     (tmp_path / "in.csv").write_text("model,x,y\na,0.4,0.5\nb,0.5,0.6\nc,0.6,0.7\n")
     (tmp_path / "sheet.tsv").write_text("benchmark\tmetric\tn_items\nx\tacc\t101\ny\tacc\t\n")
-    options = ImportOptions(errors_from_items=True)
+    options = ImportOptions(corrections={("errors", "*"): "from items"})
     write([tmp_path / "in.csv"], tmp_path / "out", benchmarks=tmp_path / "sheet.tsv", options=options)
     rows = read_scores(tmp_path / "out" / "scores.parquet").set_index("benchmark")["stderr"]
     assert rows["x"].to_numpy() == pytest.approx([0.24**0.5 / 10, 0.05, 0.24**0.5 / 10]) and rows["y"].isna().all()
@@ -367,7 +367,7 @@ def test_wide_parquet_tables_and_what_an_import_knew_of_the_models(tmp_path):
 def test_percentages_of_a_wide_table_are_read_as_such_and_said(tmp_path):
     (tmp_path / "table.csv").write_text("model,x,y\na,40,50\n")
     read = gather([tmp_path / "table.csv"], tmp_path / "read", ImportOptions())
-    told = gather([tmp_path / "table.csv"], tmp_path / "told", ImportOptions(unit="percentages"))
+    told = gather([tmp_path / "table.csv"], tmp_path / "told", ImportOptions(corrections={("unit", "*"): "percent"}))
     for gathered in (read, told):
         assert gathered.scores["value"].tolist() == [0.4, 0.5]
         assert set(gathered.reading.query("what == 'unit'")["decided"]) == {"percent"}

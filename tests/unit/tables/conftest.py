@@ -3,7 +3,9 @@
 import tempfile
 from dataclasses import replace
 
+from lm_validity.cli.imports import rows_of_options
 from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import ImportOptions
 
 
 def read_files(paths, options, log):
@@ -12,3 +14,9 @@ def read_files(paths, options, log):
         scores, found = import_files(paths, folder, replace(options, strict=log.strict))
     vars(log).update(vars(found))
     return scores
+
+
+def options_of(**said) -> ImportOptions:
+    """What a reader says, with the rows of a reading that the command's hidden options stand for."""
+    names = rows_of_options.__kwdefaults__.keys() & said.keys()
+    return ImportOptions(corrections=rows_of_options(**{name: said.pop(name) for name in names}), **said)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import options_of, read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports
@@ -17,7 +17,7 @@ def read(tmp_path):
     def make(text: str, log: ImportLog | None = None, name: str = "scores.csv", **options) -> pd.DataFrame:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
-        return read_files([path], ImportOptions(**options), log or ImportLog())
+        return read_files([path], options_of(**options), log or ImportLog())
 
     return make
 
@@ -51,11 +51,11 @@ def test_layouts_by_their_headers(text, read):
 
 def test_columns_that_are_named(read):
     text = "who,what,how,x\na,p,.5,9\nb,q,.75,9\n"
-    scores = read(text, columns={"model": "who", "benchmark": "what", "value": "how"})
+    scores = read(text, columns="model=who,benchmark=what,value=how")
     assert by_cell(scores) == {("a", "p"): 0.5, ("b", "q"): 0.75}
-    scores = read(text, columns={"model": "who"}, scores=("how",))
+    scores = read(text, columns="model=who", scores="how")
     assert by_cell(scores) == {("a", "how"): 0.5, ("b", "how"): 0.75}
-    scores = read(text, columns={"benchmark": "who"}, across="models", scores=("how",))
+    scores = read(text, columns="benchmark=who", across="models", scores="how")
     assert by_cell(scores) == {("how", "a"): 0.5, ("how", "b"): 0.75}
 
 
@@ -86,22 +86,22 @@ def test_units_are_decided_over_all_values_of_a_benchmark(read):
     assert [(each.where, each.decided) for each in log.reading.decisions if each.kind == "left out"] == [
         ("b on x", "left out")
     ]
-    assert by_cell(read(text, unit="percentages")) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
-    assert by_cell(read(text, unit="neither")) == {("a", "x"): 50, ("b", "x"): 0.75}
+    assert by_cell(read(text, percent=True)) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
+    assert by_cell(read(text, as_is=True)) == {("a", "x"): 50, ("b", "x"): 0.75}
     for beyond in ("1100", "-0.5"):
         with pytest.raises(InputError, match=r"no score is left: x: .* is neither share nor percent"):
             read(f"model,x\na,{beyond}\n")
     long = "model,benchmark,value,stderr\na,x,50,2\n"
-    assert read(long, unit="percentages")[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]
+    assert read(long, percent=True)[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]
 
 
 def test_what_is_left_out_is_said(read):
     log = ImportLog()
-    read("model,type,x,raw,average\na,base,50,.5,50\nb,,60,,60\n", log, unit="percentages")
+    read("model,type,x,raw,average\na,base,50,.5,50\nb,,60,,60\n", log, percent=True)
     out = {each.where for each in log.reading.decisions if each.kind == "left out"}
     assert out == {"type", "average"}  # no numbers; not a benchmark's name
     assert "Empty cells, no score: 1." in log.notes
-    assert by_cell(read("model,average\na,.5\n", scores=("average",))) == {("a", "average"): 0.5}
+    assert by_cell(read("model,average\na,.5\n", scores="average")) == {("a", "average"): 0.5}
 
 
 def test_repeated_scores(read):
@@ -111,7 +111,7 @@ def test_repeated_scores(read):
     with pytest.raises(InputError, match="row 3: another score of a on x"):
         read(text)
     assert read(text, repeats="first")["value"].tolist() == [0.5]
-    assert read(text, columns={"checkpoint": "precision"})["checkpoint"].tolist() == ["f16", "f32"]
+    assert read(text, columns="checkpoint=precision")["checkpoint"].tolist() == ["f16", "f32"]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_repeated_scores(read):
         ("a,b\n1,2\n", {}, "no column of models among a, b"),
         ("model,b\na,x\n", {}, "no column of scores"),
         ("model,average\na,.5\n", {}, "no column of scores"),
-        ("model,b\na,.5\n", {"columns": {"modle": "b"}}, "did you mean 'model'"),
-        ("model,b\na,.5\n", {"columns": {"model": "modl"}}, "no column 'modl'"),
-        ("model,b\na,.5\n", {"scores": ("c",)}, "no column 'c'"),
+        ("model,b\na,.5\n", {"columns": "modle=b"}, "did you mean 'model'"),
+        ("model,b\na,.5\n", {"columns": "model=modl"}, "no column 'modl'"),
+        ("model,b\na,.5\n", {"scores": "c"}, "no column 'c'"),
         ("model,benchmark,value\na,x,high\n", {}, "row 2, column 'value': 'high' is not a number"),
-        ("model,x\na,high\nb,high\n", {"scores": ("x",)}, "row 2, column 'x': 'high'"),
+        ("model,x\na,high\nb,high\n", {"scores": "x"}, "row 2, column 'x': 'high'"),
         ("model,x\n,.5\n", {}, "row 2, column 'model': empty"),
         ("model,benchmark,value,seed\na,x,.5,1.5\n", {}, "row 2, column 'seed': '1.5' is not a seed"),
         ("model,benchmark,value,shots\na,x,.5,-5\n", {}, "'-5' is not a num_fewshot"),
@@ -132,9 +132,9 @@ def test_repeated_scores(read):
         ("model,benchmark,value,protocol\na,x,.5,prepared\n", {}, "'prepared' is not a protocol"),
         ("model,benchmark,value,higher_is_better\na,x,.5,up\n", {}, "'up' is not a higher_is_better"),
         ("model,benchmark,value,stderr\na,x,.5,big\n", {}, "column 'stderr': 'big' is not a number"),
-        ("model,x\na,inf\n", {"scores": ("x",)}, "'inf' is not a number"),
-        ("model,x\na,5e300\n", {"scores": ("x",), "unit": "neither"}, "'5e300' is not a number"),
-        ("model,x\na,\n", {"scores": ("x",)}, "no scores"),
+        ("model,x\na,inf\n", {"scores": "x"}, "'inf' is not a number"),
+        ("model,x\na,5e300\n", {"scores": "x", "as_is": True}, "'5e300' is not a number"),
+        ("model,x\na,\n", {"scores": "x"}, "no scores"),
         ("model,benchmark,value,stderr\na,x,.5,.1\nb,x,.5,-.1\n", {}, "row 3, column 'stderr': -.1 is negative"),
     ],
 )
@@ -164,6 +164,58 @@ def test_the_command(tmp_path):
         assert isinstance(CliRunner().invoke(imports.app, [*command, *wrong]).exception, InputError)
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("who,what,how,x\na,p,.5,9\nb,q,.75,9\n", {"columns": "model=who,benchmark=what,value=how"}, [0.5, 0.75]),
+        ("model,e/a,e/b,f\nm,.1,.2,.3\n", {"scores": "e/*"}, [0.1, 0.2]),
+        ("model,e/a,e/b,f,g\nm,.1,.2,.3,.4\n", {"scores": "e/b..f"}, [0.2, 0.3]),
+        ("who,x,y\na,.5,.25\nb,.75,.5\n", {"columns": "benchmark=who", "across": "models"}, [0.5, 0.25, 0.75, 0.5]),
+        ("model,x\na,50\nb,.75\n", {"percent": True}, [0.5, 0.0075]),
+        ("model,x\na,50\nb,.75\n", {"as_is": True}, [50, 0.75]),
+        ("model,x,precision\na,.5,f16\na,.6,f32\n", {"repeats": "first"}, [0.5]),
+        ("model,benchmark,value,n_items\na,x,.5,101\n", {"errors_from_items": True}, [0.5]),
+        ("model,step,x\na,100,.5\na,200,.6\n", {"tokens_per_step": 2e6}, [0.5, 0.6]),
+    ],
+    ids=["columns", "pattern", "range", "across", "percent", "as is", "first", "errors", "tokens"],
+)
+def test_a_hidden_option_is_rows_of_a_reading(text, options, expected, tmp_path):
+    """The reading.tsv of an import with the option, given back without it, gives the same scores."""
+    (tmp_path / "t.csv").write_text(text)
+    scores = import_files([tmp_path / "t.csv"], tmp_path / "by_option", options_of(**options)).scores
+    back = ImportOptions(reading=tmp_path / "by_option/reading.tsv")
+    pd.testing.assert_frame_equal(import_files([tmp_path / "t.csv"], tmp_path / "back", back).scores, scores)
+    assert scores.sort_values(["benchmark", "model"])["value"].tolist() == pytest.approx(expected)
+    if "errors_from_items" in options:
+        assert scores["stderr"].tolist() == pytest.approx([0.05])  # sqrt(.25 / 100)
+    if "tokens_per_step" in options:
+        assert scores["tokens_b"].tolist() == pytest.approx([0.2, 0.4])
+
+
+def test_rows_of_a_reading_about_one_thing_count_before_those_about_all(tmp_path):
+    text = "model,x,y,val_loss\na,50,0.75,3.5\nb,60,0.5,3.25\n"
+    rows = {("unit", "*"): "percent", ("unit", "y"): "share"}
+    (tmp_path / "t.csv").write_text(text)
+    scores = import_files([tmp_path / "t.csv"], tmp_path / "o", ImportOptions(corrections=rows)).scores
+    values = {("a", "x"): 0.5, ("a", "y"): 0.75, ("b", "x"): 0.6, ("b", "y"): 0.5}
+    assert by_cell(scores) == values | {("a", "val_loss"): 3.5, ("b", "val_loss"): 3.25}  # which has no bounds
+    wide = "model,e/a,e/b,other\nm,.1,.2,.3\n"
+    (tmp_path / "w.csv").write_text(wide)
+    rows = {("column", "e/*"): "left out", ("column", "e/b"): "score"}
+    scores = import_files([tmp_path / "w.csv"], tmp_path / "o2", ImportOptions(corrections=rows)).scores
+    assert by_cell(scores) == {("m", "e/b"): 0.2, ("m", "other"): 0.3}
+    rows = {("column", "steps"): "score"}  # by its name a number of steps
+    (tmp_path / "s.csv").write_text("model,steps\nm,.5\n")
+    assert by_cell(import_files([tmp_path / "s.csv"], tmp_path / "o3", ImportOptions(corrections=rows)).scores) == {
+        ("m", "steps"): 0.5
+    }
+    (tmp_path / "run.csv").write_text("step,x\n100,.5\n")
+    for tokens in ("many", "0"):
+        options = ImportOptions(corrections={("tokens_per_step", "*"): tokens})
+        with pytest.raises(InputError, match="is no number of tokens"):
+            import_files([tmp_path / "run.csv"], tmp_path / "o4", options)
+
+
 def test_what_a_table_says_of_models_is_no_score(read):
     """Sizes, tokens, learning rates and dates, in the models sheet's units; tokens of checkpoints are those of rows."""
     log = ImportLog()
@@ -187,7 +239,7 @@ def test_an_unnamed_first_column_of_texts_is_that_of_the_models(read):
     scores = read(",who,x\n0,a,.5\n1,b,.6\n", log := ImportLog())
     assert by_cell(scores) == {("a", "x"): 0.5, ("b", "x"): 0.6}
     assert ("column", "who", "model") in {each[:3] for each in log.reading.decisions if each.kind == "unsure"}
-    assert len(read(",who,x\n0,a,.5\n1,b,.6\n", columns={"model": "who"})) == 2
+    assert len(read(",who,x\n0,a,.5\n1,b,.6\n", columns="model=who")) == 2
 
 
 def test_a_file_of_steps_is_one_run(read):
@@ -238,10 +290,10 @@ def test_columns_of_differences_are_left_out(read):
 
 def test_scores_by_pattern_and_range(read):
     text = "model,e/a,e/b,f,g\nm,.1,.2,.3,.4\n"
-    assert set(read(text, scores=("e/*",))["benchmark"]) == {"e/a", "e/b"}
-    assert set(read(text, scores=("e/b..f", "g"))["benchmark"]) == {"e/b", "f", "g"}
+    assert set(read(text, scores="e/*")["benchmark"]) == {"e/a", "e/b"}
+    assert set(read(text, scores="e/b..f,g")["benchmark"]) == {"e/b", "f", "g"}
     with pytest.raises(InputError, match="no column 'h'"):
-        read(text, scores=("f..h",))
+        read(text, scores="f..h")
 
 
 def test_a_matrix_of_answers_is_items(tmp_path):
@@ -265,7 +317,7 @@ def test_a_matrix_of_answers_is_items(tmp_path):
 def imported(tmp_path, text: str, name: str = "t.csv", **options):
     """Scores, items and the decisions by what they concern, of one file."""
     (tmp_path / name).write_text(text)
-    scores, log = import_files([tmp_path / name], tmp_path / "out", ImportOptions(**options))
+    scores, log = import_files([tmp_path / name], tmp_path / "out", options_of(**options))
     decided = {(each.what, each.where): (each.decided, each.kind) for each in log.reading.decisions}
     return scores, read_table(tmp_path / "out/items.parquet", ITEMS), decided
 
@@ -327,7 +379,7 @@ def test_ratings_of_items_are_no_percentages_unless_the_reader_says_so(tmp_path)
     assert scores["stderr"].tolist() == pytest.approx([3**-0.5] * 3)  # a standard deviation of 1, of 3 items
     assert items[items["model"] == "a"]["correct"].tolist() == [8, 9, 10]
     assert decided["unit", "judged"] == ("points", "unsure")
-    scores, items, decided = imported(tmp_path, text, "judged.csv", unit="percentages")
+    scores, items, decided = imported(tmp_path, text, "judged.csv", percent=True)
     assert by_cell(scores)["a", "judged"] == pytest.approx(0.09) and items["correct"].max() == pytest.approx(0.1)
     (tmp_path / "reading.tsv").write_text("what\twhere\tdecided\nunit\tjudged\tpercent\n")
     scores, _, decided = imported(tmp_path, text, "judged.csv", reading=tmp_path / "reading.tsv")
@@ -393,7 +445,7 @@ def test_a_very_wide_table_is_refused_at_once(read):
     values = ",".join(["0.5"] * 40_000)
     with pytest.raises(InputError, match="40001 columns"):
         read(f"model,{names}\na,{values}\n")
-    assert len(read(f"model,{names}\na,{values}\n", scores=("c1?x",))) == 10
+    assert len(read(f"model,{names}\na,{values}\n", scores="c1?x")) == 10
 
 
 def test_tables_in_a_folder_need_a_column_of_models_or_steps(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import options_of, read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
@@ -37,7 +37,7 @@ def evaluation(model: str, value: float) -> dict:
 
 def read(folder, **options) -> tuple[pd.DataFrame, ImportLog]:
     log = ImportLog()
-    return read_files([folder], ImportOptions(**options), log), log
+    return read_files([folder], options_of(**options), log), log
 
 
 def test_a_folder_of_several_formats(tmp_path):
@@ -247,7 +247,7 @@ def test_a_group_of_like_tasks_is_one_benchmark(tmp_path):
     (row,) = read(tmp_path)[0].itertuples()
     assert (row.benchmark, row.value, row.stderr, row.num_fewshot, row.n_items) == ("mmlu", 0.5, 0.003, 5, 30)
     assert row.higher_is_better
-    assert sorted(read(tmp_path, split_groups=True)[0]["benchmark"]) == ["mmlu_a", "mmlu_b", "mmlu_c"]
+    assert sorted(read(tmp_path, groups="split")[0]["benchmark"]) == ["mmlu_a", "mmlu_b", "mmlu_c"]
 
 
 @pytest.mark.parametrize("document", [group("N/A"), group(tasks=("mmlu_a", "piqa", "sciq"))])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import options_of, read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
@@ -15,7 +15,7 @@ def read(tmp_path):
         for name, document in files.items():
             (tmp_path / name).write_text(json.dumps(document))
         log = ImportLog(strict=True)
-        return read_files([tmp_path], ImportOptions(**{"format": "json", **options}), log), log
+        return read_files([tmp_path], options_of(**{"format": "json", **options}), log), log
 
     return make
 
@@ -35,7 +35,7 @@ def test_scores_and_facts_of_one_model_in_two_files(read):
     percent = {"model": "a", "scores": {"x": 50, "y": 75}}
     scores, _ = read({"p.json": percent}, path="eval_{model}.json", strict=False)
     assert scores.set_index("benchmark").at["y", "value"] == 0.75
-    scores, _ = read({"p.json": percent}, unit="percentages", path="eval_{model}.json", strict=False)
+    scores, _ = read({"p.json": percent}, percent=True, path="eval_{model}.json", strict=False)
     assert scores.set_index("benchmark").at["x", "value"] == 0.5
 
 

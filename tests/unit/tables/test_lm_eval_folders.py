@@ -5,6 +5,7 @@ import os
 
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import options_of
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports
@@ -276,7 +277,7 @@ def test_tokens_of_steps(tmp_path):
     put(tmp_path / "in", "b.json", result("b", config={"model_args": "revision=step10-tokens7B"}))
     put(tmp_path / "in", "c.json", result("c"))
     put(tmp_path / "in", "d_agg.json", {"checkpoints": [2000], "results": {"quiz": {"acc": [0.5]}}})
-    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", ImportOptions(tokens_per_step=2e6))
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options_of(tokens_per_step=2e6))
     assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": 2.0, "b": 7.0, "c": -1.0, "d": 4.0}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.tables.conftest import options_of
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
@@ -400,7 +401,7 @@ def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
     assert scores["benchmark"].tolist() == ["mmlu"] and set(items["benchmark"]) == {"mmlu"}
     assert set(items["num_fewshot"]) == {5} and items["subject"].value_counts().to_dict() == dict.fromkeys(tasks, 4)
     assert items["doc_id"].is_unique and items["doc_id"][0] == "mmlu_a/0"
-    import_files([tmp_path / "in"], tmp_path / "split", ImportOptions(split_groups=True))
+    import_files([tmp_path / "in"], tmp_path / "split", options_of(groups="split"))
     assert set(pd.read_parquet(tmp_path / "split" / "items.parquet")["benchmark"]) == set(tasks)
 
 

@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,17 +25,20 @@ from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, names_
 from lm_validity.tables.claims import Claim, Facts, as_record
 from lm_validity.tables.columns import (
     ROLES,
+    SAYINGS,
+    SCORE_COLUMNS,
+    WITH_STEP,
     Columns,
     check_column,
-    check_roles,
     classify,
     find_roles,
     in_billions,
     is_sheet,
     names_metric,
+    roles_said,
     telling,
 )
-from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision, in_reading
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.item_tables import (
     FEWEST_TOLD,
@@ -81,7 +83,6 @@ _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|check
 _FEWEST_STEPS = 100  # of the last of several such names
 _NUMBER = re.compile(r"(.+?)[-_/@: ]*(?<!\d)(\d{1,15})")
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
-WITH_STEP = "model and step"  # in a reading, a column of models whose names end in steps of training
 _OURS = {"protocol", "prompt"}  # columns of our own tables, which are read as they are
 _NAMED_FIRST = ("", "system", "systems", "method", "methods", "approach", "checkpoints", "runs")  # columns of names
 _NAMES = ("name", "run_name")  # the column of runs in a tracker's table
@@ -119,38 +120,60 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
     if _beside(path, of_errors=False):
         return []  # standard errors, read with the scores that they belong to
     notes = Notes([], [])
-    files = []
-    for table in open_tables(path, options, notes):
-        files += _of_table(table, options, model, notes)
-    return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
+    return _read_all(open_tables(path, options, notes), options, model, notes)
+
+
+def _read_all(tables: list[Table], options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
+    """The claims of tables, with all that is said of them."""
+    files = [file for table in tables for file in _of_table(table, options, model, notes)]
+    columns = tuple(name for table in tables for name in table.header)
+    return [
+        replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions), columns=columns) for file in files
+    ]
 
 
 def _of_table(table: Table, options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
     path, table = table.path, histories(upright(with_points(table, options, notes)), notes)
     if (sheet := is_sheet(table.header)) is not None:
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
-    check_roles(options.columns, table.header, path)
-    named = _named(table, options.scores) if options.scores else []
-    roles = find_roles(table.header, options.columns, named)
-    given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
-    said_roles = {name: "model" if said == WITH_STEP else said for name, said in given.items()}
-    roles |= {said: name for name, said in said_roles.items() if said in ROLES and name in table.header}
-    table, roles, own = _with_runs(table, roles, options, notes)
+    given = table.said(options.corrections)
+    notes.decisions += _said(table, options)
+    roles = find_roles(
+        table.header, roles_said(given, table.header), [name for name, said in given.items() if said in SAYINGS]
+    )
+    table, roles, own = _with_runs(table, roles, given, options, notes)
     answers = are_answers(table, [name for name in table.header if name not in roles.values()], options)
-    if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
+    if len(table.header) > _MOST_COLUMNS and not (answers or given.get(EVERY) == "left out"):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
-        raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
+        hint = f"{in_reading('column', EVERY, 'left out')}, and a row for each column of scores: column,NAME,score."
+        raise InputError(problem, hint)
     long = None if answers else item_rows(table, roles, given)
     if long and given.get(long[0]) != "no item":
         keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
         return long_items(table, keys, *long, options, notes)
-    if "model" not in roles and options.across != "models":
-        table, roles, own = _models_of(table, options, roles, model, notes, answers=answers)
-    return _read_roles(table, options, roles, own, named, given, notes, answers=answers)
+    if "model" not in roles and given.get(SCORE_COLUMNS) != "model":
+        table, roles, own = _models_of(table, roles, given, model, notes, answers=answers)
+    return _read_roles(table, options, roles, own, given, notes, answers=answers)
+
+
+def _said(table: Table, options: ImportOptions) -> list[Decision]:
+    """What the reader says of the table's columns."""
+    return [
+        Decision(what, where, decided, "reading", READ, number)
+        for (what, where), decided in options.corrections.items()
+        if what == "column" and where != EVERY and decided in (*ROLES, *SAYINGS)
+        if (number := len(table.named(where)))
+    ]
 
 
 def _models_of(
-    table: Table, options: ImportOptions, roles: dict[str, str], model: str | None, notes: Notes, *, answers: bool
+    table: Table,
+    roles: dict[str, str],
+    given: Mapping[str, str],
+    model: str | None,
+    notes: Notes,
+    *,
+    answers: bool,
 ) -> _Roles:
     """Table, roles and the model of all rows, of a table without a column of models: a column of texts that are all
     different is that of the models; steps of training, and metrics of benchmarks, are of one model."""
@@ -161,13 +184,13 @@ def _models_of(
         if model is None:
             notes.decisions.append(by_path(table.path, stem(table.path))._replace(kind=READ))
         return _Roles(table, roles, {"model": model or stem(table.path)})
-    if options.across is None and _of_one_model(table, roles):
+    if SCORE_COLUMNS not in given and _of_one_model(table, roles):
         return _by_path(table, roles, notes)
     if column is not None and column == roles.get("metric") and not {"benchmark", "value"} & set(roles):
         text = f"{column!r} is read as the column of benchmarks, the others as models"
         notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
         return _Roles(table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column})
-    if answers or column is None or "benchmark" in roles or column in options.scores:
+    if answers or column is None or "benchmark" in roles or given.get(column) == "score":
         return _Roles(table, roles)
     text = f"{column!r} is read as the column of models: its texts are all different"
     notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
@@ -202,7 +225,9 @@ def by_path(path: Path, model: str) -> Decision:
     return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")
 
 
-def _with_runs(table: Table, roles: dict[str, str], options: ImportOptions, notes: Notes) -> _Roles:
+def _with_runs(
+    table: Table, roles: dict[str, str], given: Mapping[str, str], options: ImportOptions, notes: Notes
+) -> _Roles:
     """The table and roles with a column of runs: one of that role, or a seed of direct scores, or a round (`epoch`)
     where nothing else tells scores apart. Runs without numbers are numbered in order of their names.
 
@@ -214,10 +239,11 @@ def _with_runs(table: Table, roles: dict[str, str], options: ImportOptions, note
     column, role = roles.get("run"), "run"
     if column is None and not trained:
         column, role = (roles["seed"], "seed") if "seed" in roles else (named, "round")
-    if column is None or "run" in options.columns or options.corrections.get(("column", column)) == "seed":
+    if column is None or given.get(column) == "seed":
         return _Roles(table, roles)
     texts, models = table.texts(column), table.texts(roles["model"]) if "model" in roles else np.array([])
-    if len(models) and len(set(zip(models, texts, strict=True))) > len(set(models)):
+    several = len(models) and len(set(zip(models, texts, strict=True))) > len(set(models))
+    if several or given.get(column) == "run":
         if role == "run" and any(text and not re.fullmatch(r"\d{1,15}(\.0*)?", text) for text in texts):
             order = {text: str(place) for place, text in enumerate(sorted(set(texts) - {""}))}
             cells = table.cells.copy()
@@ -238,7 +264,6 @@ def _read_roles(
     options: ImportOptions,
     roles: dict[str, str],
     own: Claim,
-    named: list[str],
     given: dict[str, str],
     notes: Notes,
     *,
@@ -246,7 +271,7 @@ def _read_roles(
 ) -> list[ScoreFile]:
     path = table.path
     columns = classify(table.header, table.texts, roles, given) if not answers else Columns()
-    spread = _spread(roles, options.across, columns, with_models=bool(own or "model" in roles))
+    spread = _spread(roles, given.get(SCORE_COLUMNS), columns, with_models=bool(own or "model" in roles))
     if spread is not None:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value")}
         if not answers:
@@ -259,10 +284,10 @@ def _read_roles(
         notes.decisions.append(Decision("model", name, name, "structure", UNSURE, len(keys), "", text))
     key = "benchmark" if spread == "model" else "model"
     if not any(key in said for said in keys):
-        column = _quoted(f"{key}={telling(table.header, table.texts) or 'COLUMN'}")
+        way = in_reading("column", telling(table.header, table.texts) or "COLUMN", key)
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
-            f"say which: --columns {column}; for a table of models in columns, --across models.",
+            f"say which: {way}; for a table of models in columns: column,{SCORE_COLUMNS},model.",
         )
     if answers and spread == "benchmark":
         own_columns = [name for name in table.header if name not in roles.values()]
@@ -270,11 +295,11 @@ def _read_roles(
         return item_files(table, keys, own_columns)
     if spread != "model":
         _split_steps(keys, roles.get("model", "model"), given, notes)
-    scores = [roles["value"]] if spread is None else named or columns.scores
+    scores = [roles["value"]] if spread is None else columns.scores
     facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
     told = _facts(table, keys, facts, notes) if spread != "model" else {}
     if not scores:
-        raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
+        raise _no_scores(table, given)
     if spread == "benchmark" and len(scores) >= FEWEST_TOLD and only_answers(table, scores):
         notes.decisions.append(of_answers(table, scores, "benchmarks", options))
     errors = _errors(table, roles, columns, scores, spread, options)
@@ -298,16 +323,17 @@ def _further_scores(columns: Columns, value: str, rows: int) -> list[Decision]:
     ]
 
 
-def _spread(roles: dict[str, str], across: str | None, columns: Columns, *, with_models: bool) -> str | None:
+def _spread(roles: dict[str, str], said: str | None, columns: Columns, *, with_models: bool) -> str | None:
     """What the names of the columns of scores are, `model`, `benchmark` or `metric`; None where each row is one score.
-    With columns of models and benchmarks and none of values, the columns of numbers are metrics."""
+    With columns of models and benchmarks and none of values, the columns of numbers are metrics. `said`: what the
+    reader says of it."""
     if with_models and {"benchmark", "value"} <= set(roles):
         return None
-    if across is None and "benchmark" in roles and not with_models:
+    if said in ("model", "benchmark", "metric"):
+        return said
+    if "benchmark" in roles and not with_models:
         return "model"
-    if across is None and with_models and "benchmark" in roles and columns.scores:
-        return "metric"
-    return "model" if across == "models" else "benchmark"
+    return "metric" if with_models and "benchmark" in roles and columns.scores else "benchmark"
 
 
 def _beside(path: Path, *, of_errors: bool) -> Path | None:
@@ -319,29 +345,7 @@ def _beside(path: Path, *, of_errors: bool) -> Path | None:
     return None
 
 
-def _quoted(text: str) -> str:
-    return f"'{text}'" if re.search(r"[^\w=.,/-]", text) else text
-
-
 # ---- what the columns are ----------------------------------------------------------------------------------------
-
-
-def _named(table: Table, given: Iterable[str]) -> list[str]:
-    """The columns of `--scores`: names, patterns such as `eval/*`, and ranges `FIRST..LAST`, in the file's order."""
-    chosen = set[str]()
-    for each in given:
-        first, dots, last = each.partition("..")
-        if each in table.header:
-            chosen.add(each)
-        elif dots:
-            check_column(first, table.header, table.path)
-            check_column(last, table.header, table.path)
-            chosen |= set(table.header[table.header.index(first) : table.header.index(last) + 1])
-        elif matching := [name for name in table.header if fnmatchcase(name, each)]:
-            chosen |= set(matching)
-        else:
-            check_column(each, table.header, table.path)
-    return [name for name in table.header if name in chosen]
 
 
 def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: Notes) -> dict[str, Facts]:
@@ -520,8 +524,8 @@ def _beside_errors(table: Table, spread: str, options: ImportOptions) -> Mapping
     beside = _beside(table.path, of_errors=True)
     if beside is None:
         return {}
-    across = replace(options, across="models" if spread == "model" else None)
-    (errors,) = open_tables(beside, across, Notes([], []))
+    same = replace(options, corrections={**options.corrections, ("column", SCORE_COLUMNS): spread})
+    (errors,) = open_tables(beside, same, Notes([], []))
     if errors.header != table.header or errors.cells.shape != table.cells.shape:
         hint = "give it the same rows and columns, or another name."
         raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
@@ -559,6 +563,15 @@ def _claims(
     return claims
 
 
+def _no_scores(table: Table, given: Mapping[str, str]) -> InputError:
+    """Says that there is no column of scores. Raises InputError itself for one that the reader names and that is not
+    there."""
+    for name in (name for name, said in given.items() if said == "score"):
+        check_column(name, table.header, table.path)
+    hint = f"name each: {in_reading('column', 'COLUMN', 'score')}."
+    return InputError(f"{table.path}: no column of scores.", hint)
+
+
 def _no_number(table: Table, columns: list[str]) -> InputError:
     """Names the first cell of scores that is none."""
     for name in columns:
@@ -589,21 +602,21 @@ def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> 
 
 
 def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, notes: list[str]) -> list[Claim]:
-    """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
+    """Each score once. Raises InputError for two different scores under one key, unless the reader says `first`."""
     kept: dict[tuple[object, ...], Claim] = {}
     different = []
     for cell, row in rows:
         first = kept.setdefault(tuple(row.get(name) for name in KEY), row)
         if first["value"] != row["value"]:
             different.append((cell, row))
-    if different and options.repeats == "refuse":
+    if different and options.corrections.get(("cell", EVERY)) != "first":
         cell, row = different[0]
         column = telling(table.header, table.texts)
-        other = f"--columns {_quoted(f'model={column}')}, " if column else ""
+        way = in_reading("column", column or "COLUMN", "model" if column else "checkpoint")
         raise InputError(
             f"{table.path}, row {table.lines[cell.row]}: another score of {row['model']} on {row['benchmark']} "
             f"({count(len(different), 'such score')}).",
-            f"map the column that tells them apart ({other}--columns checkpoint=COLUMN), or --repeats first.",
+            f"say which column tells them apart: {way}; with cell,*,first the first of them counts.",
         )
     if len(kept) < len(rows):
         notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
@@ -623,8 +636,7 @@ def read_records(path: Path, records: list[Document], options: ImportOptions, mo
 def read_text_table(table: Table, options: ImportOptions, model: str | None) -> list[ScoreFile]:
     """The claims of one table, with all that is said of it."""
     notes = Notes([], [])
-    files = _of_table(named_columns(table, options, notes), options, model, notes)
-    return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
+    return _read_all([named_columns(table, options, notes)], options, model, notes)
 
 
 # ---- the format --------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ import pandas as pd
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
-from lm_validity.tables.decisions import Reading, read_corrections
+from lm_validity.tables.columns import SCORE_COLUMNS, check_column
+from lm_validity.tables.decisions import EVERY, Corrections, Reading
 from lm_validity.tables.formats import (
     checked,
     import_csv,
@@ -148,10 +149,10 @@ def _size(archive: Path) -> int:
 
 def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, log: ImportLog) -> Import:
     """`import_files` of what is unpacked."""
-    corrections = {} if options.reading is None else read_corrections(options.reading)
-    options = replace(options, corrections=corrections)
-    log.reading = Reading(corrections)
+    asked, options = options.corrections, options.with_reading()
+    log.reading = Reading(options.corrections)
     results, samples = _read_all(paths, options, log)
+    _check_columns(asked, results)
     check_identities(
         [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
     )
@@ -308,7 +309,7 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
     if options.prepared_on is not None and common.get("protocol", DEFAULTS["protocol"]) != DEFAULTS["protocol"]:
         common["prepared_on"] = options.prepared_on
     file = replace(file, common=common)
-    return file if options.tokens_per_step is None else with_tokens(file, options.tokens_per_step)
+    return with_tokens(file, options)
 
 
 def _protocol_of(path: Path, options: ImportOptions) -> str | None:
@@ -323,7 +324,7 @@ def _under_protocol(file: SampleFile, options: ImportOptions) -> SampleFile:
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
     """One table of all files."""
-    scores = score_table(results, log, options)
+    scores = score_table(results, log)
     trained = scores["protocol"] != DEFAULTS["protocol"]
     protocols_given = {options.protocol, *options.protocols.values()} - {None}
     if protocols_given and scores.loc[trained, "prepared_on"].isna().any():
@@ -336,8 +337,8 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
             f"--prepared-on '{options.prepared_on}': none of the scores is train before test.",
             "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
         )
-    if options.errors_from_items:
-        scores, number = with_item_errors(scores, scores["n_items"])
+    scores, number = with_item_errors(scores, scores["n_items"], options)
+    if number is not None:
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")
     return scores
 
@@ -367,6 +368,15 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
     for path, name in options.names.items():
         if path not in places:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
+
+
+def _check_columns(asked: Corrections, files: list[ScoreFile]) -> None:
+    """Raises InputError for a column that is asked for and that no table has."""
+    tables = [file for file in files if file.columns]
+    known = {decision.where for file in tables for decision in file.decisions if decision.what == "column"}
+    for what, place in asked if tables else ():
+        if what == "column" and place not in (*known, EVERY, SCORE_COLUMNS):
+            check_column(place, [name for file in tables for name in file.columns], tables[0].path)
 
 
 def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, Facts]:

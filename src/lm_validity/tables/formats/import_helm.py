@@ -17,10 +17,10 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score
 from lm_validity.tables.claims import Claim, Item, Settings
-from lm_validity.tables.decisions import LEFT_OUT, Decision
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_text_table
-from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.formats.text_tables import text_table
 
 _STATS, _SPEC, _ITEMS = "stats.json", "run_spec.json", "per_instance_stats.json"

@@ -15,10 +15,10 @@ import pyarrow as pa
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.claims import Claim, Item, Settings
+from lm_validity.tables.decisions import EVERY
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
 from lm_validity.tables.formats.score_files import (
-    EVERY,
     Format,
     ImportOptions,
     Opened,

@@ -14,11 +14,12 @@ from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_missing, is_no_score, names_average, names_spread, plain, read_cell
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
-from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import by_path, read_records
 from lm_validity.tables.formats.lm_eval_results import model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.reading import PERCENT, SHARE
 from lm_validity.tables.task_facts import names_task
 from lm_validity.words import listing
 
@@ -367,6 +368,8 @@ SCORED = Format(
 # elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
 
 _NAMING = ("model_name", "name", "model")
+# Largest values of scores, in the order in which objects of such are looked for, by their unit
+_HIGHEST = {None: (1.0, 100.0), SHARE: (1.0,), PERCENT: (100.0,)}
 _FEWEST_SCORES = 2  # scores of an object of scores
 _OF_SCORES = frozenset(("score", "result", "metric", "eval", "evaluation", "benchmark"))  # words of a file's name
 
@@ -381,7 +384,7 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     for object_path, value in _leaves(document, ()):
         objects[object_path[:-1]][object_path[-1]] = value
     scored: dict[tuple[str, ...], dict[str, float]] = {}
-    for highest in {"decided": (1.0, 100.0), "percentages": (100.0,), "fractions": (1.0,)}.get(options.unit, (1e99,)):
+    for highest in _HIGHEST.get(options.said("unit", EVERY), (1e99,)):
         scored = (
             scored
             if any(scored.values())

@@ -13,7 +13,7 @@ from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.columns import ITEM, RIGHT
 from lm_validity.tables.decisions import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
-from lm_validity.tables.formats.score_files import UNIT_OPTIONS, ImportOptions, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.score_files import ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
 from lm_validity.tables.reading import choose_metric
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -235,9 +235,9 @@ def _unit_of_items(
     """
     if max(values) <= 1:
         return _Unit(1.0, "share")
-    unit = options.corrections.get(("unit", benchmark)) or UNIT_OPTIONS[options.unit]
-    by_reading = bool(unit)
-    if not unit:
+    unit = options.said("unit", benchmark)
+    by_reading = unit is not None
+    if unit is None:
         ends = sum(value in (0, _HUNDRED) for value in values) >= _NEARLY_ALL * len(values)
         unit = "percent" if shares or ends or (metric or "").partition(",")[0] in _SHARES else "points"
     source, name = "reading" if by_reading else "arithmetic", benchmark

@@ -12,7 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import plain
 from lm_validity.tables.claims import Claim, Settings, as_record
-from lm_validity.tables.decisions import LEFT_OUT, Decision
+from lm_validity.tables.decisions import LEFT_OUT, OF_TASKS, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS
@@ -258,7 +258,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     rows, missing, odd = _rows(document, config, own_record, groups, path)
     if odd and not rows and not missing:
         raise InputError(f"{path}: {odd[0]} is not a finite number.", "run that task again.")
-    members = {task: group for group, tasks in groups.items() for task in tasks}
+    members = {
+        task: group
+        for group, tasks in groups.items()
+        for task in tasks
+        if options.said("benchmark", group) not in OF_TASKS
+    }
     sampling = _sampling(document, config, arguments, path)
     return [
         ScoreFile(
@@ -274,7 +279,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             settings=_settings(document, config, arguments, seed=not sampling),
             sampling=sampling,
             made=_made(document, config, arguments),
-            members={} if options.split_groups else members,
+            members=members,
             decisions=tuple(
                 Decision("metric", name, "left out", "values", LEFT_OUT, 1, "", f"{name} is no number") for name in odd
             ),

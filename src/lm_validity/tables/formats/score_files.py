@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,9 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import Document, write_json
 from lm_validity.outputs import LIST
+from lm_validity.tables.cell_text import read_cell
 from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
-from lm_validity.tables.decisions import Decision, Reading
+from lm_validity.tables.decisions import EVERY, FROM_ITEMS, Corrections, Decision, Reading, read_corrections
 from lm_validity.tables.reading import KEY, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -236,8 +237,6 @@ def _block(title: str, lines: list[str]) -> list[str]:
 # Scores from many files in one table: the types that formats share, and what counts where files differ.
 
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
-EVERY = "*"  # in `ScoreFile.sampling`
-UNIT_OPTIONS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 
@@ -247,15 +246,9 @@ class ImportOptions:
     """What a reader says of files that they do not say themselves.
 
     names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files. path: a
-    pattern of paths (`PathPattern`). prepared_on: what models were prepared on before the test. split_groups: members
-    of a group in place of the group's own score. tokens_per_step: training tokens of an optimizer step.
-    errors_from_items: standard errors from scores and numbers of items. format: the only one that is tried. schema: the
-    JSON schema of every_eval_ever.
-
-    Of tables, columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table,
-    the columns of scores; all columns of numbers where empty. across: what these columns are; by default whatever the
-    table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or take the
-    `first`. reading: decisions of an earlier import, corrected.
+    pattern of paths (`PathPattern`). prepared_on: what models were prepared on before the test. format: the only one
+    that is tried. schema: the JSON schema of every_eval_ever. reading: decisions of an earlier import, corrected.
+    corrections: rows of a reading, before which those of `reading` count.
     """
 
     names: Mapping[Path, str] = field(default_factory=dict)
@@ -263,19 +256,21 @@ class ImportOptions:
     protocol: str | None = None
     path: str | None = None
     prepared_on: str | None = None
-    split_groups: bool = False
-    tokens_per_step: float | None = None
-    errors_from_items: bool = False
     format: str | None = None
     strict: bool = False
     schema: Document | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    scores: tuple[str, ...] = ()
-    across: Literal["benchmarks", "models"] | None = None
-    unit: Literal["decided", "fractions", "percentages", "neither"] = "decided"
-    repeats: Literal["refuse", "first"] = "refuse"
     reading: Path | None = None
-    corrections: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    corrections: Corrections = field(default_factory=dict)
+
+    def with_reading(self) -> "ImportOptions":
+        """These with the rows of `reading`. Raises InputError as `read_corrections` does."""
+        if self.reading is None:
+            return self
+        return replace(self, corrections={**self.corrections, **read_corrections(self.reading)})
+
+    def said(self, what: str, where: str) -> str | None:
+        """What the reader decided of one thing, or of everything; None where nothing is said."""
+        return self.corrections.get((what, where), self.corrections.get((what, EVERY)))
 
 
 class Opened(NamedTuple):
@@ -301,7 +296,7 @@ class ScoreFile:
     scores are in the group's. `facts`: columns of the models sheet by model. `items`: gives the items when it is
     called. `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all
     tasks. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a log that has
-    several runs of its own; those of other logs are further ones.
+    several runs of its own; those of other logs are further ones. `columns`: of the table that the scores stood in.
     """
 
     path: Path
@@ -323,6 +318,7 @@ class ScoreFile:
     sampling: Mapping[str, str] = field(default_factory=dict)
     made: Settings = field(default_factory=Settings)
     log: str = ""
+    columns: tuple[str, ...] = ()
 
     def drawn(self, benchmark: str) -> str | None:
         """The seed with which answers to a benchmark, or to a task of a group, were drawn; None where they were not."""
@@ -387,33 +383,52 @@ def mean_of_items(values: np.ndarray) -> Claim:
     return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
-def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
-    """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not."""
+def with_tokens(file: ScoreFile, options: ImportOptions) -> ScoreFile:
+    """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not, where the
+    reader says how many an optimizer step of their model has. Raises InputError for what is no such number."""
+    if not any(what == "tokens_per_step" for what, _ in options.corrections):
+        return file
 
-    def filled(row: Claim) -> Claim:
-        iteration = row.get("iteration")
-        if iteration is None or row.get("tokens_b") is not None:
-            return row
-        return row | {"tokens_b": iteration * tokens_per_step / 1e9}
+    def filled(claim: Claim) -> Claim:
+        said = options.said("tokens_per_step", str((file.common | claim).get("model")))
+        iteration = claim.get("iteration")
+        if said is None or iteration is None or claim.get("tokens_b") is not None:
+            return claim
+        return claim | {"tokens_b": iteration * _tokens(said) / 1e9}
 
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
-def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
-    """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
+def _tokens(text: str) -> float:
+    number = read_cell(text)
+    if number is None or number.value < 1:
+        raise InputError(f"--reading: tokens_per_step: {text!r} is no number of tokens.", "write a number from 1.")
+    return number.value
+
+
+def with_item_errors(scores: pd.DataFrame, items: pd.Series, options: ImportOptions) -> tuple[pd.DataFrame, int | None]:
+    """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, where the
+    reader asks for such errors, and how many; None where the reader does so for no benchmark.
 
     items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
     """
+    asked = scores["benchmark"].map(lambda benchmark: options.said("errors", benchmark) == FROM_ITEMS).astype(bool)
+    if not asked.any():
+        return scores, None
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
     from_items = (
-        names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
+        asked
+        & names.isin((*SHARES_OF_ITEMS, "accuracy"))
+        & scores["stderr"].isna()
+        & value.between(0, 1)
+        & (number > 1)
     )
     error = np.sqrt(value.where(from_items) * (1 - value) / (number - 1))
     return scores.assign(stderr=scores["stderr"].astype(float).where(~from_items, error)), int(from_items.sum())
 
 
-def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptions = ImportOptions()) -> pd.DataFrame:
+def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
@@ -435,7 +450,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     log.notes += _several_commits(files)
     log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)
-    frame = read_claims(frame, unit=UNIT_OPTIONS[options.unit], split_groups=options.split_groups, reading=log.reading)
+    frame = read_claims(frame, log.reading)
     if frame.empty:
         raise InputError(
             "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
@@ -12,8 +13,16 @@ import pandas as pd
 from lm_validity.config.rows import parse_text_rows, read_text
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain, plain_text, read_cell
-from lm_validity.tables.columns import ROLES, names_metric, one_header
-from lm_validity.tables.decisions import CONVERTED, READ, UNSURE, Decision
+from lm_validity.tables.columns import (
+    FIRST,
+    ROLES,
+    SCORE_COLUMNS,
+    check_column,
+    names_metric,
+    one_header,
+    roles_said,
+)
+from lm_validity.tables.decisions import CONVERTED, EVERY, READ, UNSURE, Corrections, Decision
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import readable
 from lm_validity.words import listing
@@ -24,7 +33,6 @@ MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders 
 ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
-FIRST = "first column"  # in a reading, one without a name
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "dataset", "datasets")  # a first column of rows of benchmarks
 
 
@@ -45,6 +53,24 @@ class Table:
     def places(self) -> dict[str, int]:
         """The indices of the columns, by name."""
         return {name: index for index, name in reversed(list(enumerate(self.header)))}
+
+    def named(self, place: str) -> list[str]:
+        """The columns that a row of a reading is about: of that name, else of a range `FIRST..LAST`, else of names that
+        fit a pattern such as `eval/*`. Raises InputError for a range of which one end is not there."""
+        first, dots, last = place.partition("..")
+        if place in self.places:
+            return [place]
+        if dots and {first, last} & self.places.keys():
+            check_column(first, self.header, self.path)
+            check_column(last, self.header, self.path)
+            return self.header[self.places[first] : self.places[last] + 1]
+        return [name for name in self.header if fnmatchcase(name, place)] if set(place) & set("*?[") else []
+
+    def said(self, given: Corrections) -> dict[str, str]:
+        """What a reading says of columns, those of a row of their own before ranges and patterns; also of others."""
+        rows = {place: said for (what, place), said in given.items() if what == "column"}
+        others = [place for place in rows if place not in self.places and place != EVERY]
+        return {name: rows[place] for place in reversed(others) for name in self.named(place)} | rows
 
     def where(self, row: int, column: str) -> str:
         """The place of a cell."""
@@ -119,10 +145,11 @@ def markdown_tables(path: Path, text: str) -> Iterator[Table]:
 def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
     """The columns that have a name, without rows that are titles of sections. A first column without a name has that of
     the models (or benchmarks, across which a row goes), where its cells are names, or what the reader says."""
-    said = options.corrections.get(("column", FIRST))
-    key = said if said in ROLES else "benchmark" if options.across == "models" else "model"
-    names = {plain(name) for name in table.header} | set(options.columns)
     header = table.header
+    said_of = table.said(options.corrections)
+    said = said_of.get(FIRST)
+    key = said if said in ROLES else "benchmark" if said_of.get(SCORE_COLUMNS) == "model" else "model"
+    names = {plain(name) for name in header} | set(roles_said(said_of, header))
     unnamed = header[:1] == [""] and said != "left out" and not {key, *ROLES[key]} & names
     if unnamed and all(map(_is_name, table.cells[:, 0])):
         text = f"the first column has no name and is read as that of the {key}s"

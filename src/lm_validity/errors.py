@@ -54,8 +54,8 @@ class Problem(NamedTuple):
     """One line of preflight: where, what, and what to do (or what was done)."""
 
     where: str
-    what: str
+    description: str
     action: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}; {self.action}"
+        return f"{self.where}: {self.description}; {self.action}"

@@ -13,7 +13,7 @@ from lm_validity.files import write_json
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.records import CheckpointRecord, ReplayedModel
 from lm_validity.run.rules import benchmark_rule_of
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -42,9 +42,9 @@ class ReplayWorker:
     def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         self.workspace, self.run = workspace, workspace.run
 
-    def compute(self, place: Place[BenchmarkCell]) -> None:
+    def compute(self, address: Address[BenchmarkCell]) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""
-        started, cell = time.time(), place.cell
+        started, cell = time.time(), address.cell
         served = self._served(cell)
         scores = "scores" in benchmark_rule_of(cell).tables
         result: dict[str, object]
@@ -83,7 +83,7 @@ class ReplayWorker:
 
                 parquet.write_table(ITEMS.empty_table(), folder / "items.parquet")
 
-        self.workspace.store.commit(place, result, sidecar, write_files)
+        self.workspace.store.commit(address, result, sidecar, write_files)
 
     def _served(self, cell: BenchmarkCell) -> Served:
         protocol = benchmark_rule_of(cell).protocol

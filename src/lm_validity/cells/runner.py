@@ -15,7 +15,7 @@ from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.leases import hold_gpus, hold_lease
 from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.rules import rule_of
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.run.workspace import MissingCell, Workspace
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -32,13 +32,13 @@ REPLAY_WORKER = "lm_validity.cells.replay:ReplayWorker"  # of every rule, where 
 class CellWorker(Protocol):
     """What a job asks of its rule's worker; the last two where the rule has groups of cells `side_by_side`."""
 
-    def compute(self, place: Place[Cell]) -> None:
+    def compute(self, address: Address[Cell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
 
-    def compute_together(self, places: list[Place[Cell]]) -> None:
+    def compute_together(self, addresses: list[Address[Cell]]) -> None:
         """Bring cells as far as they can be brought side by side; `compute` finishes each."""
 
-    def shared_cost(self, places: list[Place[Cell]]) -> AbstractContextManager[None]:
+    def shared_cost(self, addresses: list[Address[Cell]]) -> AbstractContextManager[None]:
         """Inside the block, what is computed is booked to the cells in equal parts."""
 
 
@@ -80,21 +80,21 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
-def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[bool]:
+def _lease(workspace: Workspace, address: Address[Cell]) -> AbstractContextManager[bool]:
     """The lease of a cell that is missing. Its GPUs come first: who holds a lease never waits for a job that may wait
     for this lease."""
     # the other devices name their GPUs
     if workspace.run.configuration.evaluation.device in ("auto", "cuda") and not workspace.replay:
-        hold_gpus(rule_of(place.cell).size_class(workspace.run, place.cell.model).gpu, say=log.info)
-    return hold_lease(workspace.store.lease(place.folder), lambda: workspace.store.has(place), say=log.info)
+        hold_gpus(rule_of(address.cell).size_class(workspace.run, address.cell.model).gpu, say=log.info)
+    return hold_lease(workspace.store.lease(address.folder), lambda: workspace.store.has(address), say=log.info)
 
 
 def _compute_together(workspace: Workspace, worker: Callable[[], CellWorker], cells: list[Cell]) -> None:
     """Bring those of the cells that are missing to their end side by side; what cannot be computed so is left to
     `_stored`, which says why."""
-    missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
+    missing = [address for address in map(workspace.address, cells) if not workspace.store.has(address)]
     with ExitStack() as leases:
-        held = [place for place in missing if leases.enter_context(_lease(workspace, place))]
+        held = [address for address in missing if leases.enter_context(_lease(workspace, address))]
         if len(held) < 2:
             return
         log.info("computing %d cells side by side, from %s on", len(held), held[0].label)
@@ -111,12 +111,12 @@ def _stored(workspace: Workspace, worker: Callable[[], CellWorker], cell: Cell) 
     if stand_in is not None:
         folder = workspace.finished(stand_in)["folder"]
     else:
-        place = workspace.place(cell)
-        folder = place.folder
-        if not workspace.store.has(place):
-            with _lease(workspace, place) as is_held:
+        address = workspace.address(cell)
+        folder = address.folder
+        if not workspace.store.has(address):
+            with _lease(workspace, address) as is_held:
                 if is_held:
-                    log.info("computing %s", place.label)
-                    worker().compute(place)
+                    log.info("computing %s", address.label)
+                    worker().compute(address)
     workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))

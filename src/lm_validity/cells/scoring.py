@@ -25,7 +25,7 @@ from lm_validity.cells.worker import Computed, Worker
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
 from lm_validity.run.rules import scoring_rule_of
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import ITEMS, write_table
 
@@ -109,16 +109,16 @@ class Scorer(Worker):
 class ModelScorer(Scorer):
     """Scores of an untouched model (rule `evaluate_model`)."""
 
-    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
-        lm = self._language_model(given(place.cell.checkpoint))
-        return self._score(lm, place.cell, given(place.cell.prompt))
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        lm = self._language_model(given(address.cell.checkpoint))
+        return self._score(lm, address.cell, given(address.cell.prompt))
 
 
 class AdapterScorer(Scorer):
     """Scores of selected adapters (rule `evaluate_adapter`)."""
 
-    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
-        selection = self.workspace.selection(place.cell)
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        selection = self.workspace.selection(address.cell)
         trained = given(selection["folder"])
         damage = self.store.damage(trained)
         if damage:
@@ -129,7 +129,7 @@ class AdapterScorer(Scorer):
         lm = self._language_model("final")
         folder = self.store.path(trained) / "adapter"
         with use_adapter(lm, folder):
-            return self._score(lm, place.cell, selection["prompt"], folder)
+            return self._score(lm, address.cell, selection["prompt"], folder)
 
 
 class KeptRequests:

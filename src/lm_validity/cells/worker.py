@@ -24,7 +24,7 @@ from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.records import CheckpointRecord
 from lm_validity.run.scoring import document_bos, prompt_settings
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 
 
@@ -64,44 +64,44 @@ class Worker(ABC):
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
         self._shared: dict[str, _Share] = {}  # by the cell's folder
 
-    def compute(self, place: Place[BenchmarkCell]) -> None:
+    def compute(self, address: Address[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
         stopwatch, self._notes = Stopwatch(), {}
-        self.model = self.run.models[place.cell.model]
-        result, write_files = self._compute(place)
+        self.model = self.run.models[address.cell.model]
+        result, write_files = self._compute(address)
         assert self._loaded is not None
         lm = self._loaded.lm
-        if place.folder in self._shared:
-            share = self._shared.pop(place.folder)
+        if address.folder in self._shared:
+            share = self._shared.pop(address.folder)
             stopwatch.add(share.seconds)
             lm.counters.add(share.counters)
             self._notes |= share.notes
         sidecar = stopwatch.costs(lm.device) | lm.take_account() | self._notes
-        self.store.commit(place, result, sidecar, write_files)
+        self.store.commit(address, result, sidecar, write_files)
         # only now: a job killed before the commit resumes from it
-        shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
+        shutil.rmtree(self.workspace.work / address.folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def shared_cost(self, places: list[Place[BenchmarkCell]]) -> Iterator[None]:
+    def shared_cost(self, addresses: list[Address[BenchmarkCell]]) -> Iterator[None]:
         """What is computed inside the block is booked to the cells in equal parts."""
-        stopwatch, parts = Stopwatch(), len(places)
+        stopwatch, parts = Stopwatch(), len(addresses)
         # what an undisturbed cell finds of its epochs is its own; else an attempt that was killed had begun on it
-        begun = [(self.workspace.work / place.folder).exists() for place in places]
+        begun = [(self.workspace.work / address.folder).exists() for address in addresses]
         try:
             yield
         finally:
             if self._loaded is not None:
                 lm, (wall, cpu) = self._loaded.lm, stopwatch.seconds
                 counters, lm.counters = lm.counters, Counters()
-                for number, place in enumerate(places):
+                for number, address in enumerate(addresses):
                     notes: dict[str, object] = {"side_by_side": parts}
                     if not begun[number]:
                         notes["resumed_epochs"] = 0
                     part = counters.part(number, parts)
-                    self._shared[place.folder] = _Share(Seconds(wall / parts, cpu / parts), part, notes)
+                    self._shared[address.folder] = _Share(Seconds(wall / parts, cpu / parts), part, notes)
 
     @abstractmethod
-    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
         """Compute a cell of this rule."""
 
     # ---- what cells share ---------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def _adapter_path(point: CheckpointRecord) -> str | None:
 def _same_base(first: CheckpointRecord, second: CheckpointRecord) -> bool:
     """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
     tokenizers = {point["adapter"]["tokenizer"] if "adapter" in point else None for point in (first, second)}
-    places = {(point["path"], point["subfolder"], point["revision"]) for point in (first, second)}
-    return ("adapter" in first or "adapter" in second) and len(tokenizers) == 1 and len(places) == 1
+    addresses = {(point["path"], point["subfolder"], point["revision"]) for point in (first, second)}
+    return ("adapter" in first or "adapter" in second) and len(tokenizers) == 1 and len(addresses) == 1
 
 
 def resolve_device(device: str, size_class: str, gpus: int) -> str:

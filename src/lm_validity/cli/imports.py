@@ -107,8 +107,8 @@ def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], 
         def called(results: list[Path] | Path, **option_values: object) -> None:
             """Calls the command with the paths and what the options say of them."""
             values = {name: option_values.pop(name) for name in names} | fixed
-            asked = _import_options(results if isinstance(results, list) else [results], **values)
-            command(results=asked.paths, options=asked.options, **option_values)
+            parsed = _import_options(results if isinstance(results, list) else [results], **values)
+            command(results=parsed.paths, options=parsed.options, **option_values)
 
         return seen_as(command, called, "options", [keyword(name, *_OPTIONS[name]) for name in names])
 

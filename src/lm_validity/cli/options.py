@@ -193,10 +193,12 @@ class GroupedOptions(TyperCommand):
 
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write each group of options under its title; those of no group come last."""
-        records = {each.name: found for each in self.get_params(ctx) if (found := each.get_help_record(ctx))}
+        records = {
+            parameter.name: record for parameter in self.get_params(ctx) if (record := parameter.get_help_record(ctx))
+        }
         listed = [name for names in self.groups.values() for name in names]
-        rest = tuple(name for name in records if name not in listed)
-        for title, names in (*self.groups.items(), ("Further options", rest)):
+        ungrouped = tuple(name for name in records if name not in listed)
+        for title, names in (*self.groups.items(), ("Further options", ungrouped)):
             with formatter.section(title):
                 formatter.write_dl([records[name] for name in names if name in records])
 

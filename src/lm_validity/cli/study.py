@@ -101,7 +101,7 @@ def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> N
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     run = load_run(configfile)
     for problem in check.task_problems(run):
-        raise InputError(f"{problem.where}: {problem.what}.", problem.action)
+        raise InputError(f"{problem.where}: {problem.description}.", problem.action)
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
 
@@ -192,7 +192,7 @@ def findings(
         Path | None, typer.Argument(help="Folder of a site that `lm-validity report` wrote. Default: the run's.")
     ] = None,
     configfile: Configfile = DEFAULT,
-    every: Annotated[
+    print_all: Annotated[
         bool, typer.Option("--all", help="Print all findings, then a number with its interval on each line.")
     ] = False,
 ) -> None:
@@ -208,7 +208,7 @@ def findings(
         raise InputError(f"{site / 'index.html'}: it does not exist yet.", hint)
     if not reports:
         raise InputError(f"{site}: no report with findings in it.", hint)
-    if every:
+    if print_all:
         say(f"Report: {site / 'index.html'}", *all_findings(reports))
     else:
         say_findings(site, reports, where)

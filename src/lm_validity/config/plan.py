@@ -139,12 +139,15 @@ LEAST = 10  # subsamples of a task before the first look: widths of fewer say li
 
 @dataclass(frozen=True)
 class BiasPlan:
-    """half_width: tasks stop where theirs is at most this. batch: subsamples. most: by experiment, all subsamples.
-    rows: the batches after the first, by (experiment, task, round)."""
+    """How the bias study's tasks are measured until their intervals are narrow.
+
+    half_width: a task stops where that of its interval is at most this. batch: subsamples that a round adds.
+    subsamples: by experiment, all that a task can have. rows: the batches after the first, by (experiment, task,
+    round)."""
 
     half_width: float
     batch: int
-    most: Mapping[str, int]
+    subsamples: Mapping[str, int]
     rows: Mapping[tuple[str, str, int], PlannedBatch]
 
     @property
@@ -155,7 +158,7 @@ class BiasPlan:
     def totals(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far, at most all of the experiment's."""
         subsamples = self.asked(experiment, task)
-        return {number: min(total, self.most[experiment]) for number, total in subsamples.items()}
+        return {number: min(total, self.subsamples[experiment]) for number, total in subsamples.items()}
 
     def asked(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far as the plan has them: the experiment may have fewer since."""
@@ -171,7 +174,7 @@ class BiasPlan:
     def may_stop(self, experiment: str, task: str, n_stored: int) -> bool:
         """Whether the task, of which so many subsamples are `n_stored`, has not all of the experiment's, planned or
         there: then its interval decides, or decided, on it."""
-        return min(self.planned(experiment, task), n_stored) < self.most[experiment]
+        return min(self.planned(experiment, task), n_stored) < self.subsamples[experiment]
 
 
 def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets | None = None) -> BiasPlan | None:

@@ -84,7 +84,7 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
 
 def _why(recorded: Mapping[str, object] | None, workspace: Workspace, cell: Cell) -> str:
     """What differs between the recipe that a cell had and its present one."""
-    folder = workspace.known_place(cell)
+    folder = workspace.known_address(cell)
     return UNKNOWN if recorded is None or folder is None else ", ".join(changes(recorded, folder.recipe))
 
 

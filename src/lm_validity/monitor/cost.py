@@ -209,7 +209,7 @@ class Workload:
         if isinstance(row, Model):
             rehearsal = read_rehearsal(self.run, row)
             if rehearsal is not None:
-                return judge(self.run, row, rehearsal).needed
+                return judge(self.run, row, rehearsal).required
         self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)

@@ -63,25 +63,25 @@ def total(costs: Mapping[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
 class Savings(NamedTuple):
     """Expected cost of fine-tuning all pairs, and the planned ones; `calibrated`: by how many finished cells."""
 
-    whole: Cost
+    all_pairs: Cost
     planned: Cost
     calibrated: int
 
     @property
     def hours(self) -> str:
         """The planned hours of all, in words."""
-        return _part(self.planned.hours, self.whole.hours, hours_in_words)
+        return _part(self.planned.hours, self.all_pairs.hours, hours_in_words)
 
     @property
     def operations(self) -> str:
         """The planned floating-point operations of all, in words."""
-        return _part(self.planned.operations, self.whole.operations, "{:.3g}".format)
+        return _part(self.planned.operations, self.all_pairs.operations, "{:.3g}".format)
 
     @property
     def saved(self) -> str:
         """The hours that the plan saves, in words."""
-        spared = self.whole.hours - self.planned.hours
-        return hours_in_words(spared if spared > ROUNDING * self.whole.hours else 0.0)
+        spared = self.all_pairs.hours - self.planned.hours
+        return hours_in_words(spared if spared > ROUNDING * self.all_pairs.hours else 0.0)
 
 
 def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
@@ -176,7 +176,7 @@ def describe_bias_plan(run: Run) -> str | None:
         numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
         low, high = min(numbers), max(numbers)
         parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
-        parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
+        parts[-1] += f" of {plan.subsamples[name]} subsamples of {count(len(numbers), 'task')}"
     return (
         f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or narrower stop. "
         "`lm-validity plan next` continues with the others. What is not planned does not count as missing."

@@ -136,16 +136,18 @@ def failed_jobs(logs: Iterable[Path]) -> list[str]:
 def _failed_in(written: str) -> list[str]:
     starts = [*_IN_RULE.finditer(written)]
     ends = [*(match.start() for match in starts[1:]), len(written)][: len(starts)]
-    found = []
+    failures = []
     for start, end in zip(starts, ends, strict=True):
         job = _JOB.search(written, start.start(), end)
         if job and re.search(rf"^Finished jobid: {job[1]}\b", written[start.start() :], re.MULTILINE):
             continue
-        place = _LOG.search(written, start.start(), end)
-        said = [line.strip() for line in _text(Path(place[1])).splitlines() if line.strip()] if place else []
-        words = ": ".join([f"failed job: {start[1]}", *said[-1:]])
-        found.append(f"{words} ({place[1]})" if place else words)
-    return found
+        log_entry = _LOG.search(written, start.start(), end)
+        log_lines = (
+            [line.strip() for line in _text(Path(log_entry[1])).splitlines() if line.strip()] if log_entry else []
+        )
+        words = ": ".join([f"failed job: {start[1]}", *log_lines[-1:]])
+        failures.append(f"{words} ({log_entry[1]})" if log_entry else words)
+    return failures
 
 
 def _text(path: Path) -> str:

@@ -71,7 +71,7 @@ class RunState:
     def _state(self, cell: Cell) -> CellState:
         if not rule_of(cell).in_store:
             return self._selection_state(cell)
-        stored_folder = self.workspace.known_place(cell)
+        stored_folder = self.workspace.known_address(cell)
         folder = stored_folder and stored_folder.folder
         if folder in self._finished:
             return CellState(cell, "done", finished=self._finished[folder])
@@ -92,7 +92,7 @@ class RunState:
         if chosen is None:
             return CellState(cell, "done")
         folder = entry.chosen["folder"]
-        stored_folder = self.workspace.known_place(chosen) if chosen in self.workspace.grid.job_of else None
+        stored_folder = self.workspace.known_address(chosen) if chosen in self.workspace.grid.job_of else None
         if stored_folder is None or stored_folder.folder != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")

@@ -166,10 +166,10 @@ def _refuse_open(run: Run, parts: list[str], words: tuple[str, str], otherwise: 
 
 @dataclass(frozen=True)
 class Round:
-    """The steps of a round in the order of choice, with what is known `before` them. `reached`: the goal needs none."""
+    """The steps of a round in the order of choice, and the outlook before them. `reached`: the goal needs none."""
 
     goal: Goal
-    before: Outlook
+    outlook_before: Outlook
     steps: list[Step]
     cells: list[PlannedCell]
     hours: float
@@ -179,7 +179,7 @@ class Round:
     @property
     def after(self) -> Outlook:
         """What is expected once the round is measured."""
-        return self.steps[-1].outlook if self.steps else self.before
+        return self.steps[-1].outlook if self.steps else self.outlook_before
 
 
 def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> Round:
@@ -218,7 +218,7 @@ def describe_outlook(outlook: Outlook) -> str:
 
 def describe_round(chosen: Round) -> list[str]:
     """Where the ranks stand, which cells were chosen and why, and what is expected of them; a line each."""
-    lines = [f"now: {describe_outlook(chosen.before)}"]
+    lines = [f"now: {describe_outlook(chosen.outlook_before)}"]
     if not chosen.steps:
         return [*lines, _without_a_round(chosen)]
     for cell, step in zip(chosen.cells, chosen.steps, strict=True):
@@ -442,7 +442,7 @@ def add_batch(run: Run) -> AddedBatch:
         plan.rows,
         check=lambda path: read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
     )
-    sizes = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
+    sizes = {min(plan.batch, plan.subsamples[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     sizes_in_words = " to ".join(str(size) for size in sorted({min(sizes), max(sizes)}))
     return AddedBatch(
         [*lines, f"{plan_path}: {sizes_in_words} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)

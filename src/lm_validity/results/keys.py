@@ -676,7 +676,8 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
 
 
 class Line(NamedTuple):
-    """A key with its row; `over` is empty where it is a value's. `given`: conditions that the path does not say."""
+    """A key with its row; `over` is empty where it is a value's. `conditions`: those that the path
+    does not say."""
 
     path: str
     quantity: str
@@ -684,7 +685,7 @@ class Line(NamedTuple):
     counted: str
     over: str
     level: float
-    given: Mapping[str, str]
+    conditions: Mapping[str, str]
 
 
 def lines_of(study: str) -> list[Line]:

@@ -99,7 +99,7 @@ class _Found(NamedTuple):
     """A value of a summary with its line, what its path says, and the records around it."""
 
     line: Line
-    at: dict[str, object]
+    labels: dict[str, object]
     value: object
     around: tuple[dict[str, object], ...]
 
@@ -124,8 +124,8 @@ def _walk(
     part, below = next(iter(node.items()))
     if isinstance(value, list | tuple) and part[0] == "[":
         for index, item in enumerate(value, 1):
-            told = _record(item, part[1:-1], index)
-            yield from _walk(item, below, place_names | told.labels, around, f"{where}[{index}]", told.fields)
+            record = _record(item, part[1:-1], index)
+            yield from _walk(item, below, place_names | record.labels, around, f"{where}[{index}]", record.fields)
         return
     if isinstance(value, list | tuple):
         entries = {str(index): item for index, item in enumerate(value)}
@@ -211,20 +211,20 @@ def rows_of(study: str, summary: object) -> list[Row]:
     with_values = {line.quantity for line in lines_of(study) if not line.over}
     without: list[tuple[_Found, str]] = []  # intervals of which a summary says why there is none, once for many
     for leaf in _walk(summary, _tree(study), {}, (), ""):
-        labels, over = {**leaf.at, **leaf.line.given}, leaf.line.over
+        labels, over = {**leaf.labels, **leaf.line.conditions}, leaf.line.over
         if "{" in over:
             over = over.format(**labels)
             labels = {name: text for name, text in labels.items() if name not in _names(leaf.line.over)}
-        if over and leaf.line.quantity in with_values and _names(leaf.line.path) - leaf.at.keys():
+        if over and leaf.line.quantity in with_values and _names(leaf.line.path) - leaf.labels.keys():
             without.append((leaf, over))
             continue
         number = numbers.setdefault(_place(leaf.line.quantity, labels), _Number())
         if over:
             if over in number.intervals:
-                raise ValueError(f"{study}: two intervals for {leaf.line.path} at {leaf.at}")
+                raise ValueError(f"{study}: two intervals for {leaf.line.path} at {leaf.labels}")
             number.intervals[over] = leaf.value, leaf.line
         elif number.line is not None:
-            raise ValueError(f"{study}: two values for {leaf.line.path} at {leaf.at}")
+            raise ValueError(f"{study}: two values for {leaf.line.path} at {leaf.labels}")
         else:
             number.line, number.value = leaf.line, leaf.value
             counted = leaf.line.counted
@@ -234,7 +234,7 @@ def rows_of(study: str, summary: object) -> list[Row]:
     places = [(lacking_place, number) for lacking_place, number in numbers.items() if lacking_place[0] in lacking]
     for leaf, over in without:
         for lacking_place, number in places:
-            if lacking_place[0] == leaf.line.quantity and _holds(leaf.at, lacking_place):
+            if lacking_place[0] == leaf.line.quantity and _holds(leaf.labels, lacking_place):
                 number.intervals.setdefault(over, (leaf.value, leaf.line))
     return [row for lacking_place, number in numbers.items() for row in _rows(study, lacking_place, number)]
 

@@ -337,10 +337,10 @@ def read_rehearsal(run: Run, row: Model) -> Rehearsal | None:
 
 
 class FitVerdict(NamedTuple):
-    """Of one model in its size class. needed: gigabytes at one row (of training, or of scoring). micro_batch: the
+    """Of one model in its size class. required: gigabytes at one row (of training, or of scoring). micro_batch: the
     largest that fits, 0 where none does, None where the model is scored only. advice: what to change, or ""."""
 
-    needed: float
+    required: float
     available: float
     micro_batch: int | None
     fits: bool
@@ -403,7 +403,7 @@ def memory_problem(run: Run, row: Model, rehearsal: Rehearsal) -> list[Problem]:
     verdict = judge(run, row, rehearsal)
     if verdict.available and not verdict.fits:
         doing = "to be fine-tuned at micro-batch 1" if rehearsal.training else "to score one text"
-        problem = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
+        problem = f"needs {verdict.required:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
         problems.append(Problem(f"model {row.model}", f"{problem}{verdict.available:g} GB", verdict.advice))
     return problems
 

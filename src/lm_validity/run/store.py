@@ -27,8 +27,8 @@ from lm_validity.run.records import CellRecord
 # Snakemake does not know these files, so it neither deletes nor reruns them: whatever it starts again finds them here.
 
 
-class Place(NamedTuple, Generic[CellT_co]):
-    """Where a cell of a given recipe belongs."""
+class Address(NamedTuple, Generic[CellT_co]):
+    """Where the store keeps a cell of a given recipe, whether or not it is there yet."""
 
     cell: CellT_co
     recipe: Recipe
@@ -60,17 +60,17 @@ class Store:
     def __init__(self, root: str | Path):
         self.root = Path(root)
 
-    def place(self, cell: CellT, recipe: Recipe) -> Place[CellT]:
-        """The folder of a cell with this recipe, whether or not it exists."""
-        return Place(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
+    def address(self, cell: CellT, recipe: Recipe) -> Address[CellT]:
+        """The address of a cell with this recipe, whether or not its folder exists."""
+        return Address(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
 
-    def path(self, place: Place[Cell] | str) -> Path:
+    def path(self, address: Address[Cell] | str) -> Path:
         """A cell's folder, whether or not it exists. A string is that folder relative to the root."""
-        return self.root / (place if isinstance(place, str) else place.folder)
+        return self.root / (address if isinstance(address, str) else address.folder)
 
-    def has(self, place: Place[Cell] | str) -> bool:
+    def has(self, address: Address[Cell] | str) -> bool:
         """Whether the cell is finished. Folders are renamed into place whole, so the index file is enough."""
-        return (self.path(place) / "sha256.json").is_file()
+        return (self.path(address) / "sha256.json").is_file()
 
     def lease(self, folder: str) -> Path:
         """The lease of a cell's folder. A name may have 255 bytes: the end of a longer one is replaced by its hash."""
@@ -79,9 +79,9 @@ class Store:
             name = f"{name[:40]}--{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return self.root / ".leases" / f"{name}.json"
 
-    def read(self, place: Place[Cell] | str) -> CellRecord:
+    def read(self, address: Address[Cell] | str) -> CellRecord:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
-        folder = place if isinstance(place, str) else place.folder
+        folder = address if isinstance(address, str) else address.folder
         record: CellRecord = read_json(check_read(self, folder, "cell.json"))
         return record
 
@@ -90,13 +90,13 @@ class Store:
         sidecar: Sidecar = read_json_or(self.root / folder / "sidecar.json", {})
         return sidecar
 
-    def digest(self, place: Place[Cell] | str) -> str:
+    def digest(self, address: Address[Cell] | str) -> str:
         """sha256 over the cell's files, its sidecar left out."""
-        return file_sha256(self.path(place) / "sha256.json")
+        return file_sha256(self.path(address) / "sha256.json")
 
     def commit(
         self,
-        place: Place[Cell],
+        address: Address[Cell],
         result: Mapping[str, object],
         sidecar: Mapping[str, object],
         write_files: Callable[[Path], None],
@@ -105,24 +105,24 @@ class Store:
 
         Where another process finished the same cell first, its folder stays: the recipe is the same.
         """
-        target = self.path(place)
+        target = self.path(address)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
         try:
             write_files(temporary)
             write_json(
                 temporary / "cell.json",
-                {"key": _key(place.cell), "recipe": place.recipe, "result": result},
+                {"key": _key(address.cell), "recipe": address.recipe, "result": result},
             )
             write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
             write_json(temporary / "sidecar.json", sidecar)
             _share(temporary)
-            if target.exists() and not self.has(place):
+            if target.exists() and not self.has(address):
                 shutil.rmtree(target)  # a folder someone emptied by hand
             try:
                 os.rename(temporary, target)
             except OSError:
-                if not self.has(place):
+                if not self.has(address):
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

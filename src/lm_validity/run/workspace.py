@@ -11,7 +11,7 @@ from lm_validity.run.manifests import Manifests
 from lm_validity.run.records import CellRecord, Choice, FinishedCell, Records
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
-from lm_validity.run.store import Place, Store
+from lm_validity.run.store import Address, Store
 
 
 class Workspace(Records):
@@ -31,15 +31,15 @@ class Workspace(Records):
 
     # ---- recipes ------------------------------------------------------------------------------------------------
 
-    def place(self, cell: CellT) -> Place[CellT]:
-        """A cell's folder in the store, from its recipe."""
-        return self.store.place(cell, self.recipe(cell))
+    def address(self, cell: CellT) -> Address[CellT]:
+        """A cell's address in the store, from its present recipe."""
+        return self.store.address(cell, self.recipe(cell))
 
-    def known_place(self, cell: Cell) -> Place[Cell] | None:
+    def known_address(self, cell: Cell) -> Address[Cell] | None:
         """Where the present recipe puts the cell, or the one that stands in for it; None where that cannot be known
         yet."""
         try:
-            return self.place(rule_of(cell).stand_in(self, cell) or cell)
+            return self.address(rule_of(cell).stand_in(self, cell) or cell)
         except (InputError, CellError, OSError, KeyError):
             return None
 
@@ -53,7 +53,7 @@ class Workspace(Records):
         """The finished cell because of which this one must not be used: its manifest has a result of another recipe
         than the present one. It is a cell that this one stands on, else this one itself; None where there is none.
 
-        Raises as `place` where a present recipe cannot be known.
+        Raises as `address` where a present recipe cannot be known.
         """
         if cell not in self._outdated:
             beneath = map(self.outdated, rule_of(cell).stands_on(self.grid, cell))
@@ -66,10 +66,10 @@ class Workspace(Records):
         if entry is None or entry.status != "done":
             return False
         if entry.folder is not None:
-            return entry.folder != self.place(rule.stand_in(self, cell) or cell).folder
+            return entry.folder != self.address(rule.stand_in(self, cell) or cell).folder
         chosen = rule.choice(cell, entry.chosen)
         return chosen is not None and (
-            chosen not in self.grid.job_of or entry.chosen["folder"] != self.place(chosen).folder
+            chosen not in self.grid.job_of or entry.chosen["folder"] != self.address(chosen).folder
         )
 
     # ---- what a cell depends on --------------------------------------------------------------------------------

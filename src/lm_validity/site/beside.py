@@ -23,7 +23,7 @@ _COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
 class Beside:
     """The reader's own models, and on how many benchmarks scores of others were added."""
 
-    own: tuple[str, ...]
+    own_models: tuple[str, ...]
     benchmarks: int
     path: Path
 
@@ -52,7 +52,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
 def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
     matrix = read_score_matrix(scores, models, benchmarks)
-    places, frame = places_table(matrix, beside.own), _scores_frame(matrix, beside.own)
+    places, frame = places_table(matrix, beside.own_models), _scores_frame(matrix, beside.own_models)
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
     chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
     chart = chart.encode(

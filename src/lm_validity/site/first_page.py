@@ -218,9 +218,9 @@ def preview(title: str, answer: AnswerDocument) -> str:
     drawn = re.sub(r' (?:class|width|height)="[^"]*"', "", drawn[: drawn.find(">")]) + drawn[drawn.find(">") :]
     drawn = drawn.replace("<svg", '<svg x="60" y="255" width="1080" height="335"', 1)
     lines = wrap(answer["sentence"] + (f" ({answer['interval']})" if answer["interval"] else ""), 62)[:3]
-    says = [(80, 42, title), *((140 + 38 * place, 30, words) for place, words in enumerate(lines))]
+    says = [(80, 42, title), *((140 + 38 * number, 30, words) for number, words in enumerate(lines))]
     texts = Markup("").join(
-        Markup('<text x="60" y="{}" class="head" style="font-size:{}px">{}</text>').format(*each) for each in says
+        Markup('<text x="60" y="{}" class="head" style="font-size:{}px">{}</text>').format(*line) for line in says
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"><style>{_PRINTED}'
@@ -372,7 +372,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
         columns.append(column)
         for card in cards:
             cell = cells[card.benchmark]
-            rows[card.benchmark].append(cell._replace(why=_why(column.key, card, cell, sources.settings)))
+            rows[card.benchmark].append(cell._replace(gap_reason=_gap_reason(column.key, card, cell, sources.settings)))
     keys = [column.key for column in columns]
     sorted_by = next((key for key in ("ranks", "steady", "apart", "scores") if key in keys), "")
     groups = groups_of(cards) if is_long else {}
@@ -498,27 +498,27 @@ _DECIDED_BY = {
 }
 
 
-def _why(column: str, card: Card, cell: TableCell, settings: Cards) -> str:
-    """Why an answer is not known or not measured; "" where it is known."""
+def _gap_reason(column: str, card: Card, cell: TableCell, settings: Cards) -> str | None:
+    """Why an answer is not known or not measured; None where it is known."""
     values = [card.values[key] for key in _DECIDED_BY.get(column, ()) if key in card.values]
     if cell.sort is None and not cell.mark:
         reasons = [value.reason for value in values if value.reason]
-        return f"not measured: {reasons[0]}" if reasons else ""
-    if cell.mark is None or (cell.mark.outcome != NOT_KNOWN and not cell.mark.rest):
-        return ""
+        return f"not measured: {reasons[0]}" if reasons else None
+    if cell.mark is None or (cell.mark.outcome != NOT_KNOWN and not cell.mark.caveat):
+        return None
     if column == "steady":
         return "that the scores beat a random walk is not shown"
     limits = {"ranks": (settings.agrees,), "similar": (settings.agrees,),
               "apart": (settings.separated, settings.not_separated)}.get(column, ())  # fmt: skip
-    found = []
+    causes = []
     for value in values:
         held = [limit for limit in limits if value.interval and value.interval[0] < limit <= value.interval[1]]
         name = NAMES[value.protocol] if value.protocol else "it"
         if value.estimate is not None and value.interval is None and limits:
-            found.append(f"{name} has no interval")
+            causes.append(f"{name} has no interval")
         elif held:
-            found.append(f"{name}: the interval holds {plain(held[0])}, the threshold")
-    return "; ".join(found) or "these data do not decide it"
+            causes.append(f"{name}: the interval holds {plain(held[0])}, the threshold")
+    return "; ".join(causes) or "these data do not decide it"
 
 
 def _ready_cell(card: Card) -> TableCell:
@@ -570,7 +570,7 @@ class Lacking(NamedTuple):
     """Values that are not measured for one reason, and of how many benchmarks, in words."""
 
     labels: list[str]
-    of: str
+    extent: str
     reason: str
     command: str
 

@@ -280,10 +280,10 @@ class Merger:
         if not rule.in_store:
             return None
         try:
-            stored_place = self.workspace.place(rule.stand_in(self.workspace, cell) or cell)
+            address = self.workspace.address(rule.stand_in(self.workspace, cell) or cell)
         except (MissingCell, InputError):
             return None
-        return Entry(cell, "done", folder=stored_place.folder) if self.store.has(stored_place) else None
+        return Entry(cell, "done", folder=address.folder) if self.store.has(address) else None
 
     def _lacks(self, cell: Cell, reason: str) -> None:
         lack = AbsentCell(cell, reason)

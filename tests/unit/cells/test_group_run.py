@@ -75,7 +75,7 @@ def test_from_the_sheet_to_the_report(workspace):
 def test_examples_are_part_of_the_recipe(workspace):
     (job,) = workspace.grid.jobs.values()
     cell = job.cells[0]
-    before = workspace.place(cell).folder
+    before = workspace.address(cell).folder
     assert workspace.recipe(cell)["num_fewshot"] == 2 and workspace.recipe(cell)["mutual_information"] is True
     path = Path("tasks/data/beta/train.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -84,4 +84,4 @@ def test_examples_are_part_of_the_recipe(workspace):
     run_all(workspace, "evaluate_model")
     entries = pd.DataFrame(read_json(Path(workspace.grid.manifests(job)[1]))["cells"])
     assert entries["error"].str.contains("its few-shot examples changed after they were recorded").all()
-    assert prefetch(workspace).place(cell).folder != before
+    assert prefetch(workspace).address(cell).folder != before

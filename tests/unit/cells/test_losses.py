@@ -25,7 +25,7 @@ def test_losses_are_stored_merged_and_drawn(tmp_path, monkeypatch):
     (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
     losses = Merger(workspace.run).losses()
     for cell in job.cells:
-        result = workspace.store.read(workspace.place(cell).folder)["result"]
+        result = workspace.store.read(workspace.address(cell).folder)["result"]
         own = losses[losses["learning_rate"] == cell.learning_rate]
         assert own["step"].tolist() == [*range(1, result["steps"] + 1)]
         for epoch in result["epochs"]:
@@ -43,10 +43,10 @@ def test_losses_are_stored_merged_and_drawn(tmp_path, monkeypatch):
     assert [path.stem for path in (tmp_path / "page" / "figures").glob("*.svg")] == ["losses_0"]
     assert len(page.sections[-1].tables[0].frame) == 3 * 2
 
-    place = workspace.place(job.cells[0])
-    folder = workspace.store.path(place)
+    address = workspace.address(job.cells[0])
+    folder = workspace.store.path(address)
     index = read_json(folder / "sha256.json")
     write_json(folder / "sha256.json", {name: digest for name, digest in index.items() if name != "losses.parquet"})
     (folder / "losses.parquet").unlink()
-    assert workspace.store.has(place) and workspace.store.damage(place.folder) is None
+    assert workspace.store.has(address) and workspace.store.damage(address.folder) is None
     assert set(Merger(workspace.run).losses()["learning_rate"]) == {cell.learning_rate for cell in job.cells[1:]}

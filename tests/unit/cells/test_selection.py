@@ -32,9 +32,9 @@ def choose(tmp_path, monkeypatch):
                 result = result_of(cell, direct, tuned)
                 if result is None:
                     continue
-                place = store.place(cell, result)
-                store.commit(place, result, {}, lambda folder: None)
-                entry = Entry(cell, "done", folder=place.folder)
+                address = store.address(cell, result)
+                store.commit(address, result, {}, lambda folder: None)
+                entry = Entry(cell, "done", folder=address.folder)
                 if (cell.prompt, cell.learning_rate) in failed:
                     entry = Entry(cell, "failed", error="NaN", hint="")
                 by_manifest.setdefault(grid.manifest_of(cell), []).append(entry)

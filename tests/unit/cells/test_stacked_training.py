@@ -204,7 +204,7 @@ def test_a_job_side_by_side_gives_the_cells_of_one_after_another(tmp_path, monke
         assert not any(one["resumed_epochs"] for one in found.values())
         if side:
             assert min(one["wall_seconds"] for one in found.values()) > joint[0] / 3 - 0.001
-        results[side] = [workspace.store.read(workspace.place(cell).folder)["result"] for cell in job.cells]
+        results[side] = [workspace.store.read(workspace.address(cell).folder)["result"] for cell in job.cells]
     for one, other in zip(results[False], results[True], strict=True):
         assert one["best_epoch"] == other["best_epoch"] and one["best_value"] == other["best_value"]
         for first, second in zip(one["epochs"], other["epochs"], strict=True):

@@ -47,7 +47,7 @@ def finish(run, rule, models, seconds, rates=("1e-5", "2e-5"), machine=None):
             if cell.rule == rule and cell.model in models and cell.learning_rate in (None, *rates):
                 sidecar = {"wall_seconds": seconds(cell, workload.seconds(cell)), "peak_memory_mb": 1234}
                 sidecar |= {"machine": machine} if machine else {}
-                store.commit(store.place(cell, {"of": cell.name}), {}, sidecar, lambda folder: None)
+                store.commit(store.address(cell, {"of": cell.name}), {}, sidecar, lambda folder: None)
 
 
 def test_a_model_that_is_only_scored_needs_no_memory_to_train(real):
@@ -194,10 +194,10 @@ def test_counted_tokens_replace_assumed_ones(real):
     store = Workspace(real).store
     epochs, documents = real.configuration.finetuning.epochs, real.configuration.splits.train
     sidecar = {"wall_seconds": 10.0, "counters": {"training_tokens": 77 * epochs * documents}}
-    store.commit(store.place(cell, {}), {}, sidecar, lambda folder: None)
+    store.commit(store.address(cell, {}), {}, sidecar, lambda folder: None)
     # a resumed cell has the time and the tokens of its last attempt only
     last = {"wall_seconds": 1.0, "counters": {"training_tokens": 1}, "resumed_epochs": 1}
-    store.commit(store.place(other, {}), {}, last, lambda folder: None)
+    store.commit(store.address(other, {}), {}, last, lambda folder: None)
     estimator = Estimator(real)
     assert estimator.workload.tokens("trained", cell.benchmark) == 77
     assert [one.seconds for one in estimator.measured] == [10.0]

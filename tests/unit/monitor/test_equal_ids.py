@@ -117,8 +117,8 @@ def test_finished_cells_of_one_are_not_the_others(make_run):
         return {one.cell for one in RunState(run).cells if one.state == "done"}
 
     for cells_done in ([trials], [trials, scored]):
-        place = workspace.place(cells_done[-1])
-        workspace.store.commit(place, {}, {"wall_seconds": 10.0}, lambda folder: None)
+        address = workspace.address(cells_done[-1])
+        workspace.store.commit(address, {}, {"wall_seconds": 10.0}, lambda folder: None)
         assert done() == set(cells_done)
     measured = {one.rule: (one.size_class, one.model) for one in Estimator(run).measured}
     assert measured == {

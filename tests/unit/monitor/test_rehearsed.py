@@ -82,7 +82,7 @@ def test_a_fine_tune_begins_with_what_fits(rehearsed, gigabytes, micro_batch):
     run, row = rehearsed(gpu_memory_gb=gigabytes)
     assert first_micro_batch(run, row, gigabytes) == micro_batch
     verdict = judge(run, row, FOUND)
-    assert verdict.fits and verdict.micro_batch == micro_batch and verdict.needed == 24
+    assert verdict.fits and verdict.micro_batch == micro_batch and verdict.required == 24
     assert gpu_memory_problems(run) == []
 
 
@@ -93,7 +93,11 @@ def test_without_an_answer_the_micro_batch_is_the_configured_one(rehearsed):
 def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(rehearsed):
     run, row = rehearsed(gpu_memory_gb=20)
     (problem,) = [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
-    assert "needs 24 GB" in problem.what and "micro-batch 1" in problem.what and "has 20 GB" in problem.what
+    assert (
+        "needs 24 GB" in problem.description
+        and "micro-batch 1" in problem.description
+        and "has 20 GB" in problem.description
+    )
     assert "gradient_checkpointing (then 19 GB)" in problem.action
     assert "size_class cluster" in problem.action and "2 GPUs of 20 GB" in problem.action
     assert judge(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row, 20) == 1
@@ -124,8 +128,8 @@ def test_adapters_that_are_refused_are_a_problem_before_the_queue(rehearsed):
     refused = Rehearsal(**asdict(FOUND) | {"training": {}, "checkpointed": {}, "refused": "no linear layers"})
     run, row = rehearsed(refused, gpu_memory_gb=20)
     (problem,) = [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
-    assert "no linear layers" in problem.what
-    assert judge(run, row, refused).needed == 18  # it may still be scored
+    assert "no linear layers" in problem.description
+    assert judge(run, row, refused).required == 18  # it may still be scored
 
 
 def test_cost_takes_the_rehearsed_memory_and_says_where_it_has_a_formula(rehearsed):

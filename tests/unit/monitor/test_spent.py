@@ -13,7 +13,7 @@ numbers = re.compile(r"\d+(?:\.\d+)?").findall
 
 def commit(store: Store, name: str, sidecar: dict) -> None:
     cell = BenchmarkCell("evaluate_model", "m", name, "final", "plain", split="test")
-    store.commit(store.place(cell, {"name": name}), {}, sidecar, lambda folder: None)
+    store.commit(store.address(cell, {"name": name}), {}, sidecar, lambda folder: None)
 
 
 def sidecar(**phases) -> dict:
@@ -77,19 +77,19 @@ def test_what_was_cut_to_fit_is_listed_by_model_and_benchmark(tmp_path):
     commit(store, "long", sidecar(test={"evaluate_passes": 1, "truncated_requests": 7}))
     trained = sidecar(train={"optimizer_steps": 3}, validation={"evaluate_passes": 5, "truncated_requests": 10})
     tuned = BenchmarkCell("finetune_adapter", "m", "long", None, "plain", "1e-3", 0)
-    store.commit(store.place(tuned, {"name": "tuned"}), {}, trained | {"truncated_texts": 2}, lambda folder: None)
+    store.commit(store.address(tuned, {"name": "tuned"}), {}, trained | {"truncated_texts": 2}, lambda folder: None)
     page = computation_page(count_spent(store))
     frame = page.sections[1].tables[0].frame
     assert frame.to_dict("records") == [{"model": "m", "benchmark": "long", "train": 2, "validation": 10, "test": 7}]
     assert numbers(page.findings[0].basis) == ["1"]
-    rate = store.place(tuned._replace(learning_rate="3e-3"), {"name": "rate"})
+    rate = store.address(tuned._replace(learning_rate="3e-3"), {"name": "rate"})
     store.commit(rate, {}, trained | {"truncated_texts": 4, "cut_answers": 3}, lambda folder: None)
     page = computation_page(count_spent(store))
     (row,) = page.sections[1].tables[0].frame.to_dict("records")
     assert (row["train"], row["answers"]) == (6, 3) and numbers(page.findings[0].basis) == ["1", "3"]
     store.remove(rate.folder)
-    place = store.place(tuned, {"name": "tuned"})
-    (store.root / place.folder / "cell.json").unlink()
+    address = store.address(tuned, {"name": "tuned"})
+    (store.root / address.folder / "cell.json").unlink()
     assert count_spent(store).truncated == {("m", "long"): {"test": 7, "train": 0}}, "a damaged cell stops no page"
     write_page(page, tmp_path / "page")
     build_site([tmp_path / "page"], tmp_path / "site")

@@ -24,9 +24,9 @@ SCORE = BenchmarkCell("evaluate_adapter", "oak-m", "riddles", seed=0)
 def wrong(built) -> Run:
     """The fine-tune beneath a score was computed in another precision, and its manifest and the selection say so."""
     workspace = Workspace(built)
-    store, right = workspace.store, workspace.place(ONE)
+    store, right = workspace.store, workspace.address(ONE)
     record = store.read(right)
-    other = store.place(ONE, record["recipe"] | {"dtype": "float16"})
+    other = store.address(ONE, record["recipe"] | {"dtype": "float16"})
     store.commit(other, record["result"], {}, lambda folder: None)
     for rule in ("finetune_adapter", "select_adapter"):
         for path in (built.results / "cells" / rule / "oak-m").glob("*.json"):
@@ -71,7 +71,7 @@ def test_a_damaged_cell_that_no_manifest_lists_is_noticed(built, capsys):
     (job,) = [job for job in Workspace(built).grid.jobs.values() if ONE in job.cells]
     (manifest,) = Workspace(built).grid.manifests(job)
     whole = Path(manifest).read_text()
-    folder = built.results / "store" / Workspace(built).place(ONE).folder
+    folder = built.results / "store" / Workspace(built).address(ONE).folder
     Path(manifest).unlink()
     os.truncate(folder / "cell.json", 10)
     with pytest.raises(InputError, match="missing or damaged"):

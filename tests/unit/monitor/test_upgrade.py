@@ -119,7 +119,7 @@ def test_cells_whose_documents_were_shuffled_by_the_process_are_named(old, draw,
     expected = {("evaluate_model", 4), ("finetune_adapter", 4), ("evaluate_adapter", 1)}
     assert found == (expected if drawn else set())
     assert bool(recomputed(old)) == drawn
-    assert [one.where for one in record_problems(old) if "draws" in one.what] == ["benchmark cloze"] * drawn
+    assert [one.where for one in record_problems(old) if "draws" in one.description] == ["benchmark cloze"] * drawn
 
 
 def test_settings_and_data_that_changed_are_named(old):

@@ -10,51 +10,53 @@ from lm_validity.run.store import Store, check_read
 CELL = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test")
 
 
-def commit(store, place, text="items"):
-    store.commit(place, {"value": 0.5}, {"seconds": 1}, lambda folder: (folder / "items.txt").write_text(text) and None)
+def commit(store, address, text="items"):
+    store.commit(
+        address, {"value": 0.5}, {"seconds": 1}, lambda folder: (folder / "items.txt").write_text(text) and None
+    )
 
 
 def test_a_committed_cell_is_found_and_whole(tmp_path):
     store = Store(tmp_path)
-    place = store.place(CELL, {"a": 1})
-    assert not store.has(place)
-    commit(store, place)
-    assert store.has(place) and store.damage(place.folder) is None
-    assert store.read(place)["result"] == {"value": 0.5} and store.read(place)["recipe"] == {"a": 1}
-    assert list(store.folders()) == [place.folder]
-    assert check_read(store, place.folder, "items.txt").read_text() == "items"
+    address = store.address(CELL, {"a": 1})
+    assert not store.has(address)
+    commit(store, address)
+    assert store.has(address) and store.damage(address.folder) is None
+    assert store.read(address)["result"] == {"value": 0.5} and store.read(address)["recipe"] == {"a": 1}
+    assert list(store.folders()) == [address.folder]
+    assert check_read(store, address.folder, "items.txt").read_text() == "items"
 
 
 def test_the_first_of_two_writers_stays(tmp_path):
     store = Store(tmp_path)
-    place = store.place(CELL, {"a": 1})
-    commit(store, place, "first")
-    commit(store, place, "second")
-    assert (store.path(place) / "items.txt").read_text() == "first"
+    address = store.address(CELL, {"a": 1})
+    commit(store, address, "first")
+    commit(store, address, "second")
+    assert (store.path(address) / "items.txt").read_text() == "first"
 
 
 def test_a_writer_that_dies_leaves_nothing(tmp_path):
     store = Store(tmp_path)
-    place = store.place(CELL, {})
+    address = store.address(CELL, {})
 
     def die(folder):
         (folder / "half").write_text("x")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.commit(place, {}, {}, die)
-    assert not store.has(place)
-    assert [path.name for path in store.path(place).parent.iterdir()] == []
+        store.commit(address, {}, {}, die)
+    assert not store.has(address)
+    assert [path.name for path in store.path(address).parent.iterdir()] == []
 
 
 @pytest.mark.parametrize("how", ["delete folder", "delete file", "change byte", "delete index", "empty folder"])
 def test_damage_is_found_and_mended(tmp_path, how):
     store = Store(tmp_path)
-    place = store.place(CELL, {})
-    commit(store, place)
-    folder = store.path(place)
+    address = store.address(CELL, {})
+    commit(store, address)
+    folder = store.path(address)
     if how == "delete folder":
-        store.remove(place.folder)
+        store.remove(address.folder)
     if how == "delete file":
         (folder / "items.txt").unlink()
     if how == "change byte":
@@ -64,20 +66,20 @@ def test_damage_is_found_and_mended(tmp_path, how):
     if how == "empty folder":
         for path in folder.iterdir():
             path.unlink()
-    assert store.damage(place.folder)
+    assert store.damage(address.folder)
     if how != "delete folder":
-        store.remove(place.folder)
-    commit(store, place)
-    assert store.damage(place.folder) is None
+        store.remove(address.folder)
+    commit(store, address)
+    assert store.damage(address.folder) is None
 
 
 def test_reading_a_changed_file_is_an_error(tmp_path):
     store = Store(tmp_path)
-    place = store.place(CELL, {})
-    commit(store, place)
-    (store.path(place) / "items.txt").write_text("other")
+    address = store.address(CELL, {})
+    commit(store, address)
+    (store.path(address) / "items.txt").write_text("other")
     with pytest.raises(InputError, match="sha256 differs"):
-        check_read(store, place.folder, "items.txt")
+        check_read(store, address.folder, "items.txt")
 
 
 def test_recipes_and_seeds_are_stable():

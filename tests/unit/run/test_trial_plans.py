@@ -65,7 +65,7 @@ def test_plans_have_what_configuration_and_records_say(make_workspace):
 def test_recipes_hold_what_changes_numbers(make_workspace):
     def folders(**changes):
         workspace = make_workspace(**changes)
-        return {key: workspace.place(cell).folder for key, cell in cells(workspace).items()}
+        return {key: workspace.address(cell).folder for key, cell in cells(workspace).items()}
 
     before = folders()
     assert len(set(before.values())) == len(before) == 6
@@ -106,7 +106,7 @@ def test_a_task_that_was_not_fetched_is_named_with_the_command(make_workspace):
     workspace = make_workspace()
     Path("results/run/prefetch/tasks/news.json").unlink()
     with pytest.raises(InputError, match="lm-validity prefetch-task --task news"):
-        workspace.place(next(iter(cells(workspace).values())))
+        workspace.address(next(iter(cells(workspace).values())))
 
 
 def test_a_job_of_trials_without_its_gpu_ends_and_no_cell_is_recorded(make_workspace, monkeypatch):

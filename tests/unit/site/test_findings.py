@@ -107,4 +107,4 @@ def test_of_a_runs_site_and_of_a_report_of_its_own(site, findings, tmp_path):
         print_findings(tmp_path / "empty")
     (run / "reports" / "signal" / "results.parquet").write_bytes(b"PAR1 damaged PAR1")
     with pytest.raises(InputError, match=r"results\.parquet"):
-        print_findings(run / "report", every=True)
+        print_findings(run / "report", print_all=True)

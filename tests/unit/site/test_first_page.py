@@ -113,7 +113,7 @@ def test_the_table_says_what_the_cards_say(made):
         assert row.cells[keys.index("gap")].words == f"{100 * values['smallest_difference.direct'].number:.1f}"
         for cell in row.cells:
             unknown = cell.mark is not None and ("not known" in cell.mark.said or cell.mark.outcome == "not known")
-            assert bool(cell.why) == unknown and (cell.picture or cell.mark or cell.words)
+            assert bool(cell.gap_reason) == unknown and (cell.picture or cell.mark or cell.words)
 
 
 def test_panels_say_what_the_values_say(made):

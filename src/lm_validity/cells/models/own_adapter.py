@@ -159,9 +159,9 @@ def _trained_tokens(model: PreTrainedModel, shapes: Shapes) -> int | None:
     if trained <= {now}:
         return None
     copied = any("modules_to_save" in name for name in shapes)  # else tied rows are in the file under one name or both
-    for part, found in sizes.items():
-        if len(trained) > 1 or (not found and (not tied or copied)):
-            listed = " and ".join(f"{part} of {max(found) if found else 'no'} tokens" for part, found in sizes.items())
+    for part, rows in sizes.items():
+        if len(trained) > 1 or (not rows and (not tied or copied)):
+            listed = " and ".join(f"{part} of {max(rows) if rows else 'no'} tokens" for part, rows in sizes.items())
             raise ValueError(f"its file holds {listed}, the base model has {now}")
     return trained.pop()
 

@@ -163,8 +163,8 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
 class _SpecialTokens(NamedTuple):
     """The special tokens that a tokenizer puts before and after a text."""
 
-    before: list[int]
-    after: list[int]
+    prefix: list[int]
+    suffix: list[int]
 
 
 def _around(tokenizer: Tokenizer) -> _SpecialTokens:

@@ -201,8 +201,10 @@ def _check_template(lm: LanguageModel, task: str, system: str | None, *, describ
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     if (system or described) and lm.loses_system_message():
-        what = "system_instruction" if system else "the task's description"
-        log.warning("%s, %s: the chat template prints no system message; prompts lack %s.", lm.model_id, task, what)
+        lost_part = "system_instruction" if system else "the task's description"
+        log.warning(
+            "%s, %s: the chat template prints no system message; prompts lack %s.", lm.model_id, task, lost_part
+        )
 
 
 def prepare_requests(

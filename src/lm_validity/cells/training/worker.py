@@ -25,7 +25,7 @@ from lm_validity.cells.worker import Computed, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.tables.schema import LOSSES, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ class AdapterTrainer(Worker):
 
     _prepared: tuple[tuple[str, str | None], TrainingData] | None = None
 
-    def _compute(self, place: Place[BenchmarkCell]) -> Computed:
-        plan = self._plan(place)
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        plan = self._plan(address)
         settings, work = plan.member.settings, plan.member.work
         finetuned = finetune(
             plan.lm,
@@ -156,7 +156,7 @@ class AdapterTrainer(Worker):
             on_epoch=plan.member.on_epoch,
         )
         if finetuned.diverged:
-            log.warning("%s diverged: %s", place.cell.name, finetuned.diverged)
+            log.warning("%s diverged: %s", address.cell.name, finetuned.diverged)
         self._notes = {"micro_batch": finetuned.micro_batch, "resumed_epochs": finetuned.resumed_epochs}
         cut_answers = sum(example.answer_lost > 0 for example in plan.examples)
         self._notes |= {"truncated_texts": finetuned.truncated, "cut_answers": cut_answers}
@@ -178,10 +178,10 @@ class AdapterTrainer(Worker):
 
         return Computed(result, write_files)
 
-    def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
+    def compute_together(self, addresses: list[Address[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        plans = [self._plan(place) for place in places]
+        plans = [self._plan(address) for address in addresses]
         try:
             train_side_by_side(
                 plans[0].lm,
@@ -192,11 +192,11 @@ class AdapterTrainer(Worker):
                 higher_is_better=plans[0].higher_is_better,
             )
         except CannotStack:
-            log.info("%s: its rates are trained one after another", places[0].label)
+            log.info("%s: its rates are trained one after another", addresses[0].label)
 
-    def _plan(self, place: Place[BenchmarkCell]) -> _Plan:
+    def _plan(self, address: Address[BenchmarkCell]) -> _Plan:
         """Arguments of `finetune` for a cell."""
-        cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
+        cell, benchmark = address.cell, self.run.benchmarks[address.cell.benchmark]
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
         # texts are cut to max_length before
@@ -206,7 +206,7 @@ class AdapterTrainer(Worker):
         member = Member(
             FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # named after the recipe: a changed recipe does not resume from the old one's state
-            work=self.workspace.work / place.folder,
+            work=self.workspace.work / address.folder,
             on_epoch=lambda epoch: log.info(
                 "%s epoch %d: loss %.4f, validation %s %.4f",
                 cell.name,

@@ -231,13 +231,16 @@ class PromptFormat:
 
 @dataclass(frozen=True)
 class Choices:
-    """The answers as tokens. inputs: all but the last token of each, in one row; owner: the class of each of them;
-    place: its place in its answer. picks: for each answer token, the logits that predict it (0: those after the prompt,
-    1 + i: those after inputs[i]); targets, classes: the token and its class."""
+    """The answers as tokens, in vectors of whole numbers.
+
+    inputs: all but the last token of each, in one row; owner: the class of each of them; position: its place in its
+    answer. picks: for each answer token, the logits that predict it (0: those after the prompt, 1 + i: those after
+    inputs[i]); targets, classes: the token and its class.
+    """
 
     inputs: torch.Tensor
     owner: torch.Tensor
-    place: torch.Tensor
+    position: torch.Tensor
     picks: torch.Tensor
     targets: torch.Tensor
     classes: torch.Tensor
@@ -388,7 +391,7 @@ class ZeroShotTrials(Trials):
         ids = torch.cat([ids, choices.inputs.expand(len(rests), -1)], dim=1)
         columns = torch.arange(width)
         prompt_positions = (columns - padding[:, None]).clamp(min=0)
-        answer_positions = (width - padding)[:, None] + choices.place
+        answer_positions = (width - padding)[:, None] + choices.position
         positions = prefix + torch.cat([prompt_positions, answer_positions], dim=1)
         if cache is not None:
             cache = copy.deepcopy(cache)  # a forward pass appends to it
@@ -414,7 +417,7 @@ class ZeroShotTrials(Trials):
         causal = columns[:, None] >= columns
         # a query in the padding sees itself alone: a row without any key would be NaN
         in_prompt = (causal & real[:, None, :]) | torch.eye(width, dtype=torch.bool)
-        own_text = (choices.owner[:, None] == choices.owner) & (choices.place[:, None] >= choices.place)
+        own_text = (choices.owner[:, None] == choices.owner) & (choices.position[:, None] >= choices.position)
         rows, answers = len(padding), len(choices.inputs)
         top = torch.cat([in_prompt, torch.zeros(rows, width, answers, dtype=torch.bool)], dim=2)
         bottom = torch.cat([real[:, None, :].expand(-1, answers, -1), own_text.expand(rows, -1, -1)], dim=2)

@@ -27,7 +27,7 @@ from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
 from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
-from lm_validity.run.store import Place
+from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 
@@ -50,7 +50,7 @@ class TrialWorker:
         self.workspace, self.row = workspace, workspace.run.language_models[job.model]
         self._resident = ResidentWorker()
 
-    def compute(self, place: Place[TrialCell]) -> None:
+    def compute(self, address: Address[TrialCell]) -> None:
         """Compute one batch and commit it to the store. Raises CellError for a failure that the cell causes.
 
         The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
@@ -59,10 +59,10 @@ class TrialWorker:
         configuration, row = workspace.run.configuration, self.row
         gpus = configuration.size_classes[row.size_class].gpu
         device = trial_device(configuration.evaluation.device, row.size_class, gpus)
-        plan = make_plan(workspace, place.cell, device)
-        record = workspace.language_model_record(place.cell.model)
-        check_unchanged(place.cell.model, record["checkpoints"]["final"])
-        work = workspace.work / place.folder
+        plan = make_plan(workspace, address.cell, device)
+        record = workspace.language_model_record(address.cell.model)
+        check_unchanged(address.cell.model, record["checkpoints"]["final"])
+        work = workspace.work / address.folder
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
         result: dict[str, object] = {}
 
@@ -70,7 +70,7 @@ class TrialWorker:
             result.update(write_tables(plan, work, folder))
 
         sidecar = stopwatch.costs(torch.device(device)) | {"counters": self._resident.take_counters()}
-        workspace.store.commit(place, result, sidecar, write)
+        workspace.store.commit(address, result, sidecar, write)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(work, ignore_errors=True)
 

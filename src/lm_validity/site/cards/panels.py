@@ -329,12 +329,16 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
     axis = Axis(low - room, high + room, 8, WIDTH - 8)
     start = min(max(float(np.median(scores)) - gap.number / 2, axis.low), axis.high - gap.number)
-    left, right = axis(start), axis(start + gap.number)
+    left_end, right_end = axis(start), axis(start + gap.number)
     marks = [line(8, 88, WIDTH - 8, 88, "ax"), rug(axis, scores.tolist(), 66, 88, KINDS[protocol])]
-    marks += [box(left, 52, max(right - left, 1), 36, "s bar"), line(left, 44, right, 44, "k w")]
-    marks += [line(x, 39, x, 49, "k w") for x in (left, right)]
+    marks += [box(left_end, 52, max(right_end - left_end, 1), 36, "s bar"), line(left_end, 44, right_end, 44, "k w")]
+    marks += [line(x, 39, x, 49, "k w") for x in (left_end, right_end)]
     anchor, x = (
-        ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
+        ("start", 8)
+        if left_end < 40
+        else ("end", WIDTH - 8)
+        if right_end > WIDTH - 40
+        else ("middle", (left_end + right_end) / 2)
     )
     marks.append(text(x, 31, words, "num", anchor))
     ends = f"scores of the models, {NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
@@ -383,9 +387,9 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     ]
     settled, starts = known(values, "settled_from"), known(values, "signal_from")
     if sources.in_tokens and settled is not None and settled.interval is not None:
-        left, right = (x_axis(end) for end in settled.interval)
-        marks += [box(left, 6, max(right - left, 1), 98, "zone")]
-        anchor, x = ("start", left + 4) if left < 180 else ("end", right - 4)
+        left_end, right_end = (x_axis(end) for end in settled.interval)
+        marks += [box(left_end, 6, max(right_end - left_end, 1), 98, "zone")]
+        anchor, x = ("start", left_end + 4) if left_end < 180 else ("end", right_end - 4)
         marks.append(text(x, 17, "order settles (95%)", "", anchor))
     if chance is not None:
         marks += [line(34, up(chance.number), WIDTH - 8, up(chance.number), "chance")]
@@ -424,7 +428,7 @@ class TableCell(NamedTuple):
     mark: Mark | None = None
     words: str = ""
     counts: tuple[tuple[str, int], ...] = ()
-    why: str = ""  # it is not known, or not measured
+    gap_reason: str | None = None  # why it is not known or not measured
 
 
 EMPTY = TableCell(None)

@@ -145,7 +145,9 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "Items that all models get right, or all wrong."),
     },
 }  # fmt: skip
-QUANTITIES = {name: Quantity(name, section, *rest) for section, own in _ALL.items() for name, rest in own.items()}
+QUANTITIES = {
+    name: Quantity(name, section, *entry) for section, entries in _ALL.items() for name, entry in entries.items()
+}
 
 
 @dataclass(frozen=True)
@@ -516,7 +518,7 @@ NOT_SPLIT = "The run did not split the benchmark."
 
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
 # what a card reads of each report beside `results.keys.CARDS`
-USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
+USED = {report: {quantity for study, quantity, _ in CARDS.values() if study == report} | extra for report, extra in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "sampled_models",
                   "prompt_range_models", "prompts", "tau", "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},

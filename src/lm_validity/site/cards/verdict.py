@@ -90,12 +90,12 @@ class Mark:
 
     outcome: str
     word: str
-    rest: str = ""
+    caveat: str = ""
 
     @property
     def said(self) -> str:
         """The word, with the rest."""
-        return f"{self.word} ({self.rest})" if self.rest else self.word
+        return f"{self.word} ({self.caveat})" if self.caveat else self.word
 
 
 @dataclass(frozen=True)

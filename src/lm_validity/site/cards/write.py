@@ -179,7 +179,7 @@ class MeasuredRow(NamedTuple):
     """A quantity of a card's table, with both its protocols."""
 
     label: str
-    shown: list[str]
+    estimates: list[str]
     explanation: str
     basis: str
     no_interval: list[str]
@@ -194,7 +194,7 @@ def rows(values: Sequence[Value]) -> list[MeasuredRow]:
     return [
         MeasuredRow(
             label=group[0].quantity.label,
-            shown=[" ".join(filter(None, (shown(value), UNDER.get(value.protocol or "")))) for value in group],
+            estimates=[" ".join(filter(None, (shown(value), UNDER.get(value.protocol or "")))) for value in group],
             explanation=group[0].quantity.explanation,
             basis="; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
             no_interval=list(dict.fromkeys(value.interval_reason for value in group if value.interval_reason)),
@@ -235,7 +235,7 @@ def card_markdown(card: Card) -> str:
         table = rows(values)
         if table:
             lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
-            lines += [f"| {' | '.join(map(_marked, (row.label, ', '.join(row.shown), row.basis)))} |"
+            lines += [f"| {' | '.join(map(_marked, (row.label, ', '.join(row.estimates), row.basis)))} |"
                       for row in table]  # fmt: skip
             lines.append("")
     missing = gaps(list(card.values.values()))

@@ -37,12 +37,13 @@ EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}
 
 @dataclass(frozen=True)
 class Comparing:
-    """What a reader asks for. at: `final`, billions of tokens, or null: the last point that both have. margin: a number
-    or the path of a sheet (`benchmark`, `margin`, `must`). for_report: unlike versions stay out instead of being
-    refused, and models without a common point of training are compared at their ends. for_page: the difference along
-    training too."""
+    """What a reader asks for.
 
-    at: str | None = None
+    training_point: `final`, billions of tokens, or None: the last point that both have. margin: a number or the path of
+    a sheet (`benchmark`, `margin`, `must`). for_report: unlike versions stay out instead of being refused, and models
+    without a common point of training are compared at their ends. for_page: the difference along training too."""
+
+    training_point: str | None = None
     margin: str | None = None
     mix_versions: bool = False
     self_check: bool = False
@@ -58,11 +59,11 @@ class Comparing:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with its verdicts. said: what comes first: the point of training, and settings that differ. flips:
+    """A comparison with its verdicts. notes: lines above it: the point of training, and settings that differ. flips:
     the items that one model alone gets right."""
 
     summary: CompareSummary
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     flips: pd.DataFrame
     self_check: str = ""
 
@@ -80,7 +81,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         margins = _margins(request.margin)
         models = (sources.first, sources.second)
         counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)
-        counted_there, point_lines = counted.at_common_point(request.at, or_last=request.for_report)
+        counted_there, point_lines = counted.at_common_point(request.training_point, or_last=request.for_report)
         lines = [
             *sources.lines,
             *counted.kept_out,

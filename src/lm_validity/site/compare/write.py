@@ -31,7 +31,7 @@ def terminal_lines(compared: Compared) -> list[str]:
     lines = [
         f"{second} against {first}: {count(len(summary.comparisons), 'benchmark')}, {paired} compared item by item."
     ]
-    lines += compared.said[:3]
+    lines += compared.notes[:3]
     lines += [f"All together{_of_all(summary, judged)}: {verdict_words(judged)}." for judged in summary.joint]
     worse = [judged.benchmark for judged in summary.verdicts if judged.verdict == "worse"]
     if worse:
@@ -158,7 +158,7 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
         labels = {"first_answer": summary.first, "second_answer": summary.second, "right": "right with"}
         table = Table("flipped_items", "Items", compared.flips.head(MOST_FLIPS), labels=labels, caption=caption)
         sections.append(Section("Items that one of the two alone gets right", tables=[table]))
-    page = _with(page, sections, compared.said)
+    page = _with(page, sections, compared.notes)
     write_report(page, summary, output)
     if len(compared.flips) > MOST_FLIPS:
         compared.flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
@@ -176,7 +176,7 @@ def write_markdown(compared: Compared, path: Path) -> None:
         f"All together{_of_all(summary, verdict_row)}: **{verdict_words(verdict_row)}**."
         for verdict_row in summary.joint
     ]
-    lines += ["", *(f"- {line}" for line in compared.said)] if compared.said else []
+    lines += ["", *(f"- {line}" for line in compared.notes)] if compared.notes else []
     lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
     for verdict_row in summary.verdicts:
         name = verdict_row.benchmark.replace("|", "\\|") + _under(summary, verdict_row.protocol)

@@ -400,16 +400,16 @@ def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> list[TaskStop]:
     """
     if plan is None:
         return []
-    if strange := sorted(set(trials["experiment"]) - set(plan.most)):
+    if strange := sorted(set(trials["experiment"]) - set(plan.subsamples)):
         raise InputError(
             f"experiment {strange[0]!r} of the trials is not in the configuration.",
-            f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
+            f"give the configuration that they were made with; it has {', '.join(plan.subsamples)}.",
         )
     present, stops = _subsamples_there(trials), []
     for row in effects_by_task(trials):
         if row.effect != "bias":
             continue
-        key, maximum = (row.experiment, row.task), plan.most[row.experiment]
+        key, maximum = (row.experiment, row.task), plan.subsamples[row.experiment]
         width: float | Missing
         if isinstance(row.interval, Missing):
             width = 0.0 if row.interval.code is ReasonCode.NO_INTERVAL else row.interval

@@ -212,7 +212,7 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
         ):
             low, high = share_intervals(table.scores[p], clusters, 1)
             result = one(share, Interval(low[0], high[0]), truth[p].share)
-            if components.used.all():  # the truth is of all benchmarks
+            if components.included.all():  # the truth is of all benchmarks
                 found[f"first component, {p}|{name}"] = result
             else:
                 found[f"first component, {p}|{name}"] = Result(*NOTHING)

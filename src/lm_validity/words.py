@@ -21,9 +21,9 @@ _IMPORTED = (
 )
 
 
-def explain_protocols(protocols: Collection[str], *, own: bool = False) -> str:
-    """What those protocols mean, a sentence each. `own`: the models were fine-tuned by a run of the workflow."""
-    explained = _EXPLAINED if own else _EXPLAINED | {"train_before_test": _IMPORTED}
+def explain_protocols(protocols: Collection[str], *, trained_here: bool = False) -> str:
+    """What those protocols mean, a sentence each. `trained_here`: a run of the workflow fine-tuned the models."""
+    explained = _EXPLAINED if trained_here else _EXPLAINED | {"train_before_test": _IMPORTED}
     return " ".join(sentence for protocol, sentence in explained.items() if protocol in protocols)
 
 

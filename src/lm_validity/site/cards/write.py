@@ -146,7 +146,7 @@ def _scope(card: Card) -> str:
     )
     if not counts:
         return f"From {card.source}."
-    explained = explain_protocols([str(value.protocol) for value in models], own=card.trained_here)
+    explained = explain_protocols([str(value.protocol) for value in models], trained_here=card.trained_here)
     return f"From {card.source}: {counts}. For other kinds of models it may differ. {explained}"
 
 

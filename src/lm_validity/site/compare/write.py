@@ -67,7 +67,11 @@ def _under(summary: CompareSummary, protocol: str) -> str:
 def _of_all(summary: CompareSummary, joint: Joint) -> str:
     """On how many of the benchmarks, where the others are in other units or untested."""
     all_rows = len(summary.by_protocol[joint.protocol])
-    part = f", on {joint.of} of {count(all_rows, 'benchmark')}" if joint.of is not None and joint.of < all_rows else ""
+    part = (
+        f", on {joint.n_benchmarks} of {count(all_rows, 'benchmark')}"
+        if joint.n_benchmarks is not None and joint.n_benchmarks < all_rows
+        else ""
+    )
     return f"{_under(summary, joint.protocol)}{part}"
 
 

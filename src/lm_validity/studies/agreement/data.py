@@ -60,7 +60,7 @@ class Data:
     Arrays over benchmarks are in the order of `tasks`, without perplexity corpora. What is named `common` is over the
     cells known under both protocols, and NaN in the same places under both. `significant`: signs of the differences of
     two models that are significant. `paired_notes`: how these were tested, where items were given. `resamples` are at
-    most those `asked` for: fewer where the table is large.
+    most the `requested_resamples`: fewer where the table is large.
     """
 
     matrix: ScoreMatrix
@@ -68,23 +68,20 @@ class Data:
     resamples: int = 0
     variant: TauVariant = "b"
     paired_notes: tuple[str, ...] = ()
-    asked: int = 0
+    requested_resamples: int = 0
 
     @classmethod
     def of(
         cls, matrix: ScoreMatrix, resamples: int = 0, variant: TauVariant = "b", items: str | Path | None = None
     ) -> "Data":
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
-        asked_resamples, resamples = (
-            resamples,
-            affordable_resamples(resamples, len(matrix.models), len(matrix.task_names())),
-        )
-        data = cls(matrix, {}, resamples, variant)
+        affordable = affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
+        data = cls(matrix, {}, affordable, variant)
         signs = {p: significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
             signs, notes = use_paired_tests(signs, items, matrix, data.tasks)
-        return cls(matrix, signs, resamples, variant, tuple(notes), asked_resamples)
+        return cls(matrix, signs, affordable, variant, tuple(notes), resamples)
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -309,7 +306,7 @@ class Data:
         absent = np.array(self.matrix.labels)[~in_corpora & self.matrix.is_corpus.any()]
         return [
             *self.matrix.notes,
-            *resample_notes(self.resamples, self.asked),
+            *resample_notes(self.resamples, self.requested_resamples),
             *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
             *comparison_notes(self.matrix, self.in_both, complete=self.whole),

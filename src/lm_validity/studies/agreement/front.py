@@ -41,10 +41,13 @@ CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
 @dataclass(frozen=True)
 class Change:
-    """What train before test changes, with its intervals by whom they are for; pooled where many cells are missing."""
+    """Mean tau under direct evaluation and after training, their difference, and its intervals by whom they are for.
 
-    before: Value
-    after: Value
+    Pooled where many cells are missing.
+    """
+
+    direct: Value
+    trained: Value
     change: Value
     intervals: dict[str, Range]
 
@@ -73,8 +76,8 @@ class Change:
 
     @property
     def arrow(self) -> str:
-        """Mean tau before and after, with an arrow between, such as `0.52 → 0.76`."""
-        return f"{_tau(self.before)} → {_tau(self.after)}"
+        """Mean tau direct and after training, with an arrow between, such as `0.52 → 0.76`."""
+        return f"{_tau(self.direct)} → {_tau(self.trained)}"
 
 
 class Front(NamedTuple):
@@ -101,7 +104,7 @@ def above_the_folds(
     panels: list[Panel | None]
     p = protocols[0]
     if len(protocols) == 2 and not too_few and is_known(change.change):
-        means = {DIRECT: change.before, TRAINED: change.after}
+        means = {DIRECT: change.direct, TRAINED: change.trained}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         columns = [column for column in columns if data.in_both[:, column].any()]
         lede, picture = _change_lede(data, change), _carpets(data, scores, means, columns, data.models_in_both)
@@ -162,7 +165,7 @@ def _change_lede(data: Data, change: Change) -> Lede:
 
 def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
     models = data.models_in_both
-    width, values_shown, marks = 178, (change.before, change.after), []
+    width, values_shown, marks = 178, (change.direct, change.trained), []
     for p, value, x in zip((DIRECT, TRAINED), values_shown, (0, 202), strict=True):
         ranks, _ = _ordered(data.common[p][models][:, columns])
         marks += [
@@ -173,7 +176,7 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(models), 'model')} · dark: ranked first"
     label = (
         f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
-        f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
+        f"agreement: direct {_tau(change.direct)}, train before test {_tau(change.trained)}. "
         f"{lede.interval or 'There is no interval of the change'}."
     )
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
@@ -533,14 +536,14 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
 
 
-def _scale(entry: KendallTau, protocol: str, left: float, right: float, y: float) -> Markup:
+def _scale(entry: KendallTau, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    axis = svg.Axis(math.floor(2 * min([0.0, number(entry.mean), *(interval or [])])) / 2, 1, left, right)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry.mean), *(interval or [])])) / 2, 1, left_end, right_end)
     marks = [
-        svg.line(left, y, right, y, "ax"),
+        svg.line(left_end, y, right_end, y, "ax"),
         _ticks(axis, y - 4, y + 4),
-        svg.text(right, y + 33, "same order", "", "end"),
+        svg.text(right_end, y + 33, "same order", "", "end"),
     ]
     if is_known(limit := shown_limit(entry.ceiling, entry.mean)):
         marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
@@ -663,13 +666,15 @@ def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
     )
 
 
-def told_apart(n: int, most: tuple[int, str], fewest: tuple[int, str], pairs: str) -> str:
+def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], pairs: str) -> str:
     """Of n benchmarks, on how many at least one share of the pairs is told apart, and on how many less than another."""
-    if not most[0] and not fewest[0]:
+    if not high_share[0] and not low_share[0]:
         where = f"On all {n} benchmarks" if n > 1 else "On the one benchmark"
-        return f"{where}, {fewest[1]} to {most[1]} of {pairs} are told apart"
-    sentence = f"On {most[0] or 'none'} of {count(n, 'benchmark')}, at least {most[1]} of {pairs} are told apart"
-    return f"{sentence}; on {fewest[0] or 'none'}, under {fewest[1]}"
+        return f"{where}, {low_share[1]} to {high_share[1]} of {pairs} are told apart"
+    sentence = (
+        f"On {high_share[0] or 'none'} of {count(n, 'benchmark')}, at least {high_share[1]} of {pairs} are told apart"
+    )
+    return f"{sentence}; on {low_share[0] or 'none'}, under {low_share[1]}"
 
 
 def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], subject: str) -> Markup:

@@ -115,7 +115,7 @@ def ceiling_notes(
     """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
     value called `name`. `limit`: the ceiling of that `value`."""
     notes, under = [], UNDER[protocol].capitalize()
-    out = [task for task, is_used in zip(tasks, ceiling.used, strict=True) if not is_used]
+    out = [task for task, is_used in zip(tasks, ceiling.included, strict=True) if not is_used]
     if out and np.isfinite(ceiling.mean_tau):
         notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
     if value > limit and not is_known(shown_limit(limit, value)):

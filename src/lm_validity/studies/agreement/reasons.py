@@ -96,7 +96,7 @@ def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
         return Reason(
             "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
         )
-    if ceiling.used.sum() < 2:
+    if ceiling.included.sum() < 2:
         return Reason(
             "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
             ReasonCode.TOO_FEW,

@@ -135,7 +135,7 @@ def agreement(
         name="agreement",
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better? "
-        + explain_protocols(matrix.protocols, own=matrix.trained_here),
+        + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
         findings=parts.findings,
         sections=sorted(parts.sections, key=lambda section: FOLDS.index(section.group)),
         notes=notes,

@@ -50,12 +50,12 @@ def report_screening(
     table = pd.DataFrame(
         {
             "benchmark": fact.benchmark,
-            "kept": not screening.reasons[i],
-            "reason": screening.reasons[i],
+            "kept": screening.reasons[i] is None,
+            "reason": screening.reasons[i] or "",
             "training_examples": known(examples[i], NO_EXAMPLES),
             "models": screening.models[i],
             "not_improved": screening.unimproved[i],
-            "others": screening.others[i],
+            "others": screening.eligible[i],
             "negative_agreement": screening.negative[i],
             "mean_tau": known(screening.mean_tau[i], NO_OTHER),
             "category": None if pd.isna(fact.category) else fact.category,
@@ -86,7 +86,7 @@ def report_screening(
         "mean_tau": "mean tau, direct",
     }
     tables = [Table("screening", "Candidates", table, formats=formats, labels=labels)]
-    explained = explain_protocols(PROTOCOLS, own=matrix.trained_here)
+    explained = explain_protocols(PROTOCOLS, trained_here=matrix.trained_here)
     page = Page(
         name="screening",
         title="Screening of benchmarks",

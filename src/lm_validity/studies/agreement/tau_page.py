@@ -323,7 +323,10 @@ def categories_of_benchmarks(data: Data, tau: ByProtocolTau) -> Part:
             rows.append(row)
     table = pd.DataFrame(rows)
     means_of = {
-        p: [known(value, NO_TAU) for value in (data.side_by_side[p].within, data.side_by_side[p].between)]
+        p: [
+            known(value, NO_TAU)
+            for value in (data.side_by_side[p].within_category, data.side_by_side[p].between_categories)
+        ]
         for p in PROTOCOLS
     }
     parts = [

@@ -249,8 +249,8 @@ def _sampled(benchmark: str, protocol: str, model: str, answers: pd.DataFrame) -
     means, runs = answers["correct"].to_numpy(dtype=float), answers["runs"].to_numpy(dtype=int)
     errors = _RunErrors()
     if len(set(runs)) == 1 and len(answers) > 1 and answers["within"].notna().all():
-        within, between = float(answers["within"].mean()), float(means.var(ddof=1))
-        score = SampledScore(float(means.mean()), within, between, len(answers), int(runs[0]))
+        run_variance, item_variance = float(answers["within"].mean()), float(means.var(ddof=1))
+        score = SampledScore(float(means.mean()), run_variance, item_variance, len(answers), int(runs[0]))
         errors = _RunErrors(
             score.error,
             score.error_with(score.runs + 1),

@@ -58,7 +58,7 @@ def items_page(summary: ItemsSummary) -> Page:
         name="items",
         title="Items",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
-        + explain_protocols(summary.by_protocol, own=summary.trained_here),
+        + explain_protocols(summary.by_protocol, trained_here=summary.trained_here),
         findings=parts.findings,
         sections=parts.sections,
         notes=summary.notes,

@@ -688,7 +688,7 @@ class SignalData:
     learning: LearningCurves
     section: Reports
     benchmarks: dict[str, BenchmarkCurves]
-    own: tuple[str, ...] = ()  # models of the reader, whose curves stand out among those of others
+    own_models: tuple[str, ...] = ()  # models of the reader, whose curves stand out among those of others
 
     @property
     def options(self) -> SignalConventions:

@@ -285,11 +285,11 @@ _ROUNDING = 1e-6
 class Places:
     """Where points of training lie on one curve: `share` of the way from one checkpoint to the next, (points,) each.
 
-    On a checkpoint, `share` is 0 and `before` is `after`.
+    On a checkpoint, `share` is 0 and `earlier` is `later`.
     """
 
-    before: np.ndarray
-    after: np.ndarray
+    earlier: np.ndarray
+    later: np.ndarray
     share: np.ndarray
 
     def read(self, values: np.ndarray) -> np.ndarray:
@@ -298,16 +298,16 @@ class Places:
         Standard errors are read in the same way: as though those of the two neighbours were one error, which they
         nearly are, since checkpoints answer the same items. Independent ones would give less.
         """
-        result: np.ndarray = (1.0 - self.share) * values[..., self.before] + self.share * values[..., self.after]
+        result: np.ndarray = (1.0 - self.share) * values[..., self.earlier] + self.share * values[..., self.later]
         return result
 
     def only(self, point: int) -> "Places":
         """The same curve's place at one of the points alone."""
-        return Places(self.before[[point]], self.after[[point]], self.share[[point]])
+        return Places(self.earlier[[point]], self.later[[point]], self.share[[point]])
 
     def within(self, checkpoints: np.ndarray) -> "Places":
         """The same for the curve of which `checkpoints` (n,) are those of this one."""
-        return Places(checkpoints[self.before], checkpoints[self.after], self.share)
+        return Places(checkpoints[self.earlier], checkpoints[self.later], self.share)
 
 
 @dataclass(frozen=True)

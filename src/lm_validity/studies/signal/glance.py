@@ -174,7 +174,7 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
     if measured(rows):
         parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
         parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(steady.heading, steady.sentence))
-    members_of_family = set(data.own)
+    members_of_family = set(data.own_models)
     names = {
         model: name
         for model, name in _names(data).items()
@@ -282,11 +282,15 @@ def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each:
     models_drawn = [benchmark.scored[index] for index in _some(len(benchmark.scored), MOST_MODELS)]
     for model in [
         *models_drawn,
-        *(model_name for model_name in data.own if model_name in benchmark.scored and model_name not in models_drawn),
+        *(
+            model_name
+            for model_name in data.own_models
+            if model_name in benchmark.scored and model_name not in models_drawn
+        ),
     ]:
         curve = benchmark.curves[model]
         points_drawn = _some(len(curve.values), points_of_each)
-        kind = "ln me" if model in data.own else "ln"
+        kind = "ln me" if model in data.own_models else "ln"
         values_drawn = benchmark.direction * curve.values[points_drawn]
         curves[names[model]] = _Drawn(curve.progress[points_drawn], values_drawn, kind)
     values = [benchmark.direction * benchmark.curves[model].values for model in benchmark.scored]

@@ -40,7 +40,7 @@ def report_signal(
 
     `own_models`: models of the reader, whose curves stand out among those of others.
     """
-    data = replace(analyze_signal(scores, models, benchmarks, items, section), own=own_models)
+    data = replace(analyze_signal(scores, models, benchmarks, items, section), own_models=own_models)
     write_report(*signal(data), output)
 
 

@@ -45,7 +45,7 @@ def test_names_that_stand_for_different_tokens_are_no_common_points():
     small = found.places[0]
     # the errors of both neighbours, never less than the smaller one; nothing outside of a model's own range
     np.testing.assert_allclose(small.read(curves["small"].errors), [0.25, 0.55, 0.6])
-    assert (small.before >= 0).all() and (small.after <= 5).all() and ((small.share >= 0) & (small.share < 1)).all()
+    assert (small.earlier >= 0).all() and (small.later <= 5).all() and ((small.share >= 0) & (small.share < 1)).all()
 
 
 def test_one_schedule_is_aligned_by_name_with_or_without_tokens():

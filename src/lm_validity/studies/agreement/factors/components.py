@@ -75,7 +75,7 @@ class FactorData(Data):
     def common(self) -> dict[str, np.ndarray]:
         """(models, benchmarks) scores of the cells known under both protocols."""
         common = known_in_all(self.scores)
-        used_columns = np.logical_and.reduce([principal_components(scores).used for scores in common.values()])
+        used_columns = np.logical_and.reduce([principal_components(scores).included for scores in common.values()])
         return {p: np.where(used_columns, scores, np.nan) for p, scores in common.items()}
 
     @cached_property
@@ -333,7 +333,7 @@ def first_shares(data: FactorData, protocol: str, components: Components, scores
     """The first five shares of variance of the components of `scores`."""
     if not len(components.explained_variance):
         return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
-    if _few_in_common(scores[:, components.used]):
+    if _few_in_common(scores[:, components.included]):
         return Missing(FEW_IN_COMMON)
     result: Shares = components.explained_variance[:SHOWN_COMPONENTS].tolist()
     return result
@@ -368,7 +368,7 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Para
     null = parallel_analysis(scores, rng)
     if not len(null.observed):
         return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
-    if _few_in_common(scores[:, data.components[protocol].used]):
+    if _few_in_common(scores[:, data.components[protocol].included]):
         return Missing(FEW_IN_COMMON)
     within_families = parallel_analysis(
         without_group_means(scores, families), simulations(f"within families {protocol}"), 200
@@ -450,13 +450,13 @@ def component_notes(data: FactorData) -> list[str]:
     notes = []
     for p in data.matrix.protocols:
         under, components = UNDER[p].capitalize(), data.components[p]
-        left_out = [name for name, is_used in zip(data.tasks, components.used, strict=True) if not is_used]
+        left_out = [name for name, is_used in zip(data.tasks, components.included, strict=True) if not is_used]
         if left_out:
             notes.append(
                 f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
                 f"components: {listing(left_out)}."
             )
-        missing = int((~np.isfinite(data.scores[p][:, components.used])).sum())
+        missing = int((~np.isfinite(data.scores[p][:, components.included])).sum())
         if missing and len(components.explained_variance):
             notes.append(
                 f"{under}, {missing} cells are missing; correlations are over the models known on both benchmarks "
@@ -680,15 +680,15 @@ def with_compute(data: FactorData, relations: WithCompute) -> Part:
         tables=[table],
     )
     compared = all(is_known(entry.kendall) for entry in relations.in_both.values())
-    shown: Mapping[str, Relation] = relations.in_both if compared else over_all
+    quoted: Mapping[str, Relation] = relations.in_both if compared else over_all
     parts = [
         f"{shown_mean(relation.kendall, over_all[p].kendall, over_all[p].kendall_interval)} {UNDER[p]}"
-        for p, relation in shown.items()
+        for p, relation in quoted.items()
         if is_known(relation.kendall)
     ]
     finding = Finding(
         f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(relation.models for relation in shown.values()), 'model')} with known and reliable compute: "
+        f"{count(max(relation.models for relation in quoted.values()), 'model')} with known and reliable compute: "
         "6 × parameters × tokens.",
     )
     notes = [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]

@@ -136,7 +136,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
-        f"models differ most. {explain_protocols(matrix.protocols, own=matrix.trained_here)}",
+        f"models differ most. {explain_protocols(matrix.protocols, trained_here=matrix.trained_here)}",
         lede=_lede(numbers),
         picture=_against_compute(data, numbers.compute),
         panels=[panel for panel in panels if panel is not None],

@@ -50,7 +50,7 @@ def report_readiness(
 def readiness_page(summary: ReadinessSummary) -> Page:
     """The page: the lead of each group, direct and after, with that of the first group as its heading."""
     first = summary.groups[0]
-    parts = joined(*(_group(group, place) for place, group in enumerate(summary.groups, 1)))
+    parts = joined(*(_group(group, number) for number, group in enumerate(summary.groups, 1)))
     pairs_shown = first.shown
     note = "The group's lead at equal compute, in points: direct on the left, train before test on the right."
     if any(is_known(fit.interval) for _, gap in pairs_shown for fit in gap.lead.values()):
@@ -61,7 +61,7 @@ def readiness_page(summary: ReadinessSummary) -> Page:
         name="readiness",
         title="Readiness gap",
         question="Does a group of models lead because it can do more, or because it was prepared for the test? "
-        f"{explain_protocols(summary.protocols, own=summary.trained_here)}",
+        f"{explain_protocols(summary.protocols, trained_here=summary.trained_here)}",
         lede=_lede(first),
         picture=Picture(_slopes(first, MOST_DRAWN, 1180, "w640") + _slopes(first, 4, 340, "n640"), note),
         panels=parts.panels,

@@ -24,14 +24,14 @@ class Components:
 
     `explained_variance`: (k,) shares of the total variance, descending, fractions that sum to 1.
     `loadings`: (k,) unit vector of the first component, oriented so that its sum is positive; `scores`:
-    (n,) each model's coordinate on it. Benchmarks that could not take part have loading NaN; models without
-    a score have score NaN.
+    (n,) each model's coordinate on it. `included`: (k,) mask of the benchmarks that take part; the others have loading
+    NaN. Models without a score have score NaN.
     """
 
     explained_variance: np.ndarray
     loadings: np.ndarray
     scores: np.ndarray
-    used: np.ndarray
+    included: np.ndarray
 
 
 def principal_components(scores: np.ndarray) -> Components:
@@ -43,7 +43,7 @@ def principal_components(scores: np.ndarray) -> Components:
     slightly negative eigenvalues. A model's score is the least-squares coordinate sum_j z_ij v_j / sum_j v_j² over its
     known cells: the ordinary PCA score where all are known.
 
-    Constant columns and columns without two common models with every other one are left out (`used` is
+    Constant columns and columns without two common models with every other one are left out (`included` is
     False).
     """
     is_used, matrix = usable_columns(scores)
@@ -65,7 +65,7 @@ def principal_components(scores: np.ndarray) -> Components:
         explained_variance=eigenvalues[::-1] / eigenvalues.sum(),
         loadings=loadings,
         scores=np.divide(projection, weight, out=np.full(len(scores), np.nan), where=weight > 0),
-        used=is_used,
+        included=is_used,
     )
 
 
@@ -385,7 +385,7 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     observed = components.explained_variance
     if not len(observed):
         return ParallelAnalysis(observed, observed, observed, 0, float("nan"))
-    values = scores[:, components.used]
+    values = scores[:, components.included]
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.size))
     parts = [min(step, permutations - start) for start in range(0, permutations, step)]
     null = np.concatenate([component_shares(_shuffled(values, rng, size)) for size in parts])
@@ -664,7 +664,7 @@ def rank_intervals(scores: np.ndarray, clusters: np.ndarray | None = None) -> In
     benchmarks, and for a model with fewer than two scores. *It fails* where differences are far from normal.
     """
     components, models = principal_components(scores), len(scores)
-    is_used = components.used
+    is_used = components.included
     if scores.shape[1] < LEAST_UNITS or models < 2 or not is_used.any():
         return Interval(np.full(models, np.nan), np.full(models, np.nan))
     values = scores[:, is_used] - finite_mean(scores[:, is_used], axis=0)

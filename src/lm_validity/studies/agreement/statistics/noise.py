@@ -251,16 +251,16 @@ def _tables_left_out(
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
     upper = np.triu_indices(len(columns), 1)
     everything = len(columns) == signs.sign.shape[1]
-    sign, is_known = (each if everything else each[:, columns] for each in (signs.sign, signs.known))
+    sign, is_known = (matrix if everything else matrix[:, columns] for matrix in (signs.sign, signs.known))
     sums = _Sums(sign, is_known, masks)
     simulated = None if expected is None else _Sums(expected.untied, expected.known, masks, expected.draws)
     parts = [sums] if simulated is None else [sums, simulated]
     whole_sums = [part.over(np.flatnonzero(sums.part < len(sums.inside))) for part in parts]
     for places in (np.empty(0, dtype=int), *_concerned(signs, sums.part, len(sums.inside), clusters)):
-        own = [part.over(places) for part in parts] if len(places) else [NOTHING] * len(parts)
+        concerned_sums = [part.over(places) for part in parts] if len(places) else [NOTHING] * len(parts)
         observed, *of_tables = [
-            _Sum(total.product - left.product, total.untied - left.untied)
-            for total, left in zip(whole_sums, own, strict=True)
+            _Sum(total.product - removed.product, total.untied - removed.untied)
+            for total, removed in zip(whole_sums, concerned_sums, strict=True)
         ]
         taus = ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
         yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
@@ -411,8 +411,8 @@ def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[li
             for of_masks, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
         ]
     )
-    for place, index in enumerate(enough):
-        whole_taus, left_out = means[0, place], means[1:, place][concerned[index]]
+    for row, index in enumerate(enough):
+        whole_taus, left_out = means[0, row], means[1:, row][concerned[index]]
         intervals = transformed_interval(whole_taus, np.ascontiguousarray(left_out).T, "tau")
         estimates[index] = [
             Estimate(float(tau), Interval(float(low), float(high)))
@@ -482,17 +482,17 @@ class Ceiling:
     """Means over simulated tables in which one order holds for all benchmarks.
 
     `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `first_component`: share of variance in
-    [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `used`: (k,) benchmarks with standard errors on which
-    models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a score on a benchmark that
-    takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the diagonal; `expected`:
-    products of signs of the simulated tables, None where there is no ceiling.
+    [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `included`: (k,) mask of the benchmarks with standard
+    errors on which models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a score on
+    a benchmark that takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the
+    diagonal; `expected`: products of signs of the simulated tables, None where there is no ceiling.
     """
 
     mean_tau: float
     by_benchmark: np.ndarray
     first_component: float
     tau_draws: np.ndarray
-    used: np.ndarray
+    included: np.ndarray
     models: int
     by_pair: np.ndarray
     observed_by_pair: np.ndarray
@@ -501,7 +501,7 @@ class Ceiling:
     @property
     def observed(self) -> float:
         """Mean tau-b of the scores over the pairs of benchmarks that `mean_tau` is over."""
-        return mean_over_pairs(self.observed_by_pair[np.ix_(self.used, self.used)])
+        return mean_over_pairs(self.observed_by_pair[np.ix_(self.included, self.included)])
 
     @property
     def above_zero(self) -> bool:
@@ -560,7 +560,7 @@ def noise_ceiling(
         by_benchmark=by_benchmark,
         first_component=finite_mean(shares),
         tau_draws=taus,
-        used=is_used,
+        included=is_used,
         models=int(is_known[:, is_used].any(axis=1).sum()),
         by_pair=_in_table(finite_mean(grids, axis=0), is_used),
         observed_by_pair=_in_table(observed, is_used),

@@ -102,7 +102,7 @@ def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", other_signs:
     other_signs = signs if other_signs is None else other_signs
     product = signs.sign.T @ other_signs.sign
     if variant == "b" and signs.known.all() and other_signs.known.all():
-        scale = np.sqrt(np.outer(*(np.abs(each.sign).sum(axis=0) for each in (signs, other_signs))))
+        scale = np.sqrt(np.outer(*(np.abs(pairs_signs.sign).sum(axis=0) for pairs_signs in (signs, other_signs))))
     elif variant == "b":
         scale = np.sqrt((np.abs(signs.sign).T @ other_signs.known) * (signs.known.T @ np.abs(other_signs.sign)))
     elif variant == "a":
@@ -291,14 +291,14 @@ class RankAgreement:
 
     `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
     (k,) mean of each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between
-    categories, in the order of `categories`; `within`, `between`: means over all pairs of benchmarks of one
-    category, of two. NaN where there is no pair.
+    categories, in the order of `categories`; `within_category`, `between_categories`: means over all pairs of
+    benchmarks of one category, of two. NaN where there is no pair.
     """
 
     mean: float
     pairs: int
-    within: float
-    between: float
+    within_category: float
+    between_categories: float
     by_benchmark: np.ndarray
     by_category: np.ndarray
     categories: tuple[str, ...]
@@ -323,8 +323,8 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> RankAg
     return RankAgreement(
         mean=mean_over_pairs(tau),
         pairs=int(np.isfinite(upper).sum()),
-        within=finite_mean(upper[named_pairs & same_category]),
-        between=finite_mean(upper[named_pairs & ~same_category]),
+        within_category=finite_mean(upper[named_pairs & same_category]),
+        between_categories=finite_mean(upper[named_pairs & ~same_category]),
         by_benchmark=mean_with_others(tau),
         by_category=grid,
         categories=names,
@@ -410,8 +410,8 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
     is_known = np.isfinite(variance) & (signs.known > 0)
     difference = np.abs(scores[signs.first] - scores[signs.second])
     significant = is_known & (variance > 0) & (difference > Z_95 * np.sqrt(variance))
-    known = _ones(is_known.shape) if is_known.all() else is_known.astype(float)
-    return PairSigns(np.where(significant, signs.sign, 0.0), known, signs.first, signs.second)
+    known_pairs = _ones(is_known.shape) if is_known.all() else is_known.astype(float)
+    return PairSigns(np.where(significant, signs.sign, 0.0), known_pairs, signs.first, signs.second)
 
 
 def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:
@@ -545,15 +545,15 @@ def align_rankings(
     rows, n = np.arange(len(taking_part)), taking_part.shape[1]
     place_unit, least = 4 * n + 1, (4 * n + 1) * (n + 1)  # `least`: of the key of a model that is in neither order
     closed = 2 * (least + 4 * n)  # more than two such keys together
-    whole = np.int32 if closed * (2 * n + 4) < 2**31 else np.int64
+    integer = np.int32 if closed * (2 * n + 4) < 2**31 else np.int64
     betters, places, keys = (better_first, better_second), np.where(taking_part, n + 1, [[[0]], [[0]]]), []
     places = places.astype(np.int32)
     # ranks are whole or half; those of the other benchmark decide. A key below `closed` is that of a model which may
     # come next; each better one that is not placed adds `closed`
     for better, ranks in zip(betters, (ranks_second, ranks_first), strict=True):
         waiting = np.matmul(taking_part[:, None, :].astype(np.float32), better.astype(np.float32))[:, 0]
-        key = least + np.nan_to_num(2 * ranks).astype(whole) + closed * waiting.astype(whole)
-        keys.append(np.where(taking_part, key, closed * (n + 1)).astype(whole))
+        key = least + np.nan_to_num(2 * ranks).astype(integer) + closed * waiting.astype(integer)
+        keys.append(np.where(taking_part, key, closed * (n + 1)).astype(integer))
     for step in range(1, int(taking_part.sum(axis=1).max(initial=0)) + 1):
         chosen = [key.argmin(axis=1) for key in keys]
         lowest = [key[rows, taken] for key, taken in zip(keys, chosen, strict=True)]
@@ -564,12 +564,12 @@ def align_rankings(
             common = sums.argmin(axis=1)
             for taken in chosen:  # the one that both can take, if there is one
                 taken[alike] = np.where(sums[np.arange(len(alike)), common] < closed, common, taken[alike])
-        for own, (better, taken) in enumerate(zip(betters, chosen, strict=True)):
-            at = rows[going_on], taken[going_on]
-            keys[own] -= better[rows, taken] * np.where(going_on, closed, 0).astype(whole)[:, None]
-            keys[1 - own][at] -= place_unit * (n + 1 - step)
-            keys[own][at] += closed * (n + 1)  # placed
-            places[own][at] = step
+        for index, (better, taken) in enumerate(zip(betters, chosen, strict=True)):
+            positions = rows[going_on], taken[going_on]
+            keys[index] -= better[rows, taken] * np.where(going_on, closed, 0).astype(integer)[:, None]
+            keys[1 - index][positions] -= place_unit * (n + 1 - step)
+            keys[index][positions] += closed * (n + 1)  # placed
+            places[index][positions] = step
     return Alignments(*places)
 
 
@@ -606,7 +606,9 @@ def aligned_figures(better: np.ndarray, scores: np.ndarray, pairs: list[tuple[in
     crossed = (np.abs(signs.sign).T @ np.abs(signs.sign) - product) / 2
     has_score = np.isfinite(scores).T
     better = better & has_score[:, :, None] & has_score[:, None, :]
-    flat, turned = (each.reshape(len(better), -1).astype(np.float32) for each in (better, better.swapaxes(1, 2)))
+    flat, turned = (
+        relation.reshape(len(better), -1).astype(np.float32) for relation in (better, better.swapaxes(1, 2))
+    )
     opposite = flat @ turned.T  # [a, b]: pairs of models that a orders one way and b the other
     ranks_alone = average_ranks(scores).T
     for start in range(0, len(pairs), step):
@@ -648,16 +650,17 @@ class Screened:
     """Arrays over the k candidates; NaN where unknown.
 
     models: with both scores. unimproved: of these, with a train-before-test score not above the direct one.
-    others, negative: benchmarks that pass the first two rules, and those of them with a negative tau to the candidate.
-    mean_tau: over these others, of direct rankings. reasons: why it leaves, by the first rule it fails, or "".
+    eligible, negative: number of other benchmarks that pass the first two rules, and of those with a negative tau to
+    the candidate. mean_tau: over the eligible ones, of direct rankings. reasons: why it leaves, by the first rule that
+    it fails; None where it stays.
     """
 
     models: np.ndarray
     unimproved: np.ndarray
-    others: np.ndarray
+    eligible: np.ndarray
     negative: np.ndarray
     mean_tau: np.ndarray
-    reasons: tuple[str, ...]
+    reasons: tuple[str | None, ...]
 
 
 def screen_benchmarks(
@@ -674,18 +677,17 @@ def screen_benchmarks(
     unmoved = unimproved > thresholds.unimproved_share * models
     tau = kendall_tau_matrix(pair_signs(direct))
     counted = np.isfinite(tau) & (~too_few & ~unmoved)[:, None] & ~np.eye(len(tau), dtype=bool)
-    other_counts, negative = counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0)
-    reasons = []
+    eligible, negative = counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0)
+    reasons: list[str | None] = []
     for column in range(direct.shape[1]):
+        reason = None
         if too_few[column]:
             reason = f"{training_examples[column]:.0f} training examples, fewer than {thresholds.training_examples}"
         elif unmoved[column]:
             reason = f"no improvement in {unimproved[column]} of {models[column]} models"
-        elif negative[column] > thresholds.negative_share * other_counts[column]:
-            reason = f"negative agreement with {negative[column]} of {other_counts[column]} other benchmarks"
-        else:
-            reason = ""
+        elif negative[column] > thresholds.negative_share * eligible[column]:
+            reason = f"negative agreement with {negative[column]} of {eligible[column]} other benchmarks"
         reasons.append(reason)
     return Screened(
-        models, unimproved, other_counts, negative, finite_mean(np.where(counted, tau, np.nan), axis=0), tuple(reasons)
+        models, unimproved, eligible, negative, finite_mean(np.where(counted, tau, np.nan), axis=0), tuple(reasons)
     )

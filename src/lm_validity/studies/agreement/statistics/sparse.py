@@ -37,16 +37,18 @@ class Cells:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels over models: `shared` by all benchmarks, and each benchmark's `own`; (parts, models, models) both. The
-    first of each is a model's level and a benchmark's level. The last two weights are of the cell's direct score."""
+    """Kernels over models: `shared` by all benchmarks, and `specific` to one benchmark; (parts, models, models) both.
+
+    The first of each is a model's level and a benchmark's level. The last two weights are of the cell's direct score.
+    """
 
     shared: np.ndarray
-    own: np.ndarray
+    specific: np.ndarray
 
     @property
     def prior(self) -> np.ndarray:
-        """Medians of the log weights: of `shared`, of `own`, of the direct score (shared, own), of the noise."""
-        median = [np.full(len(kernels), WEIGHT) for kernels in (self.shared, self.own)]
+        """Medians of the log weights: of `shared`, of `specific`, of the direct score (as both), of the noise."""
+        median = [np.full(len(kernels), WEIGHT) for kernels in (self.shared, self.specific)]
         for weights in median:
             weights[0] = BASE_WEIGHT
         result: np.ndarray = np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]]))
@@ -57,15 +59,17 @@ class Kernels:
         pairs_of_cells = np.ix_(cells.model, cells.model)
         same_benchmark = cells.benchmark[:, None] == cells.benchmark
         product = np.outer(cells.direct, cells.direct)
-        own_kernels = [kernel[pairs_of_cells] * same_benchmark for kernel in self.own]
+        specific_kernels = [kernel[pairs_of_cells] * same_benchmark for kernel in self.specific]
         return np.array(
-            [*(kernel[pairs_of_cells] for kernel in self.shared), *own_kernels, product, product * same_benchmark]
+            [*(kernel[pairs_of_cells] for kernel in self.shared), *specific_kernels, product, product * same_benchmark]
         )
 
     def weighted(self, weights: np.ndarray) -> "Covariance":
         """The covariance under some weights (without the noise's)."""
-        shared, own_weights = weights[: len(self.shared)], weights[len(self.shared) : -2]
-        return Covariance(np.tensordot(shared, self.shared, 1), np.tensordot(own_weights, self.own, 1), *weights[-2:])
+        shared, specific_weights = weights[: len(self.shared)], weights[len(self.shared) : -2]
+        return Covariance(
+            np.tensordot(shared, self.shared, 1), np.tensordot(specific_weights, self.specific, 1), *weights[-2:]
+        )
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,9 @@ class Covariance:
     """c = S[i, i'] + x x' s + [same benchmark] (O[i, i'] + x x' o), of cells with direct scores x and x'."""
 
     shared: np.ndarray
-    own: np.ndarray
+    specific: np.ndarray
     direct_shared: float
-    direct_own: float
+    direct_specific: float
 
     def between(self, first: Cells, second: Cells) -> np.ndarray:
         """(first, second) covariance of two sets of cells."""
@@ -85,24 +89,24 @@ class Covariance:
         result: np.ndarray = (
             self.shared[pairs_of_cells]
             + self.direct_shared * product
-            + same_benchmark * (self.own[pairs_of_cells] + self.direct_own * product)
+            + same_benchmark * (self.specific[pairs_of_cells] + self.direct_specific * product)
         )
         return result
 
     def variance(self, cells: Cells) -> np.ndarray:
         """(cells,) prior variance of the process at each cell."""
-        without_direct = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
-        result: np.ndarray = without_direct + (self.direct_shared + self.direct_own) * cells.direct**2
+        without_direct = np.diag(self.shared)[cells.model] + np.diag(self.specific)[cells.model]
+        result: np.ndarray = without_direct + (self.direct_shared + self.direct_specific) * cells.direct**2
         return result
 
     def sample(self, cells: Cells, benchmarks: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
         models = len(self.shared)
         shared = _root(self.shared) @ rng.standard_normal((models, draws))
-        own_part = np.einsum("ij,jbr->ibr", _root(self.own), rng.standard_normal((models, benchmarks, draws)))
+        specific_part = np.einsum("ij,jbr->ibr", _root(self.specific), rng.standard_normal((models, benchmarks, draws)))
         slope = np.sqrt(self.direct_shared) * rng.standard_normal(draws)
-        slopes = np.sqrt(self.direct_own) * rng.standard_normal((benchmarks, draws))
-        process = shared[cells.model] + own_part[cells.model, cells.benchmark]
+        slopes = np.sqrt(self.direct_specific) * rng.standard_normal((benchmarks, draws))
+        process = shared[cells.model] + specific_part[cells.model, cells.benchmark]
         result: np.ndarray = process + cells.direct[:, None] * (slope + slopes[cells.benchmark])
         return result
 
@@ -266,8 +270,8 @@ class CellProcess:
         """
         solver, shape = self._solver, self.scores.shape
         prior = solver.covariance.sample(solver.cells, shape[1], number, rng)
-        seen = prior[solver.known] + np.sqrt(solver.observed)[:, None] * rng.standard_normal(
-            (len(solver.known), number)
+        seen = prior[solver.known_cells] + np.sqrt(solver.observed)[:, None] * rng.standard_normal(
+            (len(solver.known_cells), number)
         )
         latent = prior + solver.spread_out(solver.values[:, None] - seen)
         heavy = rng.standard_t(FREEDOM, latent.shape) * np.sqrt((FREEDOM - 2) / FREEDOM)
@@ -279,11 +283,11 @@ class CellProcess:
 
 @dataclass(frozen=True)
 class _Solver:
-    """What posterior and draws need: all cells, which are known, their standardised values and noise, the covariance,
-    and the inverse of a Cholesky factor of the known cells'."""
+    """What posterior and draws need: all cells, the indices of the known ones, the standardised values and the noise of
+    these, the covariance, and the inverse of a Cholesky factor of the known cells' covariance."""
 
     cells: Cells
-    known: np.ndarray
+    known_cells: np.ndarray
     values: np.ndarray
     observed: np.ndarray
     covariance: Covariance
@@ -303,7 +307,7 @@ class _Solver:
     def blocks(self) -> Iterator[np.ndarray]:
         """(part, known) covariances of all cells with the known ones, part by part: together they take much memory."""
         for start in range(0, len(self.cells), 2000):
-            yield self.covariance.between(self.cells[start : start + 2000], self.cells[self.known])
+            yield self.covariance.between(self.cells[start : start + 2000], self.cells[self.known_cells])
 
 
 def fit_process(

@@ -91,14 +91,14 @@ class Comparison:
 @dataclass(frozen=True)
 class Joint:
     """What is decided about the second model against the first, on all benchmarks together. change, interval: second
-    less first, better upwards; the mean over `of` benchmarks, those in one unit. share: they are fractions."""
+    less first, better upwards; the mean over `n_benchmarks`, those in one unit. share: they are fractions."""
 
     protocol: str
     verdict: str
     change: float | Missing
     interval: tuple[float, float] | Missing
     margin: float | Missing
-    of: int | None = page_only(default=None)
+    n_benchmarks: int | None = page_only(default=None)
     share: bool = page_only(default=True)
 
 
@@ -399,7 +399,7 @@ def _together(
     losses_known = [loss for index in shares if (loss := losses[index]) is not None]
     loss = float(np.mean(losses_known)) if len(losses_known) == len(shares) else None
     mean = joint_verdict([test for index in shares if (test := tests[index]) is not None], loss)
-    return Joint(*_decided(protocol, mean), of=len(shares), share=share)
+    return Joint(*_decided(protocol, mean), n_benchmarks=len(shares), share=share)
 
 
 def gate(summary: CompareSummary) -> Literal["not worse", "worse", "not known"]:

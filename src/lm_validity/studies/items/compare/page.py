@@ -96,7 +96,7 @@ def comparison_page(summary: CompareSummary) -> Page:
         name="compare",
         title=f"{summary.first} against {summary.second}",
         question="Which of the two models is better, and on what? "
-        + explain_protocols(summary.by_protocol, own=summary.trained_here),
+        + explain_protocols(summary.by_protocol, trained_here=summary.trained_here),
         findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.by_protocol],
         sections=[_benchmark_section(summary), *filter(None, [_training_section(summary)])],
         notes=summary.notes,
@@ -115,7 +115,7 @@ def _answer(summary: CompareSummary) -> str:
     """`Direct, b is better on 11 of 24 benchmarks, a on none; after training, three and three.` Of one protocol:
     `b is better on 11 of 24 benchmarks; a on none (not fine-tuned)`."""
     names, named = short_names(summary.first, summary.second), False
-    alone = len(summary.by_protocol) == 1
+    single_protocol = len(summary.by_protocol) == 1
     clauses: list[str] = []
     if all(row.outcome == UNTESTED for row in summary.comparisons):
         return "Not known: neither common items nor the standard errors of both models are there"
@@ -134,13 +134,16 @@ def _answer(summary: CompareSummary) -> str:
             clause = f"neither is found better on {tested}" if not clauses else "neither is found better"
         elif not named:
             wins_words = wins[0] if clauses else f"{wins[0]} of {tested}"
-            clause, named = f"{names[0]} is better on {wins_words}{';' if alone else ','} {names[1]} on {less}", True
+            clause, named = (
+                f"{names[0]} is better on {wins_words}{';' if single_protocol else ','} {names[1]} on {less}",
+                True,
+            )
         else:
             clause = f"each on {wins_of_first}" if wins[0] == wins[1] else f"{wins_of_first} and {less}"
         if on_average is not None:
             by_itself = f"none of {tested} decides by itself" if not any(wins) else f"by benchmark, {clause}"
             clause = f"{on_average} is better on average; {by_itself}"
-        if alone:
+        if single_protocol:
             clause = clause if clause.startswith(names) else clause[:1].upper() + clause[1:]
             return f"{clause} ({'not fine-tuned' if protocol == DIRECT else 'after training'})"
         clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {clause}")

@@ -44,7 +44,7 @@ def ranking_page(summary: RankingSummary) -> Page:
         name="ranking",
         title="Ranking",
         question="Which model is best, which are not separated, and which gaps can be detected? "
-        + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, own=summary.trained_here),
+        + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, trained_here=summary.trained_here),
         findings=[Finding(sentence) for ranked in summary.benchmarks for sentence in _sentences(summary, ranked)],
         sections=[_model_section(summary), _pair_section(summary)],
         notes=summary.notes,

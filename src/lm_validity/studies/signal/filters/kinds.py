@@ -85,7 +85,7 @@ class ItemFilter:
 class Selection:
     """The items that are left, in the order of the candidates, and how it came to that."""
 
-    kept: np.ndarray  # boolean over the candidates
+    is_kept: np.ndarray  # boolean over the candidates
     doc_ids: tuple[str, ...]
     steps: list[dict[str, object]]  # of each filter: its name, and the items before and after it
 
@@ -121,7 +121,7 @@ class AnyOf(ItemFilter):
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where at least one chain keeps the item. Chains do not see each other's choices."""
-        result: np.ndarray = np.any([keep_items(chain, candidates).kept for chain in self.chains], axis=0)
+        result: np.ndarray = np.any([keep_items(chain, candidates).is_kept for chain in self.chains], axis=0)
         return result
 
 

@@ -615,7 +615,7 @@ def judge(
         )
 
     def fit(rows: Rows) -> np.ndarray:
-        return keep_items(filters, candidates.rows(rows)).kept
+        return keep_items(filters, candidates.rows(rows)).is_kept
 
     return {design: judge_filter(fit, scored, folds, generator, controls, options) for design, folds in designs.items()}
 

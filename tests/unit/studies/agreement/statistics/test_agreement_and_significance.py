@@ -25,7 +25,7 @@ def test_summary_of_a_small_matrix():
     np.testing.assert_allclose(summary.by_benchmark, [0.4, 0.0, 0.2, 0.2])
     assert summary.categories == ("x", "y")
     np.testing.assert_allclose(summary.by_category, [[0.2, 0.2], [0.2, np.nan]])
-    assert (summary.within, summary.between) == (pytest.approx(0.2), pytest.approx(0.2))
+    assert (summary.within_category, summary.between_categories) == (pytest.approx(0.2), pytest.approx(0.2))
 
 
 def test_resampled_benchmarks_never_pair_with_their_copies():

@@ -83,10 +83,10 @@ def test_benchmarks_without_standard_errors_take_no_part():
     stderr = np.full((10, 3), 0.1)
     stderr[:, 1] = np.nan
     ceiling = noise_ceiling(scores, stderr, np.random.default_rng(0), draws=5)
-    assert ceiling.used.tolist() == [True, False, True]
+    assert ceiling.included.tolist() == [True, False, True]
     assert np.isnan(ceiling.by_benchmark[1]) and np.isfinite(ceiling.mean_tau)
     nothing = noise_ceiling(scores, np.full((10, 3), np.nan), np.random.default_rng(0))
-    assert np.isnan(nothing.mean_tau) and not nothing.used.any()
+    assert np.isnan(nothing.mean_tau) and not nothing.included.any()
 
 
 def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:
@@ -139,7 +139,7 @@ def test_a_constant_benchmark_does_not_change_the_ceiling():
     with_constant = np.column_stack([scores, np.full(10, 0.5)])
     alone = noise_ceiling(scores, np.full((10, 4), 0.2), np.random.default_rng(6))
     ceiling = noise_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
-    assert ceiling.used.tolist() == [True] * 4 + [False] and np.isnan(ceiling.by_benchmark[4])
+    assert ceiling.included.tolist() == [True] * 4 + [False] and np.isnan(ceiling.by_benchmark[4])
     assert (ceiling.mean_tau, ceiling.first_component) == (alone.mean_tau, alone.first_component)
     assert ceiling.observed == alone.observed
     np.testing.assert_array_equal(ceiling.expected.product, alone.expected.product)
@@ -152,6 +152,6 @@ def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():
     scores[:4, 1] = 2.0
     assert np.isnan(kendall_tau_matrix(pair_signs(scores))[0, 1])
     ceiling = noise_ceiling(scores, np.full((8, 3), 0.5), np.random.default_rng(0), draws=50)
-    assert ceiling.used.all() and ceiling.observed == pytest.approx((1 + 22 / np.sqrt(22 * 28)) / 2)
+    assert ceiling.included.all() and ceiling.observed == pytest.approx((1 + 22 / np.sqrt(22 * 28)) / 2)
     # the mean of the pairs a, c and b, c: c's mean with the others
     assert ceiling.mean_tau == pytest.approx(ceiling.by_benchmark[2])

@@ -42,7 +42,7 @@ def test_missing_cells_use_the_models_known_in_both():
     both = np.isfinite(scores[:, 0]) & np.isfinite(scores[:, 2])
     assert correlation[0, 2] == pytest.approx(np.corrcoef(scores[both, 0], scores[both, 2])[0, 1])
     result = principal_components(scores)
-    assert result.used.all()
+    assert result.included.all()
     assert result.explained_variance.sum() == pytest.approx(1)
 
 
@@ -64,7 +64,7 @@ def test_constant_and_empty_columns_stay_out():
     scores[:, 3] = np.nan
     scores[2] = np.nan
     result = principal_components(scores)
-    assert result.used.tolist() == [True, False, True, False, True]
+    assert result.included.tolist() == [True, False, True, False, True]
     assert np.isnan(result.loadings[[1, 3]]).all() and np.isnan(result.scores[2])
     assert len(result.explained_variance) == 3
     assert len(principal_components(scores[:, :2]).explained_variance) == 0
@@ -76,7 +76,7 @@ def test_columns_constant_up_to_rounding_stay_out_of_a_complete_table(size):
     scores[:, 0] = size
     scores[0, 0] = np.nextafter(size, 1e9)
     result = principal_components(scores)
-    assert result.used.tolist() == [False, True, True]
+    assert result.included.tolist() == [False, True, True]
     assert len(result.explained_variance) == 2 and np.isfinite(result.scores).all()
 
 

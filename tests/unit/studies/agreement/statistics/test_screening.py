@@ -31,7 +31,7 @@ def test_each_rule_and_its_reason():
         "999 training examples, fewer than 1000",
     )
     # agreement is counted with benchmarks that pass the first two rules: a, c and the reversed one
-    assert list(found.others) == [2, 3, 2, 2, 3] and list(found.negative) == [1, 1, 1, 2, 1]
+    assert list(found.eligible) == [2, 3, 2, 2, 3] and list(found.negative) == [1, 1, 1, 2, 1]
     np.testing.assert_allclose(found.mean_tau, [0, 1 / 3, 0, -1, 1 / 3])
 
 
@@ -40,8 +40,8 @@ def test_exactly_a_fifth_and_exactly_half_are_allowed():
     trained = direct + 1
     trained[:2, 0] = direct[:2, 0]
     found = screen_benchmarks(direct, trained, np.full(3, 1e4), PUBLISHED)
-    assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.others[0] == 2
-    assert found.reasons[:2] == ("", "") and found.reasons[2].startswith("negative agreement with 2 of 2")
+    assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.eligible[0] == 2
+    assert found.reasons[:2] == (None, None) and found.reasons[2].startswith("negative agreement with 2 of 2")
 
 
 def test_thresholds_are_the_callers():
@@ -53,7 +53,7 @@ def test_thresholds_are_the_callers():
     loose = screen_benchmarks(
         direct, trained, np.array([150.0, 50.0]), Screening(training_examples=0, unimproved_share=0.9)
     )
-    assert loose.reasons == ("", "")
+    assert loose.reasons == (None, None)
 
 
 def test_models_without_both_scores_do_not_count():
@@ -63,10 +63,10 @@ def test_models_without_both_scores_do_not_count():
     found = screen_benchmarks(direct, trained, np.full(2, 2000.0), PUBLISHED)
     assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
     alone = screen_benchmarks(direct[:, :1], trained[:, :1], np.full(1, 2000.0), PUBLISHED)
-    assert alone.reasons == ("",) and np.isnan(alone.mean_tau[0]) and alone.others[0] == 0
+    assert alone.reasons == (None,) and np.isnan(alone.mean_tau[0]) and alone.eligible[0] == 0
 
 
 @pytest.mark.parametrize("few", [0, 1])
 def test_no_model_excludes_nothing(few):
     empty = np.full((few, 2), np.nan)
-    assert screen_benchmarks(empty, empty, np.full(2, np.nan), PUBLISHED).reasons == ("", "")
+    assert screen_benchmarks(empty, empty, np.full(2, np.nan), PUBLISHED).reasons == (None, None)

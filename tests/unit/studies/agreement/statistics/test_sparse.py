@@ -162,7 +162,7 @@ def test_the_posterior_is_that_of_the_normal_distribution():
     process = fitted(scores, direct, size, families)
     solver = process._solver
     among = solver.covariance.between(solver.cells, solver.cells)
-    known, noise = solver.known, np.diag(solver.observed + 1e-8)
+    known, noise = solver.known_cells, np.diag(solver.observed + 1e-8)
     gain = among[:, known] @ np.linalg.inv(among[np.ix_(known, known)] + noise)
     np.testing.assert_allclose(process.mean.ravel(), gain @ solver.values, atol=1e-8)
     np.testing.assert_allclose(process.variance.ravel(), np.diag(among - gain @ among[known]), atol=1e-8)

@@ -24,9 +24,9 @@ def test_each_rule_and_its_reason():
     examples = np.array([1000, 5000, np.nan, 2000, 999])
     found = screen_benchmarks(direct, trained, examples, PUBLISHED)
     assert found.reasons == (
-        "",
+        None,
         "no improvement in 3 of 10 models",
-        "",
+        None,
         "negative agreement with 2 of 2 other benchmarks",
         "999 training examples, fewer than 1000",
     )

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that the command line names; Ctrl-C ends the process at once."""
     hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background jobs ignore it
     if hears:
         signal.signal(signal.SIGINT, _leave)

@@ -113,8 +113,8 @@ def family_color(families: Iterable[str | None]) -> alt.Color:
 
 def family_opacity() -> alt.OpacityValue:
     """Fades the marks of other families while the page focuses one."""
-    shown = f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}"
-    return alt.OpacityValue(**alt.condition(shown, alt.value(0.9), alt.value(0.12)))
+    in_focus = f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}"
+    return alt.OpacityValue(**alt.condition(in_focus, alt.value(0.9), alt.value(0.12)))
 
 
 def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:

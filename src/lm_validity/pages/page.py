@@ -141,7 +141,7 @@ class SectionDocument(TypedDict):
 
 
 class LedeDocument(TypedDict):
-    """The fields of `Lede`."""
+    """A `Lede` as page.json holds it."""
 
     heading: str
     sentence: str
@@ -149,14 +149,14 @@ class LedeDocument(TypedDict):
 
 
 class PictureDocument(TypedDict):
-    """The fields of `Picture`."""
+    """A `Picture` as page.json holds it."""
 
     svg: str
     note: str
 
 
 class PanelDocument(TypedDict):
-    """The fields of `Panel`."""
+    """A `Panel` as page.json holds it."""
 
     question: str
     text: str
@@ -166,7 +166,7 @@ class PanelDocument(TypedDict):
 
 
 class AnswerDocument(TypedDict):
-    """The fields of `Answer`."""
+    """An `Answer` as page.json holds it."""
 
     question: str
     sentence: str
@@ -177,7 +177,7 @@ class AnswerDocument(TypedDict):
 
 
 class FindingDocument(TypedDict):
-    """The fields of `Finding`."""
+    """A `Finding` as page.json holds it."""
 
     sentence: str
     basis: str

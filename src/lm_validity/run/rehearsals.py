@@ -338,14 +338,15 @@ def read_rehearsal(run: Run, row: Model) -> Rehearsal | None:
 
 class FitVerdict(NamedTuple):
     """Of one model in its size class. required: gigabytes at one row (of training, or of scoring). micro_batch: the
-    largest that fits, 0 where none does, None where the model is scored only. advice: what to change, or ""."""
+    largest that fits, 0 where none does, None where the model is scored only. advice: what to change
+    where it does not fit."""
 
     required: float
     available: float
     micro_batch: int | None
     fits: bool
     smallest_class: str | None
-    advice: str
+    advice: str | None
 
 
 def checkpoints_activations(run: Run, row: Model) -> bool:
@@ -368,7 +369,7 @@ def judge(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
     ]
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
     # a size class without GPUs has no memory to compare with
-    advice = "" if fits or not available else _advice(rehearsal, size_of_model, smallest, checkpointing=checkpointing)
+    advice = None if fits or not available else _advice(rehearsal, size_of_model, smallest, checkpointing=checkpointing)
     return FitVerdict(needed_gb, available, rows, fits, smallest, advice)
 
 
@@ -401,7 +402,7 @@ def memory_problem(run: Run, row: Model, rehearsal: Rehearsal) -> list[Problem]:
         action = "leave it out of the agreement study (column studies), or try target_modules attention"
         problems.append(Problem(f"model {row.model}", f"cannot be fine-tuned: {rehearsal.refused}", action))
     verdict = judge(run, row, rehearsal)
-    if verdict.available and not verdict.fits:
+    if verdict.advice is not None:
         doing = "to be fine-tuned at micro-batch 1" if rehearsal.training else "to score one text"
         problem = f"needs {verdict.required:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
         problems.append(Problem(f"model {row.model}", f"{problem}{verdict.available:g} GB", verdict.advice))

@@ -154,7 +154,7 @@ class FirstPage(TypedDict):
     description: str
     style: str
     answers: list[LinkedAnswer]
-    not_measured: str
+    not_measured: str | None
     table: "BenchmarkTable | None"
     legend: list[str]
     rules: list[tuple[str, str]]
@@ -263,7 +263,8 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
     if 0 < compared < len(cards):
         words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
-    words += _sampled(sources.last_rows)
+    if (sampled := _sampled(sources.last_rows)) is not None:
+        words += f" {sampled}"
     if sources.differing:
         words += f" Settings differ: {'; '.join(_settings_differing(sources.differing))}."
     if sources.preparation_is_assumed:
@@ -273,15 +274,15 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     return words
 
 
-def _sampled(scores: pd.DataFrame) -> str:
-    """Which of the scores are means of several sampled runs, as a sentence; "" where each is of one run."""
+def _sampled(scores: pd.DataFrame) -> str | None:
+    """Which of the scores are means of several sampled runs, as a sentence; None where each is of one run."""
     runs = scores["runs"].dropna().astype(int)
     runs = runs[runs > 1]
     if runs.empty:
-        return ""
+        return None
     low, high = runs.min(), runs.max()
     of_runs = "Each score is the mean" if len(runs) == len(scores) else f"{len(runs)} of {len(scores)} scores are means"
-    return f" {of_runs} of {low if low == high else f'{low} to {high}'} sampled runs."
+    return f"{of_runs} of {low if low == high else f'{low} to {high}'} sampled runs."
 
 
 def _settings_differing(differing: Sequence[Difference]) -> list[str]:
@@ -572,13 +573,13 @@ class Lacking(NamedTuple):
     labels: list[str]
     extent: str
     reason: str
-    command: str
+    command: str | None
 
 
 def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
     """What the cards do not have, by reason, with the labels of each once; the commonest reasons first."""
-    labels: dict[tuple[str, str], list[str]] = {}
-    numbers: Counter[tuple[str, str]] = Counter()
+    labels: dict[tuple[str, str | None], list[str]] = {}
+    numbers: Counter[tuple[str, str | None]] = Counter()
     for card in cards:
         for gap in gaps(list(card.values.values())):
             numbers[gap.reason, gap.command] += 1
@@ -593,10 +594,10 @@ def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
     ]
 
 
-def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
-    """The one line on what was not measured; "" where every study took part."""
+def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | None:
+    """The one line on what was not measured; None where every study took part."""
     if sources is None or not cards:
-        return ""
+        return None
     numbers = {
         protocol: max((value.number for card in cards if (value := card.value(f"models.{protocol}"))), default=0)
         for protocol in PROTOCOLS
@@ -615,4 +616,4 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
         return "Do scores improve steadily in training? That needs scores of three checkpoints of a model."
     if "bias" not in sources.results:
         return "Does having seen test text change scores? That needs models trained with and without it."
-    return ""
+    return None

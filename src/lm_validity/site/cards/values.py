@@ -154,8 +154,9 @@ QUANTITIES = {
 class Value:
     """One quantity of a benchmark, under one protocol where it has any.
 
-    estimate: null where it is not measured, which `reason` and `command` explain. interval: 95%, null for counts, texts
-    and where `interval_reason` says why. basis: numbers of models, items, ... by name.
+    estimate: None where it is not measured: then `reason` says why, and `command`, if there is one, would measure it.
+    interval: 95%, None for counts, texts and where `interval_reason` says why. basis: numbers of models, items, ... by
+    name.
     """
 
     quantity: Quantity
@@ -163,9 +164,9 @@ class Value:
     estimate: float | int | str | None
     interval: tuple[float, float] | None = None
     basis: Mapping[str, int | float | str] = field(default_factory=dict)
-    reason: str = ""
-    interval_reason: str = ""
-    command: str = ""
+    reason: str | None = None
+    interval_reason: str | None = None
+    command: str | None = None
 
     @property
     def key(self) -> str:
@@ -190,8 +191,8 @@ class Value:
         return float(self.estimate)
 
     def to_json(self) -> dict[str, object]:
-        """Its entry in card.json: an empty text is null, and `missing` is null where it is measured."""
-        missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
+        """Its entry in card.json; `missing` is null where it is measured."""
+        missing = None if self.is_measured else {"reason": self.reason, "command": self.command}
         return {
             "label": self.label,
             "section": self.quantity.section,
@@ -200,7 +201,7 @@ class Value:
             "protocol": self.protocol,
             "estimate": self.estimate,
             "interval": None if self.interval is None else list(self.interval),
-            "interval_reason": self.interval_reason or None,
+            "interval_reason": self.interval_reason,
             "basis": dict(self.basis),
             "missing": missing,
         }
@@ -211,7 +212,7 @@ def measured(
     protocol: str | None,
     estimate: float | int | str,
     interval: Sequence[float] | None = None,
-    interval_reason: str = "",
+    interval_reason: str | None = None,
     **basis: float | str | None,
 ) -> Value:
     """A value that is known; `basis` without the numbers that are not."""
@@ -229,7 +230,7 @@ def known(values: Values, key: str) -> Value | None:
     return value if value is not None and value.is_measured else None
 
 
-def absent(name: str, protocol: str | None, reason: str, command: str = "") -> Value:
+def absent(name: str, protocol: str | None, reason: str, command: str | None = None) -> Value:
     """A value that is not measured, why, and the command that would measure it, if one would."""
     return Value(QUANTITIES[name], protocol, None, reason=reason, command=command)
 
@@ -315,7 +316,7 @@ class CardSources:
     splits: Path | None = None
     settings: Cards = field(default_factory=Cards)
     source: str = ""
-    items_command: str = ""
+    items_command: str | None = None
     missing: Sequence[str] = ()
 
     @cached_property
@@ -495,7 +496,7 @@ def from_row(name: str, protocol: str | None, row: Row | None, **basis: float | 
         return absent(name, protocol, (row and row.reason) or UNSAID)
     is_whole = QUANTITIES[name].unit in ("items", "models") and row.value.is_integer()
     interval = None if row.low is None or row.high is None else (row.low, row.high)
-    return measured(name, protocol, int(row.value) if is_whole else row.value, interval, row.reason or "", **basis)
+    return measured(name, protocol, int(row.value) if is_whole else row.value, interval, row.reason, **basis)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -564,10 +565,10 @@ def _described(sources: CardSources, benchmark: str) -> Iterator[Value]:
 
 
 class _WhyNot(NamedTuple):
-    """Why a value is absent, and the command that would measure it, "" where there is none."""
+    """Why a value is absent, and the command that would measure it, if there is one."""
 
     reason: str
-    command: str = ""
+    command: str | None = None
 
 
 def _why_not(sources: CardSources, benchmark: str, protocol: str) -> _WhyNot | None:
@@ -656,7 +657,7 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
     names = ("signal_at_end", "signal_from", "signal_quality", "steady", "settled_from")
     if sources.row("signal", "models", benchmark) is None:
         has_signal = "signal" in sources.results
-        reason, command = (NOT_IN_SIGNAL, "") if has_signal else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
+        reason, command = (NOT_IN_SIGNAL, None) if has_signal else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
         yield from (absent(name, None, reason, command) for name in names)
         return
     points = sources.results["signal"].all("point_tokens", benchmark)
@@ -697,7 +698,7 @@ def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:
     names = {"train": "train_leakage", "validation": "validation_leakage", "test": "test_duplicates"}
     folder = None if sources.splits is None else sources.splits / benchmark
     if folder is None or not (folder / "test.json").is_file():
-        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NOT_SPLIT, "")
+        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NOT_SPLIT, None)
         yield from (absent(name, None, reason, command) for name in names.values())
         return
     for split, name in names.items():

@@ -204,11 +204,11 @@ def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[s
                 yield words.format(share=share)
 
 
-def _share_of_training(value: Value) -> str:
-    """`27%`: the upper end of a value, in tokens, of the whole training; "" where its end is not known."""
+def _share_of_training(value: Value) -> str | None:
+    """`27%`: the upper end of a value, in tokens, of the whole training; None where its end is not known."""
     last = value.basis.get("last checkpoint")
     if last is None:
-        return ""
+        return None
     return f"{100 * (value.number if value.interval is None else value.interval[1]) / float(last):.0f}%"
 
 

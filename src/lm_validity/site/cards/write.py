@@ -151,20 +151,20 @@ def _scope(card: Card) -> str:
 
 
 class NotMeasured(NamedTuple):
-    """Values that are not measured for one reason."""
+    """The labels of values that are not measured for one reason, and the command that would measure them, if any."""
 
     labels: tuple[str, ...]
     reason: str
-    command: str
+    command: str | None
 
 
 def gaps(values: Sequence[Value]) -> list[NotMeasured]:
     """The values that are not measured, those of one reason and command together; of a quantity that is missing under
     each protocol for that reason the label without a protocol."""
     totals = Counter(value.quantity.name for value in values)
-    missing: dict[tuple[str, str], list[Value]] = {}
+    missing: dict[tuple[str, str | None], list[Value]] = {}
     for value in values:
-        if not value.is_measured:
+        if value.reason is not None:
             missing.setdefault((value.reason, value.command), []).append(value)
     listed = []
     for (reason, command), group in missing.items():

@@ -65,7 +65,7 @@ class Compared:
     summary: CompareSummary
     notes: tuple[str, ...]
     flips: pd.DataFrame
-    self_check: str = ""
+    self_check: str | None = None
 
     @property
     def decision(self) -> str:
@@ -98,7 +98,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
                 )
         curve = along_training(*models, counted, sources.items) if request.for_page else ()
         summary = replace(judged(summary, *margins), along_training=curve)
-        check = _self_check(sources, margins) if request.self_check else ""
+        check = _self_check(sources, margins) if request.self_check else None
         return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check)
 
 

@@ -36,7 +36,7 @@ def terminal_lines(compared: Compared) -> list[str]:
     worse = [judged.benchmark for judged in summary.verdicts if judged.verdict == "worse"]
     if worse:
         lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
-    if compared.self_check:
+    if compared.self_check is not None:
         lines.append(compared.self_check)
     room = MOST_LINES - len(lines) - 2
     ordered = sorted(summary.verdicts, key=_interest)

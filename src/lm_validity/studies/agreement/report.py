@@ -25,7 +25,7 @@ from lm_validity.words import explain_protocols, listing
 
 
 class PairOfNames(NamedTuple):
-    """Two benchmarks."""
+    """The names of two benchmarks that a report compares."""
 
     first: str
     second: str

@@ -51,7 +51,10 @@ class Subsets:
 
 
 def subset_taus(scores: np.ndarray, rng: np.random.Generator) -> Subsets:
-    """Of `scores` (models, benchmarks)."""
+    """How well subsets of benchmarks rank the models, by size of the subset.
+
+    `scores`: (models, benchmarks), more is better, NaN where missing; `rng` draws the random subsets.
+    """
 
     def curve(taus: np.ndarray) -> list[Value]:
         return [known(float(tau), FEW_SUBSET_MODELS) for tau in taus]

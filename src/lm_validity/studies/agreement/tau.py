@@ -237,7 +237,10 @@ def by_category(agreement: RankAgreement, categories: list[str | None], reason: 
 
 
 def correlations(scores: np.ndarray) -> np.ndarray:
-    """(benchmarks, benchmarks) Pearson's."""
+    """Pearson correlations of the columns of `scores` (models, benchmarks), NaN where missing.
+
+    (benchmarks, benchmarks), each over the models known on both; NaN for fewer than two, or where scores do not vary.
+    """
     result: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()
     return result
 

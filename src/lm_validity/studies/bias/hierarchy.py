@@ -225,11 +225,11 @@ def setting_effects(trials: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*SETTING, "effect", "over_tasks"])
 
 
-def power_words(means: pd.Series) -> str:
-    """What the t tests over tasks of settings could have found, of their `over_tasks`; empty where it is unknown."""
+def power_words(means: pd.Series) -> str | None:
+    """What the t tests over tasks of settings could have found, of their `over_tasks`; None where it is unknown."""
     sizes = [number(mean.smallest_detectable) for mean in means if is_known(mean.smallest_detectable)]
     if not sizes:
-        return ""
+        return None
     size = f"{min(sizes):.4f}" if len(sizes) == 1 else f"between {min(sizes):.4f} and {max(sizes):.4f}, by setting,"
     return f"A t test over the tasks of a setting detects an effect of {size} with 80% power."
 
@@ -479,8 +479,9 @@ def _disagreement(begin: str, by_formula: dict[str, list[Fit]], outside: dict[st
     )
 
 
-def _noise_ratio(trials: pd.DataFrame) -> str:
-    """Observed spread of a trial's bias against the binomial's, in the setting of `trials` with the largest m and n."""
+def _noise_ratio(trials: pd.DataFrame) -> str | None:
+    """Observed spread of a trial's bias against the binomial's, in the setting of `trials` with the largest m and n;
+    None where no language model has two trials there."""
     complete = trials.dropna(subset=["extra", "test"])
     m, n = max(zip(complete["m"], complete["n"], strict=True))
     complete = complete[(complete["m"] == m) & (complete["n"] == n)]
@@ -493,7 +494,7 @@ def _noise_ratio(trials: pd.DataFrame) -> str:
         for name, observed, binomial in spreads[spreads["binomial"] > 0].itertuples()
     ]
     if not parts:
-        return ""
+        return None
     return (
         f"Standard deviation of a single trial's bias at m = {m}, n = {n}, against what the binomial explains: "
         f"{', '.join(parts)}."

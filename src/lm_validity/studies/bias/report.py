@@ -186,7 +186,8 @@ def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) 
     means = settings.loc[settings["effect"] == effect, "over_tasks"]
     intervals = [mean.interval for mean in means if is_known(mean.interval)]
     words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in intervals)}." if intervals else "."
-    return words if outside else f"{words} {power_words(means)}".rstrip()
+    power = power_words(means)
+    return words if outside or power is None else f"{words} {power}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -266,16 +266,16 @@ def _by_matrix(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator
         part = slice(*np.searchsorted(signs.first, [row, row + ROWS_AT_ONCE]))
         places = signs.first[part] - row, signs.second[part] - row
         matrix = np.zeros((min(ROWS_AT_ONCE, models - row), models - row), dtype=weights.dtype)
-        left, right = weights[:, row : row + ROWS_AT_ONCE], weights[:, row:]
+        row_weights, column_weights = weights[:, row : row + ROWS_AT_ONCE], weights[:, row:]
 
         def weighed(
             x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray,
-            matrix: np.ndarray = matrix, places: Any = places, left: np.ndarray = left, right: np.ndarray = right,
+            matrix: np.ndarray = matrix, places: Any = places, row_weights: np.ndarray = row_weights, column_weights: np.ndarray = column_weights,
         ) -> np.ndarray:  # fmt: skip
-            sums = np.empty((len(left), len(a)), dtype=left.dtype)
+            sums = np.empty((len(row_weights), len(a)), dtype=row_weights.dtype)
             for index, (first, second) in enumerate(zip(a, b, strict=True)):
                 matrix[places] = x[:, first] * y[:, second]
-                sums[:, index] = np.einsum("ri,ri->r", left @ matrix, right)
+                sums[:, index] = np.einsum("ri,ri->r", row_weights @ matrix, column_weights)
             return sums
 
         yield part, weighed

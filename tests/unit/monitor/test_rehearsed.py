@@ -106,7 +106,7 @@ def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(re
 def test_a_size_class_without_a_gpu_has_no_memory_to_compare_with(rehearsed):
     run, row = rehearsed(gpu=0, gpu_memory_gb=0)
     verdict = judge(run, row, FOUND)
-    assert (verdict.available, verdict.micro_batch, verdict.advice) == (0, 0, "")
+    assert (verdict.available, verdict.micro_batch, verdict.advice) == (0, 0, None)
     assert not [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
 
 

@@ -279,6 +279,6 @@ def test_the_first_page_says_of_how_many_runs_scores_are_means():
     def words(*runs):
         return _sampled(pd.DataFrame({"runs": pd.array(runs, "Int64")}))
 
-    assert words(10, 10) == " Each score is the mean of 10 sampled runs."
-    assert words(10, 4, 1, None) == " 2 of 4 scores are means of 4 to 10 sampled runs."
-    assert words(None, 1) == words() == ""
+    assert words(10, 10) == "Each score is the mean of 10 sampled runs."
+    assert words(10, 4, 1, None) == "2 of 4 scores are means of 4 to 10 sampled runs."
+    assert words(None, 1) is None and words() is None

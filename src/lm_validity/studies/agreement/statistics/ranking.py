@@ -270,7 +270,8 @@ def _by_matrix(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator
 
         def weighed(
             x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray,
-            matrix: np.ndarray = matrix, places: Any = places, row_weights: np.ndarray = row_weights, column_weights: np.ndarray = column_weights,
+            matrix: np.ndarray = matrix, places: Any = places,
+            row_weights: np.ndarray = row_weights, column_weights: np.ndarray = column_weights,
         ) -> np.ndarray:  # fmt: skip
             sums = np.empty((len(row_weights), len(a)), dtype=row_weights.dtype)
             for index, (first, second) in enumerate(zip(a, b, strict=True)):

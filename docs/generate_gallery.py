@@ -182,8 +182,9 @@ COLLECTIONS = (
         "MIT",
         "22 models of different widths and depths, each at 35 points of its training, with standard errors.",
         (
+            r"printf 'what,where,decided\ntokens_per_step,*,4194304\n' > rows.csv",
             "lm-validity report gemstone-scaling-laws/benchmarks/light_eval_df.parquet"
-            " gemstone-scaling-laws/benchmarks/light_eval_df_err.parquet --tokens-per-step 4194304 --output site",
+            " gemstone-scaling-laws/benchmarks/light_eval_df_err.parquet --reading rows.csv --output site",
         ),
         "hellaswag",
         (870, 745),
@@ -197,8 +198,9 @@ COLLECTIONS = (
         "30 runs of five sizes, trained for one half to ten times as long as Chinchilla would. There are no standard "
         "errors, so what needs them is not measured.",
         (
+            r"printf 'what,where,decided\ncolumn,*,left out\ncolumn,eval/downstream/*,score\n' > rows.csv",
             "lm-validity report OLMo-ladder/src/scripts/paper/data/ladder-runs/*xC*.csv"
-            " --scores 'eval/downstream/*' --output site",
+            " --reading rows.csv --output site",
         ),
         "eval_downstream_hellaswag_val_rc_5shot_len_norm-90596898",
         (900, 565),

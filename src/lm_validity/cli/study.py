@@ -1,10 +1,13 @@
 """Commands of a study of one's own: its folder, what it takes, how it stands, what it found."""
 
 import os
+import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Collection
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -61,7 +64,21 @@ def init(
     """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
     from lm_validity.template.folder import make_study
 
-    say(*make_study(folder, scores or ()))
+    say(*make_study(folder, scores or ()), *_lacking())
+
+
+def _lacking() -> list[str]:
+    """What the commands of a study's README need and the shell or Python does not find."""
+    absent = [name for name in ("snakemake", "torch") if find_spec(name) is None]
+    if absent:
+        return [
+            f"Not installed: {' and '.join(absent)}, which its commands need. Install lm-validity[cells] from where "
+            "you have the package."
+        ]
+    if shutil.which("snakemake") is None:
+        scripts = sysconfig.get_path("scripts")
+        return [f'The shell does not find snakemake, which its commands need: export PATH="{scripts}:$PATH"']
+    return []
 
 
 def status(

@@ -69,6 +69,8 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     for kind in ("items", "trials", "selections"):
         if kind in tables:
             setattr(gathered, kind, _only(kind, tables[kind]))
+    unread = [path.parent for path in score_tables if gathered.items is None and _has_items(path.parent)]
+    gathered.lines += [f"{folder}/items.parquet is not read: give the folder, {folder}." for folder in unread]
     if results:
         scores, log = import_files(results, folder, options)
         frames.append(scores)
@@ -99,6 +101,10 @@ def table_kind(path: Path) -> str | None:
     with readable(path):
         columns = set(pq.read_schema(path).names)
     return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
+
+
+def _has_items(folder: Path) -> bool:
+    return (folder / "items.parquet").is_file()
 
 
 class _SortedOut(NamedTuple):

@@ -225,16 +225,34 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
     guessed_models = models[models["guessed"].notna()]
     if len(guessed_models):
         lines.append(f"Guessed for {count(len(guessed_models), 'model')} (models.tsv):")
-        families = [(family, rows) for family, rows in guessed_models.groupby("family", dropna=False)]
-        if len(families) > MOST_LINES:
-            families.sort(key=lambda family: -len(family[1]))
-        for family, rows in families[:MOST_LINES]:
-            sizes = listing("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
-            lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
-        if smaller := families[MOST_LINES:]:
-            lines.append(f"  {len(smaller)} more families: {sum(len(rows) for _, rows in smaller)}")
+        lines += _lines_by_family(guessed_models)
         steps = guessed_models[guessed_models["tokens_per_step"].notna()].groupby("tokens_per_step").size()
         lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
+    return lines
+
+
+def _lines_by_family(models: pd.DataFrame) -> list[str]:
+    """A line for each family of which a size is known, and one for all others."""
+    families = {
+        "unknown" if pd.isna(family) else str(family): rows["parameters_b"]
+        for family, rows in models.groupby("family", dropna=False)
+    }
+    sized = [name for name, sizes in families.items() if sizes.notna().any()]
+    unsized = {name: len(sizes) for name, sizes in families.items() if name not in sized}
+    if len(sized) > MOST_LINES:
+        sized.sort(key=lambda name: -len(families[name]))
+    lines = []
+    for name in sized[:MOST_LINES]:
+        sizes = families[name].dropna()
+        words = listing((f"{size:g}" for size in sorted(set(sizes))), 8)
+        words += f"; of {len(families[name]) - len(sizes)} unknown" if len(sizes) < len(families[name]) else ""
+        lines.append(f"  family {name}: {len(families[name])}, parameters in B {words}")
+    if smaller := sized[MOST_LINES:]:
+        lines.append(f"  {len(smaller)} more families: {sum(len(families[name]) for name in smaller)}")
+    if unsized:
+        by_size = sorted(unsized, key=lambda name: -unsized[name])
+        names = listing((f"{name}: {unsized[name]}" for name in by_size), 4)
+        lines.append(f"  parameters unknown: {count(sum(unsized.values()), 'model')} (by family: {names})")
     return lines
 
 

@@ -24,7 +24,7 @@ from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_text
-from lm_validity.outputs import replaced_folder
+from lm_validity.outputs import in_place, replaced_folder
 from lm_validity.pages import figures
 from lm_validity.pages.page import Page, Section, Table, write_library, write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
@@ -48,7 +48,7 @@ from lm_validity.tables.sheets import (
     reruns_of,
 )
 from lm_validity.tables.standard_errors import PERPLEXITY
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which reports the data allow, and their writing: of large tables two at a time, each in a process of its own.
@@ -134,13 +134,9 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
         tables = (scores, models, benchmarks)
         compared, benchmark_count = _compared(pd.read_parquet(scores), sheets)
         if len(compared) < LEAST_MODELS or benchmark_count < LEAST_BENCHMARKS:
-            reason = (
-                f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
-                f"there are {len(compared)} and {benchmark_count}."
+            absent |= dict.fromkeys(
+                ("agreement", "factors"), _too_few(compared, benchmark_count, gathered.scores, sheets)
             )
-            if len(compared) == 1:
-                reason = f"there is nothing to compare {compared[0]} with, the only model."
-            absent |= {"agreement": reason, "factors": reason}
             jobs += _of_few(compared, items, folder, inputs)
         else:
             further_tables = {"items": items, "selections": gathered.selections}
@@ -319,6 +315,23 @@ def _compared(scores: pd.DataFrame, sheets: Sheets) -> _InCommonUse:
     return _InCommonUse([*listed, *sorted(names.difference(listed))], number)
 
 
+def _too_few(compared: list[str], benchmark_count: int, scores: pd.DataFrame, sheets: Sheets) -> str:
+    """Why there is no comparison of these models: of benchmarks whose metric is not known, the reason is that."""
+    if len(compared) == 1:
+        return f"there is nothing to compare {compared[0]} with, the only model."
+    reason = (
+        f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
+        f"there are {len(compared)} and {benchmark_count}."
+    )
+    _, benchmarks = sheets
+    open_ones = set(benchmarks.loc[benchmarks["metric"].isna() & ~of_study(benchmarks, STUDY), "benchmark"])
+    metrics = scores[scores["benchmark"].isin(open_ones)].groupby("benchmark")["metric"].nunique()
+    undecided = sorted(metrics[metrics > 1].index)
+    if undecided:
+        reason += f" Which metric counts is not known of {listing(undecided, 3)} (column 'metric' of benchmarks.tsv)."
+    return reason
+
+
 def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) -> list[ReportJob]:
     """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the ranking of
     more on one benchmark."""
@@ -448,7 +461,7 @@ def report_site(
         except InputError as error:
             if tables.sheets is None or (output / "index.html").exists():
                 raise
-            failure = error
+            failure = in_place(error, folder, output)
             for held_path in folder.iterdir():
                 if held_path.is_dir():
                     shutil.rmtree(held_path)

@@ -94,11 +94,14 @@ _OTHER_FACT = re.compile(
 _SHEETS = {
     "models": ({"size_class", "dtype"}, {"in_compute_plot"}, {"in_compute_analysis"}, {"guessed", "instruction_tuned"}),
     "benchmarks": ({"output_type", "category"}, {"output_type", "metric"}),
+    "language models": ({"language_model", "size_class"},),
+    "models to be trained": ({"layers", "steps", "learning_rate", "studies"},),
+    "cells to be computed": ({"round", "reason", "probability"},),
 }
 
 
 def is_sheet(header: list[str]) -> str | None:
-    """`models` or `benchmarks` for the header of such a sheet; None for a table of scores."""
+    """What the rows of a sheet of ours with this header are; None for a table of scores."""
     names = {plain(name) for name in header}
     if "value" in names:
         return None

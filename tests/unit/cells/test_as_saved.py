@@ -73,6 +73,38 @@ def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path)
     assert record_of(tmp_path)["as_saved"] == lm.as_saved == {"own_head": "of the checkpoint"}
 
 
+def test_a_configuration_that_wants_tuples_scores_as_any_other(tmp_path):
+    torch.manual_seed(0)
+    saved = transformers.AutoModelForCausalLM.from_config(KINDS["llama"]).eval()
+    saved.save_pretrained(tmp_path)
+    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", return_dict=False)
+    request = Instance("loglikelihood", {}, ("the house", " is red"), 0)
+    lm = load_toy(tmp_path)
+    whole = torch.tensor([lm.tokenizer("the house is red")["input_ids"]])
+    first = len(lm.tokenizer("the house")["input_ids"])
+    with torch.no_grad():
+        right = saved(input_ids=whole).logits[0, first - 1 : -1].log_softmax(-1)
+    expected = right[range(whole.shape[1] - first), whole[0, first:]].sum().item()
+    assert lm.loglikelihood([request])[0][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_architecture_whose_code_takes_no_text_is_refused_by_its_name(tmp_path):
+    """xLSTM's code takes no text of a small model; where it does, its logits are those of a plain pass."""
+    config = transformers.xLSTMConfig(hidden_size=32, num_heads=2, num_hidden_layers=2, num_blocks=2, vocab_size=420)
+    torch.manual_seed(0)
+    saved = transformers.AutoModelForCausalLM.from_config(config).eval()
+    saved.save_pretrained(tmp_path)
+    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
+    try:
+        expected = logits(saved)
+    except ValueError:
+        with pytest.raises(CellError, match="xLSTMForCausalLM cannot compute a text"):
+            load_toy(tmp_path)
+    else:
+        assert torch.allclose(logits(load_toy(tmp_path).base), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_head_that_is_the_embeddings_is_nothing_to_say(kind, tmp_path):
     """Whether the file holds it twice (as torch's own did), once, or the configuration ties nothing."""

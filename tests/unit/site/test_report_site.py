@@ -17,7 +17,7 @@ from lm_validity.site import report
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
 
 TBT = "train_before_test"
@@ -433,3 +433,39 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     rows = json.loads((tmp_path / "screened/summary.json").read_text())["benchmarks"]
     assert {row["benchmark"]: row["models"] for row in rows} == {"a": 5, "b": 4}
     refused([files[0]], tmp_path / "other", "nowhere", plan=tmp_path / "nowhere.tsv")
+
+
+def test_a_failed_report_names_files_that_are_there(tmp_path):
+    """A benchmark of one model at two checkpoints has two metrics, of which none is named: scores and sheets stay, and
+    the error names them where they are."""
+    rows = [(f"m{i}", "final", "c", "acc", 0.1 * i) for i in range(4)]
+    rows += [("m0", step, "a", metric, 0.3) for step in ("step1", "step2") for metric in ("up", "down")]
+    columns, output = ["model", "checkpoint", "benchmark", "metric", "value"], tmp_path / "out"
+    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "scores.csv", index=False)
+    with pytest.raises(InputError, match="several metrics") as caught:
+        write([tmp_path / "scores.csv"], output)
+    named = caught.value.problem.split(":")[0]
+    assert named == str(output / "scores.parquet") and (output / "scores.parquet").is_file()
+
+
+def test_benchmarks_whose_metric_is_not_known_are_the_reason_why_nothing_is_compared(tmp_path):
+    rows = [(f"m{i}", name, metric, 0.1 * i) for i in range(4) for name in "ab" for metric in ("up", "down")]
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "metric", "value"])
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    with pytest.raises(InputError, match=r"not known of a, b \(column 'metric' of benchmarks.tsv\)"):
+        write([tmp_path / "scores.csv"], tmp_path / "out")
+
+
+def test_answers_beside_a_table_of_scores_that_is_named_itself_are_said_not_to_be_read(tmp_path):
+    put_results(tmp_path / "in")
+    scores = gather([tmp_path / "in"], tmp_path / "first", ImportOptions()).scores
+    (tmp_path / "alone").mkdir()
+    write_table(scores, SCORES, tmp_path / "alone" / "scores.parquet")
+
+    def lines(path):
+        return gather([path], tmp_path / "second", ImportOptions()).lines
+
+    assert not any("items.parquet" in line for line in lines(tmp_path / "alone" / "scores.parquet"))
+    write_table(pd.DataFrame(columns=ITEMS.names), ITEMS, tmp_path / "alone" / "items.parquet")
+    said = f"{tmp_path / 'alone'}/items.parquet is not read: give the folder, {tmp_path / 'alone'}."
+    assert said in lines(tmp_path / "alone" / "scores.parquet") and said not in lines(tmp_path / "alone")

@@ -421,3 +421,17 @@ def test_samples_without_result_files_are_what_the_reader_says(tmp_path):
     items = pd.read_parquet(tmp_path / "out" / "items.parquet")
     for table in (scores, items):
         assert set(table["model"]) == {"a"} and set(table["protocol"]) == {"train_before_test"}
+
+
+def test_samples_without_answers_are_scores_and_what_a_line_lacks_is_named(tmp_path):
+    """Answers are left out where they are not to be published; a line without its document is refused by that name."""
+    lines = quiz_lines((1, 0, 1, 1))
+    for line in lines:
+        del line["resps"]
+    write_lines(tmp_path / "in" / "a" / "samples_quiz.jsonl", lines)
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
+    assert scores.set_index("metric")["value"]["acc,none"] == 0.75
+    del lines[2]["doc_id"]
+    write_lines(tmp_path / "in" / "a" / "samples_quiz.jsonl", lines)
+    with pytest.raises(InputError, match=r"no scores in .*samples_quiz\.jsonl.*line 3: not a .* \(it has no doc_id\)"):
+        import_files([tmp_path / "in"], tmp_path / "again")

@@ -1,8 +1,10 @@
 """`lm-validity init`: what is in a new study's folder, and that it is a study."""
 
+import importlib.util
 import json
 import os
 import re
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,29 @@ def test_scores_of_no_task_make_no_study(tmp_path):
 )
 def test_size_classes_are_those_of_the_published_sheets(billions, expected):
     assert size_class(billions) == expected
+
+
+def run_init(folder, monkeypatch, path: str, lacking: str = "") -> str:
+    """What `init` prints where the shell looks for programs in `path` and Python finds no `lacking`."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr("lm_validity.cli.study.find_spec", lambda name: None if name == lacking else find(name))
+    monkeypatch.setenv("PATH", path)
+    app = typer.Typer()
+    app.command()(init)
+    done = CliRunner().invoke(app, [str(folder)])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_init_says_what_its_commands_lack(tmp_path, monkeypatch):
+    """A plain install has no snakemake, and one that is called by its path has none for the shell."""
+    said = run_init(tmp_path / "a", monkeypatch, str(tmp_path), "snakemake")
+    assert "Not installed: snakemake" in said and "lm-validity[cells]" in said and "torch" not in said
+    assert f'export PATH="{sysconfig.get_path("scripts")}:$PATH"' in run_init(
+        tmp_path / "b", monkeypatch, str(tmp_path)
+    )
+    program = tmp_path / "snakemake"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    said = run_init(tmp_path / "c", monkeypatch, str(tmp_path))
+    assert "export" not in said and "Not installed" not in said

@@ -135,7 +135,8 @@ def _read_all(tables: list[Table], options: ImportOptions, model: str | None, no
 def _of_table(table: Table, options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
     path, table = table.path, histories(upright(with_points(table, options, notes)), notes)
     if (sheet := is_sheet(table.header)) is not None:
-        raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
+        hint = f"give it as --{sheet}." if sheet in ("models", "benchmarks") else "give a table with scores."
+        raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
     given = table.said(options.corrections)
     notes.decisions += _said(table, options)
     roles = find_roles(

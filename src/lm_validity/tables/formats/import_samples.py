@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.claims import DEFAULTS, Claim, Item, as_record
 from lm_validity.tables.formats import checked
@@ -83,15 +83,29 @@ def read_sample(line: Document) -> Sample:
         "subject": _text(subject),
     }
     requests = _requests(line.get("arguments"))
-    answers = [response[0] for response in line["resps"]]
+    responses = line.get("resps") or []  # left out where answers are not to be published
+    answers = [response[0] for response in responses]
+    if not answers and not values:
+        raise KeyError("answers (resps) and no metrics")
+    if not answers:
+        return Sample(doc_id, line.get("filter"), item, values)
     if isinstance(answers[0], list) and len(answers) > 1:
         item |= _choices(line, requests, answers, values)
     elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
         item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
     else:
         item["response"] = _text(answers[0])
-    written = len(line["resps"][0]) if "response" in item else 1
+    written = len(responses[0]) if "response" in item else 1
     return Sample(doc_id, line.get("filter"), item, values, written)
+
+
+def _why(error: Exception) -> str:
+    """What an error of `read_sample` says of the line."""
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    if isinstance(error, IndexError | AttributeError):
+        return "its answers are not lists as lm-eval writes them"
+    return first_line(error)
 
 
 def _choices(line: Document, requests: list[list[object]], answers: list[object], values: dict[str, float]) -> Item:
@@ -449,9 +463,7 @@ class _Reader:
                 sample = read_sample(json.loads(line))
             except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise InputError(
-                    f"{self.file.found.path}, line {number}: not a sample of lm-eval "
-                    f"({type(error).__name__}: {error}).",
-                    _HINT,
+                    f"{self.file.found.path}, line {number}: not a sample of lm-eval ({_why(error)}).", _HINT
                 ) from error
             first = sample.doc_id not in self.places
             self._add(sample)

@@ -59,6 +59,7 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
             files[path.resolve()] = Found(path, named=True)
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
+        _refuse_study(path)
         for found_file in (found_file for found_file in _below(path) if found_file.name != LIST):
             ends = {found_file.suffix, "".join(found_file.suffixes[-2:])}
             if not ends & set(suffixes) or (not found_file.suffix and not _begins_like_json(found_file)):
@@ -66,6 +67,18 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
             else:
                 files.setdefault(found_file.resolve(), Found(found_file, named=False))
     return FoundFiles(list(files.values()), other_suffixes)
+
+
+def _refuse_study(folder: Path) -> None:
+    """Raise InputError for the folder of a study, whose sheets and configurations are full of numbers."""
+    if not all((folder / name).is_file() for name in ("study.yaml", "Snakefile")):
+        return
+    tables = {path.parent for name in ("results/*/tables", "scores") for path in folder.glob(f"{name}/scores.parquet")}
+    if tables:
+        hint = f"give the tables that it holds: {', '.join(map(str, sorted(tables)))}."
+    else:
+        hint = "it has none before it has run (its README.md says how); or give the folder of your result files."
+    raise InputError(f"{folder}: the folder of a study, not of scores.", hint)
 
 
 def _begins_like_json(path: Path) -> bool:
@@ -437,10 +450,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     files = sorted(files, key=lambda file: file.rank, reverse=True)
     frame = _frame(files)
     if frame.empty:
-        raise InputError(
-            "no scores in the given files.",
-            "give files with scores by model and benchmark.",
-        )
+        reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
+        raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
     missing = sum(file.missing for file in files)
     if missing:
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")

@@ -382,3 +382,18 @@ def test_a_head_that_the_checkpoint_holds_stays(plan_of, models, tmp_path, kind)
     assert torch.equal(resident.lm.get_output_embeddings().weight, head.weight)
     assert resident.lm.get_input_embeddings() is resident.classifier.get_input_embeddings()
     assert plan.recipe() | resident.as_saved == replace(plan, as_saved=tuple(resident.as_saved.items())).recipe()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(plan_of, models, tmp_path, kind):
+    """`return_dict` false: logits and loss of the language model and of the classifier have their names."""
+    folder = tmp_path / kind
+    shutil.copytree(models[kind], folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"return_dict": False}))
+    resident, plain = (ResidentModel(replace(plan_of(kind), model_path=str(path))) for path in (folder, models[kind]))
+    rows = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        found = [model.lm(input_ids=rows, labels=rows) for model in (resident, plain)]
+        assert torch.equal(found[0].logits, found[1].logits) and torch.equal(found[0].loss, found[1].loss)
+        assert resident.classifier(input_ids=rows).logits.shape == plain.classifier(input_ids=rows).logits.shape

@@ -205,3 +205,21 @@ def test_a_mean_above_chance_and_no_model_by_itself_is_no_sure_no(starts, outcom
     settled = SimpleNamespace(settled_from_interval_b=(30.0, 60.0))
     summary = SimpleNamespace(benchmarks={"quiz": quality}, ranking={"quiz": settled})
     assert [row.outcome for row in ready.readiness(data, summary)] == [outcome]
+
+
+def test_curves_that_fall_before_they_rise_are_not_laid_to_noise(tmp_path):
+    """U without noise: no steady rise is shown, and the sentence has the other cause too."""
+    rows = [
+        {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": step, "tokens_b": float(step),
+         "benchmark": "facts", "protocol": "direct", "metric": "acc,none",
+         "value": 0.4 + 0.05 * i + 0.004 * (step - 6.5) ** 2}
+        for i in range(3) for step in range(1, 13)
+    ]  # fmt: skip
+    write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "m.csv").write_text("model\n" + "".join(f"m{i}\n" for i in range(3)))
+    page, summary = signal(
+        analyze_signal(tmp_path / "scores.parquet", tmp_path / "m.csv", section=Reports(resamples=20))
+    )
+    table = pd.DataFrame(rows_of("signal", summary))
+    assert table[table["quantity"] == "rank_correlation"]["value"].abs().max() < 0.2  # the U goes nowhere
+    assert "On no benchmark" in page.lede.heading and "fall before they rise" in page.lede.sentence

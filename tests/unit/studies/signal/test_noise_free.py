@@ -165,3 +165,11 @@ def test_criteria_have_intervals(tmp_path):
     assert is_known(decisions.middle_to_last_interval) and is_known(decisions.smallest_to_largest_interval)
     low, high = decisions.middle_to_last_interval
     assert low <= decisions.middle_to_last <= high
+
+
+def test_signal_to_noise_is_as_much_too_high_as_the_page_of_its_definition_says():
+    """10% with ten models of five checkpoints (docs/reference/signal.md), for a true ratio of 20."""
+    rng = np.random.default_rng(0)
+    levels = 0.3 + 0.4 * np.linspace(0, 1, 10)
+    ratios = [signal_to_noise([one + 0.02 * rng.standard_normal(5) for one in levels]).ratio for _ in range(1500)]
+    assert np.mean(ratios) / 20 == pytest.approx(1.10, abs=0.015)

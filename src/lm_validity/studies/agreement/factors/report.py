@@ -287,7 +287,7 @@ def _explained(variance: ExplainedVariance) -> Panel | None:
     numbers = " → ".join(f"{svg.points(shares_of_protocol[0])}%" for shares_of_protocol in shares.values())
     return Panel(
         "How much does it explain?",
-        f"**{numbers}** of the variance{ticks and f'; black ticks: {ticks}'}",
+        f"**{numbers}** of the variance{ticks and f'; solid ticks: {ticks}'}",
         svg.svg(380, 128, label, *marks),
     )
 

@@ -244,7 +244,7 @@ def _lines_by_family(models: pd.DataFrame) -> list[str]:
     lines = []
     for name in sized[:MOST_LINES]:
         sizes = families[name].dropna()
-        words = listing((f"{size:g}" for size in sorted(set(sizes))), 8)
+        words = listing(f"{size:g}" for size in sorted(set(sizes)))
         words += f"; of {len(families[name]) - len(sizes)} unknown" if len(sizes) < len(families[name]) else ""
         lines.append(f"  family {name}: {len(families[name])}, parameters in B {words}")
     if smaller := sized[MOST_LINES:]:

@@ -1,6 +1,6 @@
 """`lm-validity import …` and `export …`: result files of other programs into our tables, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -90,10 +90,6 @@ _OPTIONS = {
     "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
 }
 _OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats", "reading")
-# Those that stand for rows of a reading
-_ROWS = (
-    "columns", "scores", "across", "percent", "as_is", "repeats", "groups", "errors_from_items", "tokens_per_step",
-)  # fmt: skip
 OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
 
 
@@ -249,42 +245,32 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
         protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
         format=values["format_name"],
         schema=None if values["schema"] is None else find_schema(values["schema"]),
-        corrections=rows_of_options(**{name: values[name] for name in _ROWS}),
+        corrections=_rows_of(values),
         **{name: values[name] for name in ("path", "prepared_on", "strict", "reading")},
     )
     return _Asked(paths, options)
 
 
-def rows_of_options(
-    *,
-    columns: str = "",
-    scores: str = "",
-    across: str | None = None,
-    percent: bool = False,
-    as_is: bool = False,
-    repeats: str = "refuse",
-    groups: str = "keep",
-    errors_from_items: bool = False,
-    tokens_per_step: float | None = None,
-) -> dict[tuple[str, str], str]:
+def _rows_of(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """The rows of a reading that the hidden options stand for. Raises InputError for values that are not known."""
     from lm_validity.tables.columns import SCORE_COLUMNS
     from lm_validity.tables.decisions import EVERY, FROM_ITEMS
     from lm_validity.tables.reading import PERCENT, POINTS
 
-    if percent and as_is:
+    if values["percent"] and values["as_is"]:
         raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
-    of_columns = {column: role for role, column in _pairs(columns).items()} | dict.fromkeys(_split(scores), "score")
-    across = _one_of("--across", across, ("benchmarks", "models", None))
+    across = _one_of("--across", values["across"], ("benchmarks", "models", None))
+    tokens = values["tokens_per_step"]
     rows = {
-        **{("column", column): said for column, said in of_columns.items()},
-        ("column", EVERY): scores and "left out",
+        **{("column", column): role for role, column in _pairs(values["columns"]).items()},
+        **{("column", column): "score" for column in _split(values["scores"])},
+        ("column", EVERY): values["scores"] and "left out",
         ("column", SCORE_COLUMNS): across and across.removesuffix("s"),
-        ("unit", EVERY): PERCENT if percent else as_is and POINTS,
-        ("cell", EVERY): _one_of("--repeats", repeats, ("refuse", "first")) == "first" and "first",
-        ("benchmark", EVERY): _one_of("--groups", groups, ("keep", "split")) == "split" and "tasks",
-        ("errors", EVERY): errors_from_items and FROM_ITEMS,
-        ("tokens_per_step", EVERY): tokens_per_step and f"{tokens_per_step:.17g}",
+        ("unit", EVERY): PERCENT if values["percent"] else values["as_is"] and POINTS,
+        ("cell", EVERY): _one_of("--repeats", values["repeats"], ("refuse", "first")) == "first" and "first",
+        ("benchmark", EVERY): _one_of("--groups", values["groups"], ("keep", "split")) == "split" and "tasks",
+        ("errors", EVERY): values["errors_from_items"] and FROM_ITEMS,
+        ("tokens_per_step", EVERY): tokens and f"{tokens:.17g}",
     }
     return {place: str(said) for place, said in rows.items() if said}
 

@@ -1,9 +1,10 @@
 """Scores of files, read as `lm-validity import` does."""
 
+import dataclasses
 import tempfile
 from dataclasses import replace
 
-from lm_validity.cli.imports import rows_of_options
+from lm_validity.cli import imports
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
 
@@ -18,5 +19,7 @@ def read_files(paths, options, log):
 
 def options_of(**said) -> ImportOptions:
     """What a reader says, with the rows of a reading that the command's hidden options stand for."""
-    names = rows_of_options.__kwdefaults__.keys() & said.keys()
-    return ImportOptions(corrections=rows_of_options(**{name: said.pop(name) for name in names}), **said)
+    fields = {field.name for field in dataclasses.fields(ImportOptions)}
+    hidden = {name: value for name, value in said.items() if name not in fields}
+    given = {name: value for name, value in said.items() if name in fields}
+    return replace(imports._import_options([], **hidden).options, **given)

@@ -49,6 +49,18 @@ def read_yaml_file(path: Path, hint: str) -> Any:
         raise InputError(f"{path}: cannot be read ({first_line(error)}).", hint) from error
 
 
+def part(value: object, *names: str) -> Document:
+    """An object, or that under `names`, each in the one before; {} where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: object) -> list[Document]:
+    """A list of objects; [] for anything else."""
+    return value if isinstance(value, list) and all(isinstance(each, dict) for each in value) else []
+
+
 def finite(value: object) -> float | None:
     """A finite number as a float; None for anything else: texts, booleans, NaN, numbers that no float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -627,11 +627,14 @@ def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions,
 # ---- records -----------------------------------------------------------------------------------------------------
 
 
-def read_records(path: Path, records: list[Document], options: ImportOptions, model: str | None) -> list[ScoreFile]:
-    """The claims of records, as those of a table with a column for each key."""
+def read_records(
+    path: Path, records: list[Document], options: ImportOptions, model: str | None, decisions: Iterable[Decision] = ()
+) -> list[ScoreFile]:
+    """The claims of records, as those of a table with a column for each key, with further `decisions` about them."""
     header = list(dict.fromkeys(key for record in records for key in record))
     table = text_table(path, header, [[record.get(key) for key in header] for record in records])
-    return read_text_table(table, options, model)
+    files = read_text_table(table, options, model)
+    return [replace(file, decisions=(*file.decisions, *decisions)) for file in files]
 
 
 def read_text_table(table: Table, options: ImportOptions, model: str | None) -> list[ScoreFile]:

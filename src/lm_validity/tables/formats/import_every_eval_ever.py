@@ -135,7 +135,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         check_schema(document, options.schema or find_schema(None), str(path))
     model = _object(document.get("model_info"), f"{path}, 'model_info'")
     model_name = checked.required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
-    details = _details(model)
+    details = checked.part(model, "additional_details")
     own_record = _own(document, path)
     if own_record is None:
         arguments = parse_arguments(details.get("model_args"))
@@ -168,9 +168,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 def _is_sampled(result: Document) -> bool:
     """Whether a result says that its answers were drawn with a temperature."""
-    config = result.get("generation_config")
-    options = config.get("generation_args") if isinstance(config, dict) else None
-    return isinstance(options, dict) and checked.is_sampled(options)
+    return checked.is_sampled(checked.part(result, "generation_config", "generation_args"))
 
 
 def _has_score(result: Document) -> bool:
@@ -194,8 +192,8 @@ def _row(result: Document, document: Document, where: str) -> Claim:
     error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     named = _names(benchmark, metric, document)
-    own = _details(metric)
-    shots = {**own, **_details(result.get("generation_config"))}.get("num_fewshot")
+    own = checked.part(metric, "additional_details")
+    shots = {**own, **checked.part(result, "generation_config", "additional_details")}.get("num_fewshot")
     return {
         "benchmark": checked.required_text(
             own.get(f"{OWN}benchmark", named["benchmark"]), f"{where}, '{OWN}benchmark'", _HINT
@@ -214,11 +212,10 @@ def _row(result: Document, document: Document, where: str) -> Claim:
 
 def _made(document: Document, model: Document) -> Settings:
     """How all scores of a file were made, as far as it says so."""
-    library, engine = document.get("eval_library"), model.get("inference_engine")
-    library_facts, engine = (part if isinstance(part, dict) else {} for part in (library, engine))
-    version, backend = library_facts.get("version"), engine.get("name")
+    library = checked.part(document, "eval_library")
+    version, backend = library.get("version"), checked.part(model, "inference_engine").get("name")
     return {
-        "harness": str(library_facts["name"]).replace("_", "-") if library_facts.get("name") else None,
+        "harness": str(library["name"]).replace("_", "-") if library.get("name") else None,
         "harness_version": None if version in (None, "unknown") else str(version),
         "backend": None if backend is None else str(backend),
     }
@@ -226,9 +223,7 @@ def _made(document: Document, model: Document) -> Settings:
 
 def _made_of_result(result: Document) -> Settings:
     """What a result says of how its answers were written."""
-    config = result.get("generation_config")
-    drawn = config.get("generation_args") if isinstance(config, dict) else None
-    drawn = drawn if isinstance(drawn, dict) else {}
+    drawn = checked.part(result, "generation_config", "generation_args")
     max_tokens = drawn.get("max_tokens")
     return {
         "temperature": checked.finite(drawn.get("temperature")),
@@ -248,12 +243,11 @@ def _unit(metric: Document) -> str | None:
 def _names(benchmark: str, metric: Document, document: Document) -> Claim:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
     metric_name = metric.get("metric_id") or metric.get("metric_name")
-    library = document.get("eval_library")
     if metric_name:
         key = metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
         return {"benchmark": benchmark, "metric": key}
     description = metric.get("evaluation_description")
-    if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
+    if checked.part(document, "eval_library").get("name") != "lm_eval" or not isinstance(description, str):
         return {"benchmark": benchmark, "metric": None}
     key, _, remainder = description.partition(" (filter: ")
     filter_name = remainder.removesuffix(")")
@@ -263,15 +257,13 @@ def _names(benchmark: str, metric: Document, document: Document) -> Claim:
 
 def _count(uncertainty: Document, result: Document, where: str) -> int | None:
     number = uncertainty.get("num_samples")
-    source = result.get("source_data")
-    if number is None and isinstance(source, dict):
-        number = source.get("samples_number")
+    number = checked.part(result, "source_data").get("samples_number") if number is None else number
     return checked.whole(number, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 
 
 def _own(document: Document, path: Path) -> Claim | None:
     """What `export every-eval-ever` wrote for a whole file; None in a file of others."""
-    details = _details(document.get("source_metadata"))
+    details = checked.part(document, "source_metadata", "additional_details")
     own_details = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
     if not own_details:
         return None
@@ -314,8 +306,7 @@ def _items(
     path: Path, document: Document, results: list[Document], rows: list[Claim]
 ) -> Callable[[], Iterable[Item]] | None:
     """What reads the samples of an evaluation, where it has a file of them. Raises InputError for a broken one."""
-    results_said = document.get("detailed_evaluation_results")
-    file_path = results_said.get("file_path") if isinstance(results_said, dict) else None
+    file_path = checked.part(document, "detailed_evaluation_results").get("file_path")
     names = [Path(file_path).name] if isinstance(file_path, str) and file_path else []
     beside = (path.with_name(name) for name in (*names, f"{path.stem}{_SAMPLES}.jsonl"))
     samples = next((candidate for candidate in beside if candidate.is_file()), None)
@@ -339,8 +330,7 @@ def _item_rows(path: Path, meant: dict[str, Claim]) -> Iterable[Item]:
         row = meant.get(str(sample.get("evaluation_result_id"))) or meant.get(sample["evaluation_name"])
         benchmark = row["benchmark"] if row else sample["evaluation_name"]
         value = float(sample["evaluation"]["score"])
-        output = sample.get("output")
-        raw = output.get("raw") if isinstance(output, dict) else None
+        raw = checked.part(sample, "output").get("raw")
         response = raw[0] if isinstance(raw, list) and raw else raw
         key = benchmark, sample["sample_id"]
         item: Item = {
@@ -376,11 +366,6 @@ def _lines(path: Path) -> Iterator[Document]:
             checked.score(evaluation.get("score"), f"{where}, 'score'", _HINT)
             check_encodable(checked.text(sample.get("sample_hash"), f"{where}, 'sample_hash'") or "", where)
             yield sample
-
-
-def _details(part: object) -> Document:
-    details = part.get("additional_details") if isinstance(part, dict) else None
-    return details if isinstance(details, dict) else {}
 
 
 def _object(value: object, where: str) -> Document:

@@ -209,26 +209,23 @@ _ERRORED = 2  # of `failureReason`: no answer came
 
 
 def _tests(document: object) -> list[Document]:
-    results = document.get("results") if isinstance(document, dict) else None
-    tests = results.get("results") if isinstance(results, dict) else None
-    is_list = isinstance(tests, list) and bool(tests) and all(isinstance(test, dict) for test in tests)
-    return tests if is_list and {"provider", "testIdx", "success"} <= set(tests[0]) else []  # type: ignore[index,return-value]
+    tests = checked.objects(checked.part(document, "results").get("results"))
+    return tests if tests and {"provider", "testIdx", "success"} <= set(tests[0]) else []
 
 
 def _read_promptfoo(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The answers of each provider, with their scores. Prompts of one provider are benchmarks of their own."""
-    tests, config = _tests(opened.document), opened.document.get("config")
-    described = config.get("description") if isinstance(config, dict) else None
-    name = described or model_of_path(opened.path, None)["model"]
+    tests = _tests(opened.document)
+    name = checked.part(opened.document, "config").get("description") or model_of_path(opened.path, None)["model"]
     prompts: dict[str, set[object]] = defaultdict(set)
     records = []
     for test in tests:
-        provider, prompt = test["provider"], test.get("prompt")
+        provider = test["provider"]
         if isinstance(provider, dict):
             provider = provider.get("label") or provider.get("id")
         provider = opened.model or checked.required_text(provider, f"{opened.path}, provider", "name it.")
         prompts[provider].add(test.get("promptIdx"))
-        label = prompt.get("label") if isinstance(prompt, dict) else None
+        label = checked.part(test, "prompt").get("label")
         errored = test.get("failureReason") == _ERRORED
         score = checked.finite(test.get("score"))
         value = None if errored else int(test["success"] is True) if score is None else score
@@ -255,9 +252,8 @@ _CASES, _MEASURED = ("testCases", "test_cases"), ("metricsData", "metrics_data")
 
 def _cases(document: object) -> list[Document]:
     """The cases of a test run that have measured something."""
-    cases = next((document[name] for name in _CASES if name in document), None) if isinstance(document, dict) else None
-    cases = cases if isinstance(cases, list) and all(isinstance(case, dict) for case in cases) else []
-    return [case for case in cases if _measured(case)]
+    lists = (checked.part(document).get(name) for name in _CASES)
+    return [case for case in checked.objects(next(filter(None, lists), None)) if _measured(case)]
 
 
 def _measured(case: Document) -> list[Document]:
@@ -268,8 +264,7 @@ def _measured(case: Document) -> list[Document]:
 def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of each case by metric. The model is that of the hyperparameters, else the path names it."""
     path, document = opened.path, opened.document
-    settings = document.get("hyperparameters")
-    said = opened.model or (settings.get("model") if isinstance(settings, dict) else None)
+    said = opened.model or checked.part(document, "hyperparameters").get("model")
     name = said if isinstance(said, str) and said else folder_name(path)
     dataset = next(
         (document[key] for key in ("datasetAlias", "testFile") if document.get(key)), path.parent.parent.name
@@ -285,9 +280,7 @@ def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         for number, case in enumerate(_cases(document))
         for each in _measured(case)
     ]
-    own = () if said else (by_path(path, name),)
-    files = read_records(path, records, options, None)
-    return [replace(file, decisions=(*file.decisions, *own)) for file in files]
+    return read_records(path, records, options, None, [] if said else [by_path(path, name)])
 
 
 DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.document)), _read_deepeval)
@@ -325,11 +318,10 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         kind = kinds.most_common(1)[0][0]
         fields = {"model": model, "benchmark": benchmark, "metric": "accuracy"}
         records = [fields | {"sample_id": name, "correct": int(right)} for of, name, right in answers if of == kind]
-        files = read_records(path, records, options, None)
-        if further := len(answers) - kinds[kind]:
-            text = f"{path.name}: answers in events {kind!r} count, {further} in others do not"
-            left_out = Decision("cell", path.name, "left out", "structure", LEFT_OUT, further, "", text)
-            files = [replace(file, decisions=(*file.decisions, left_out)) for file in files]
+        further = len(answers) - kinds[kind]
+        text = f"{path.name}: answers in events {kind!r} count, {further} in others do not"
+        left_out = [Decision("cell", path.name, "left out", "structure", LEFT_OUT, further, "", text)]
+        files = read_records(path, records, options, None, left_out if further else [])
     else:
         rows: list[Claim] = [
             {"benchmark": benchmark, "metric": name, "value": value}

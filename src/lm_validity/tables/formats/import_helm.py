@@ -43,8 +43,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         return []
     beside = path.with_name(_SPEC)
     spec = checked.read_json_file(beside, _HINT)
-    adapter = spec.get("adapter_spec") if isinstance(spec, dict) else None
-    if not isinstance(adapter, dict) or not isinstance(stats, list):
+    adapter = checked.part(spec, "adapter_spec")
+    if not adapter or not isinstance(stats, list):
         raise InputError(f"{beside if isinstance(stats, list) else path}: not of a run of HELM.", _HINT)
     model = checked.required_text(opened.model or adapter.get("model"), f"{beside}, adapter_spec, model", _HINT)
     name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
@@ -84,14 +84,11 @@ def _of_split(stats: object, where: str) -> _Split:
     """The split that counts. Raises InputError for what is no list of values with names."""
     values: dict[str, dict[str, float]] = {}
     for stat in stats if isinstance(stats, list) else [None]:
-        stat_name = stat.get("name") if isinstance(stat, dict) else None
-        if not isinstance(stat, dict) or not isinstance(stat_name, dict) or not isinstance(stat_name.get("name"), str):
+        stat_name, mean = checked.part(stat, "name"), checked.finite(checked.part(stat).get("mean"))
+        if not isinstance(stat_name.get("name"), str):
             raise InputError(f"{where}: a value without a name.", _HINT)
-        if (
-            not (stat_name.get("perturbation") or stat_name.get("sub_split"))
-            and checked.finite(stat.get("mean")) is not None
-        ):
-            values.setdefault(str(stat_name.get("split")), {})[stat_name["name"]] = stat["mean"]
+        if not (stat_name.get("perturbation") or stat_name.get("sub_split")) and mean is not None:
+            values.setdefault(str(stat_name.get("split")), {})[stat_name["name"]] = mean
     split = "test" if values.get("test") else "valid"
     return _Split(split, values.get(split, {}))
 

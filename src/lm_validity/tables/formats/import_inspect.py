@@ -67,8 +67,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     shots = next((task[key] for key in _SHOTS if type(task.get(key)) is int), None)
     point = training_point({"revision": str(arguments["revision"])}) if arguments.get("revision") else None
     settings = {"generation": eval_part.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
-    generation = eval_part.get("model_generate_config")
-    generation = generation if isinstance(generation, dict) else {}
+    generation = checked.part(eval_part, "model_generate_config")
     seed = generation.get("seed")
     rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, eval_part, str(path))]
     answers = _answers(opened, results) if (config.get("epochs") or 1) > 1 else {}
@@ -159,8 +158,8 @@ def _rows(results: Document, eval_part: Document, where: str) -> Iterable[Claim]
 def _made(eval_part: Document, config: Document) -> Settings:
     """How all scores of a log were made, as far as it says so."""
     generation, version = (
-        eval_part.get("model_generate_config") or {},
-        (eval_part.get("packages") or {}).get("inspect_ai"),
+        checked.part(eval_part, "model_generate_config"),
+        checked.part(eval_part, "packages").get("inspect_ai"),
     )
     limit = config.get("limit")
     return {

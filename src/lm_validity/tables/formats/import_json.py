@@ -251,8 +251,7 @@ def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
     document = _lines_of_json(path) if path.suffix == ".jsonl" else opened.document
     decisions = [*_levels(document, path, outer), *_objects_left(document, path)]
-    files = read_records(path, _records(document, outer), options, opened.model)
-    return [replace(file, decisions=(*file.decisions, *decisions)) for file in files]
+    return read_records(path, _records(document, outer), options, opened.model, decisions)
 
 
 RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_records)
@@ -307,9 +306,8 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         }
         for answer in opened.document
     ]
-    files = read_records(opened.path, records, options, None)
-    own = () if named else (by_path(opened.path, of_path["model"]),)
-    return [replace(file, decisions=(*file.decisions, *own)) for file in files]
+    own = [] if named else [by_path(opened.path, of_path["model"])]
+    return read_records(opened.path, records, options, None, own)
 
 
 def _benchmarks(document: object, *, of_one: bool = False) -> dict[str, Document]:
@@ -348,9 +346,8 @@ def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         items = int(numbers.get("num", 0)) if None in counts else int(sum(filter(None, counts)))
         scores = {name: value for name, value in numbers.items() if name not in (*_RIGHT, *_WRONG, "num")}
         records.append({**common} | {"benchmark": benchmark} | scores | ({"n_items": items} if items else {}))
-    files = read_records(opened.path, records, options, None)
-    dated = date_in(opened.path.stem)
-    return [replace(file, date=dated, decisions=(*file.decisions, *decisions)) for file in files]
+    files = read_records(opened.path, records, options, None, decisions)
+    return [replace(file, date=date_in(opened.path.stem)) for file in files]
 
 
 ANSWERS = Format("answers", (".json",), lambda opened: _answers(opened.document) is not None, _read_answers)

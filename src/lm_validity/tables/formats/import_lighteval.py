@@ -65,14 +65,15 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if not _recognises(opened):
         raise InputError(f"{path}: no objects 'config_general' and 'results' in it.", _HINT)
     general = document["config_general"]
-    config = general.get("model_config") if isinstance(general.get("model_config"), dict) else {}
+    config = checked.part(general, "model_config")
     name = checked.text(general.get("model_name") or config.get("model_name"), f"{path}, 'model_name'") or opened.model
     if not name:
         raise InputError(f"{path}: no 'model_name' in 'config_general'.", f"name it: --model '{path}=NAME'.")
     point = training_point({key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})
     chat = config.get("override_chat_template") or general.get("use_chat_template")
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
-    groups, drawn = _groups(tasks), _generation(general, config)
+    groups = _groups(tasks)
+    drawn = next(filter(None, (checked.part(each, "generation_parameters") for each in (general, config))), {})
     rows = _rows(tasks, groups, document, str(path))
     seed = "" if drawn.get("seed") is None else str(drawn["seed"])
     return [
@@ -92,12 +93,6 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             made=_made(general, config, drawn, chat=chat),
         )
     ]
-
-
-def _generation(general: Document, config: Document) -> Document:
-    """What a file says of how answers were written."""
-    parameters = general.get("generation_parameters") or config.get("generation_parameters")
-    return parameters if isinstance(parameters, dict) else {}
 
 
 def _made(general: Document, config: Document, drawn: Document, *, chat: object) -> Settings:
@@ -177,8 +172,7 @@ def _rows(tasks: list[_Task], groups: dict[str, _Group], document: Document, whe
     rows = list[Claim]()
     for task, members in _scored(tasks, groups):
         name = task.name.removesuffix(_AVERAGE)
-        versions = document.get("versions")
-        version = versions.get(task.key) if isinstance(versions, dict) else None
+        version = checked.part(document, "versions").get(task.key)
         configs = [_config(document, member) for member in members]
         items = [  # lighteval writes -1 where it does not know
             checked.whole(config.get("effective_num_docs"), f"{where}, {member.key}, 'effective_num_docs'")
@@ -220,12 +214,8 @@ def _rows(tasks: list[_Task], groups: dict[str, _Group], document: Document, whe
 
 def _config(document: Document, task: _Task) -> Document:
     """The task's part of `config_tasks`, whose keys may lack the shots."""
-    configs = document.get("config_tasks")
-    for key in (task.key, f"{task.suite}|{task.name}", task.name):
-        config = configs.get(key) if isinstance(configs, dict) else None
-        if isinstance(config, dict):
-            return config
-    return {}
+    keys = (task.key, f"{task.suite}|{task.name}", task.name)
+    return next(filter(None, (checked.part(document, "config_tasks", key) for key in keys)), {})
 
 
 def _direction(config: Document, metric: str) -> bool | None:

@@ -85,13 +85,11 @@ def _results(entry: Document) -> Iterator[_Result]:
     """The scores of an entry that are numbers."""
     results = entry.get("results")
     for result in results if isinstance(results, list) else ():
-        dataset = result.get("dataset") if isinstance(result, dict) else None
-        metrics = result.get("metrics") if isinstance(result, dict) else None
-        if not isinstance(dataset, dict) or not isinstance(metrics, list):
+        dataset, metrics = checked.part(result, "dataset"), checked.part(result).get("metrics")
+        if not dataset or not isinstance(metrics, list):
             continue
         name = str(dataset.get("name") or dataset.get("type") or "")
-        arguments = dataset.get("args")
-        shots = arguments.get("num_few_shot") if isinstance(arguments, dict) else None
+        shots = checked.part(dataset, "args").get("num_few_shot")
         match = _SHOTS.search(name)
         shots = int(match[1]) if match and type(shots) is not int else shots
         for metric in metrics:

@@ -26,12 +26,11 @@ _DOMAINS = re.compile(r"(.+?)[-_ ](airline|retail|telecom|mock)(?![a-z])", re.I)
 
 def _recognises(opened: Opened) -> bool:
     trials = _trials(opened.document)
-    return bool(trials) and all(isinstance(trial, dict) and {"task_id", "trial"} <= set(trial) for trial in trials)
+    return bool(trials) and all({"task_id", "trial"} <= set(trial) for trial in trials)
 
 
 def _trials(document: object) -> list[Document]:
-    trials = document.get("simulations") if isinstance(document, dict) else document
-    return trials if isinstance(trials, list) else []
+    return checked.objects(document.get("simulations") if isinstance(document, dict) else document)
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -46,7 +45,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     for index, trial in enumerate(_trials(opened.document)):
         where = f"{path}, trial {index}"
         run = checked.whole(trial["trial"], f"{where}, 'trial'", 0)
-        reward = checked.finite((_part(trial, "reward_info") or trial).get("reward", trial.get("reward")))
+        reward = checked.finite((checked.part(trial, "reward_info") or trial).get("reward", trial.get("reward")))
         if run is None or reward is None:
             raise InputError(f"{where}: no {'number' if run is None else 'reward'}.", "run that task again.")
         if rewards[run].setdefault(str(trial["task_id"]), reward) != reward:
@@ -70,17 +69,11 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 def _names(opened: Opened) -> Claim:
     """The model and the benchmark."""
-    agent, environment = (_part(_part(opened.document, "info"), name) for name in ("agent_info", "environment_info"))
+    agent, environment = (checked.part(opened.document, "info", name) for name in ("agent_info", "environment_info"))
     named = _DOMAINS.match(opened.path.stem)
     model = opened.model or agent.get("llm") or (named[1] if named else opened.path.stem)
     benchmark = environment.get("domain_name") or (named[2].lower() if named else "tasks")
     return {"model": str(model), "benchmark": str(benchmark)}
-
-
-def _part(document: object, name: str) -> Document:
-    """An object in an object; {} where there is none."""
-    part = document.get(name) if isinstance(document, dict) else None
-    return part if isinstance(part, dict) else {}
 
 
 def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[Item]:
@@ -96,12 +89,8 @@ _TIMES = re.compile(r"\d{4}-\d\d-\d\d__\d\d-\d\d-\d\d")  # a run that nobody nam
 
 
 def _is_terminal(opened: Opened) -> bool:
-    trials = opened.document.get("results") if isinstance(opened.document, dict) else None
-    return (
-        isinstance(trials, list)
-        and bool(trials)
-        and all(isinstance(trial, dict) and {"task_id", "is_resolved"} <= set(trial) for trial in trials)
-    )
+    trials = checked.objects(checked.part(opened.document).get("results"))
+    return bool(trials) and all({"task_id", "is_resolved"} <= set(trial) for trial in trials)
 
 
 def _read_terminal(opened: Opened, options: ImportOptions) -> list[ScoreFile]:

@@ -400,7 +400,7 @@ def _groups(document: Document, path: Path) -> dict[str, list[str]]:
     Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
     MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
     """
-    results = document["results"] if isinstance(document["results"], dict) else {}
+    results = checked.part(document, "results")
     own_groups = {**_section(document, "groups", path), **results}
     names = set(_section(document, "groups", path))
     subtasks = {name: list(members) for name, members in _section(document, "group_subtasks", path).items() if members}
@@ -622,8 +622,7 @@ def _section(document: Document, name: str, path: Path, *, of_objects: bool = Fa
 
 def _examples(task: str, examples: Document, configs: Document, config: Document) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    of_task = configs.get(task)
-    of_task = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
+    of_task = checked.part(configs, task).get("num_fewshot")
     return next((shots for shots in (examples.get(task), of_task) if shots is not None), config.get("num_fewshot"))
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.files import Document
 from lm_validity.tables.claims import DEFAULTS, Claim
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ScoreFile, check_rows, typed_scores
@@ -55,7 +54,7 @@ def _harmony_rows(results: object, path: Path) -> list[Claim]:
             "value": checked.score(
                 value, f"{path}, {block}, {benchmark}, {model}", "remove the entry where it is unknown."
             ),
-            "stderr": checked.finite(_object(_object(results.get(f"{block}_stderr")).get(benchmark)).get(model)),
+            "stderr": checked.finite(checked.part(results, f"{block}_stderr", benchmark).get(model)),
         }
         for protocol, block in _BLOCKS.items()
         for benchmark, scores in results.get(block, {}).items()
@@ -64,11 +63,6 @@ def _harmony_rows(results: object, path: Path) -> list[Claim]:
     if not rows:
         raise InputError(f"{path}: no scores in it.", _AUTHORS_FILE)
     return rows
-
-
-def _object(value: object) -> Document:
-    """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
-    return value if isinstance(value, dict) else {}
 
 
 LM_HARMONY = Format(
@@ -154,13 +148,12 @@ def _read_curves(path: Path) -> pd.DataFrame:
 def _organisers_curves(path: Path) -> pd.DataFrame:
     """The same of the organisers' file; the index is a checkpoint's number, counted through all models."""
     document = checked.read_json_file(path, _LAYOUT)
-    models = document.get("data") if isinstance(document, dict) else None
-    if not isinstance(models, dict) or not models:
+    models = checked.part(document, "data")
+    if not models:
         raise InputError(f"{path}: no object 'data' of models with their curves.", _LAYOUT)
     frames = []
     for model, columns in models.items():
-        lists = columns if isinstance(columns, dict) else {}
-        lists = {name: values for name, values in lists.items() if name not in _NO_BENCHMARKS}
+        lists = {name: values for name, values in checked.part(columns).items() if name not in _NO_BENCHMARKS}
         if "iteration" not in lists or not all(isinstance(values, list) for values in lists.values()):
             raise InputError(f"{path}, {model!r}: not a list for each column, 'iteration' one of them.", _LAYOUT)
         for name, values in lists.items():

@@ -12,9 +12,10 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.effects import cell_effects, headline, task_effects, task_tests
-from lm_validity.studies.bias.hierarchy import SHORT, fit_setting
+from lm_validity.studies.bias.hierarchy import fit_setting
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
-from lm_validity.studies.bias.report import report_bias
+from lm_validity.studies.bias.model_sections import SHORT
+from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
 from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts

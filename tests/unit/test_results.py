@@ -21,6 +21,7 @@ from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
 from lm_validity.results.summary import summary_values
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness.numbers import ReadinessSummary
+from lm_validity.studies.bias.numbers import BiasSummary
 from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison
 from lm_validity.studies.signal.numbers import SignalSummary
 
@@ -28,6 +29,7 @@ SUMMARIES = {
     "readiness": ReadinessSummary,
     "compare": CompareSummary,
     "signal": SignalSummary,
+    "bias": BiasSummary,
 }
 WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))
 

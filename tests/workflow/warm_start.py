@@ -41,7 +41,7 @@ IMPORTED = (
     "lm_validity.cli.jobs",
     "lm_validity.site.report",
     "lm_validity.studies.agreement.report",
-    "lm_validity.studies.bias.report",
+    "lm_validity.studies.bias.page",
     "lm_validity.studies.signal.report",
 )
 

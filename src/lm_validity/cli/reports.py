@@ -243,7 +243,7 @@ def bias(
     configfile: PlannedBy = None,
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
-    from lm_validity.studies.bias.report import report_bias
+    from lm_validity.studies.bias.page import report_bias
 
     plan = None if configfile is None else load_run(configfile).bias_plan
     with replaced_folder(output, "report bias", inputs=[trials], names=PAGE) as folder:

@@ -272,7 +272,7 @@ def _write(job: ReportJob) -> str | None:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness.page import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
-    from lm_validity.studies.bias.report import report_bias
+    from lm_validity.studies.bias.page import report_bias
     from lm_validity.studies.items.page import report_items
     from lm_validity.studies.items.ranking.page import report_ranking
     from lm_validity.studies.signal.report import report_signal

@@ -20,12 +20,12 @@ from lm_validity.files import write_json
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.plans.rounds import add_batch
 from lm_validity.run.grid import Grid
+from lm_validity.studies.bias.effect_sections import stop_section
 from lm_validity.studies.bias.effects import (
     HOPELESS,
     PLANNED,
     effects_by_task,
     least_half_width,
-    stop_section,
     stop_words,
     task_stops,
 )
@@ -146,7 +146,7 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
 
 def said_of_stops(trials, plan) -> str:
     """What the page's section begins with."""
-    return stop_section(Study(trials, plan)).section.finding
+    return stop_section(Study(trials, plan), task_stops(trials, plan)).section.finding
 
 
 def _half_widths(run, plan) -> dict:

@@ -5,39 +5,38 @@ Differences are those of integer counts, so a task without a difference is exact
 effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
 """
 
-import json
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Part, Section, Table
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known
 from lm_validity.studies.bias.import_published import MAJORITY
 from lm_validity.studies.bias.statistics.effects import (
     LEVEL,
     ONE_TASK,
     ROUNDING,
+    Density,
+    EffectVariance,
     MeanOverTasks,
     common_subsamples,
+    detection_power,
     excluded_beyond,
+    kernel_density,
     mean_over_tasks,
     sign_flip_p,
+    smallest_detectable,
     smallest_detectable_shift,
+    subsamples_needed,
+    tasks_needed,
+    variance_components,
 )
-from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study
-from lm_validity.words import count, decimal, with_names
-
-EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
-
+from lm_validity.studies.bias.trials import ARMS, CELL, EFFECTS, SETTING
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Means over cells and over tasks.
@@ -118,36 +117,6 @@ def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing
     return means
 
 
-def cell_section(study: Study) -> Part:
-    """Means by language model, m and n; what each effect rests on only where that is not all that the cell holds."""
-    frame = cell_effects(study.trials)
-    quantities = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
-    complete = all((frame[name] == frame[name.partition("_")[2]]).all() for name in quantities)
-    caption = "Means and standard errors over task means: every task has the same weight."
-    table = Table(
-        "cells",
-        "Means by language model, m and n",
-        frame.drop(columns=quantities) if complete else frame,
-        formats=dict.fromkeys(["boost_mean", "bias_mean"], CHANGE) | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
-        caption=caption if complete else f"{caption} The figures of an effect use the trials that have both its arms.",
-    )
-    biases = frame["bias_mean"].map(number).dropna()
-    finding = ""
-    if len(biases):
-        finding = f"The bias lies between {decimal(biases.min(), 4, signed=True)} and "
-        finding += f"{decimal(biases.max(), 4, signed=True)} in {count(len(biases), 'cell')}."
-    explanation = (
-        "There are three arms: base (no pretraining), extra (pretraining on other text from the same source) and test "
-        "(pretraining on the test set's own text). The boost is accuracy under extra minus accuracy under base. The "
-        "bias is accuracy under test minus accuracy under extra. m labelled examples train the classifier, n texts are "
-        "pretrained on, and n test items are scored."
-    )
-    section = Section(
-        "By language model, m and n", finding, tables=[table], explanation=explanation, hint="the cells of the study"
-    )
-    return Part({"cells": frame.to_dict("records")}, section)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # One task by itself: its mean effect with an interval over subsamples, and where it stops on the width of that.
 
@@ -157,8 +126,6 @@ ONE_SUBSAMPLE = Missing(
 NO_SPREAD = Missing(
     Reason("All subsamples have the same difference: without a spread there is no interval.", ReasonCode.NO_INTERVAL)
 )
-VIOLIN_POINTS = 25
-VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's figures
 
 
 @dataclass(frozen=True)
@@ -203,6 +170,45 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[
             bounds = interval_over_subsamples(mean, parts, least)
             rows.append(TaskEffect(*key, effect, mean, *bounds, by_cell.ngroups, len(parts), len(group)))
     return rows
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The differences of a task's trials in a setting, over subsamples. density: a kernel density of them."""
+
+    m: int
+    n: int
+    task: str
+    effect: str
+    mean: float
+    trials: int
+    density: Density
+
+
+@dataclass(frozen=True)
+class ModelDistributions:
+    """The distributions of one language model in an experiment; tasks: all that it has trials of, by name."""
+
+    experiment: str
+    language_model: str
+    tasks: list[str]
+    distributions: list[Distribution]
+
+
+def model_distributions(trials: pd.DataFrame) -> list[ModelDistributions]:
+    """By experiment and language model, with a distribution for each setting, task and effect that has both arms."""
+    models = []
+    for (experiment, language_model), of_model in trials.groupby(["experiment", "language_model"]):
+        distributions = []
+        for (m, n, task), group in of_model.groupby(["m", "n", "task"]):
+            for effect in EFFECTS:
+                differences = with_difference(group, effect)["difference"].to_numpy()
+                if count := len(differences):
+                    density = kernel_density(differences)
+                    distributions.append(Distribution(m, n, task, effect, float(differences.mean()), count, density))
+        tasks = sorted(of_model["task"].unique())
+        models.append(ModelDistributions(str(experiment), str(language_model), tasks, distributions))
+    return models
 
 
 def _apart(trials: pd.DataFrame) -> pd.Series:
@@ -250,124 +256,6 @@ def least_half_width(trials: pd.DataFrame, limit: int) -> float:
         return 0.0
     parts = _apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
     return float(stats.t.ppf(1 - LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
-
-
-def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
-    """Every task, with the distribution of its effects over subsamples."""
-    frame = task_effects(study.trials)
-    order = frame.assign(bias=frame["bias"].map(number)).sort_values(["experiment", "bias"], ascending=[True, False])
-    violins: list[Figure] = []
-    caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."
-    for (experiment, name), trials in study.trials.groupby(["experiment", "language_model"]):
-        chart = _violins(trials)
-        if chart is not None:
-            figure_name = f"violins_{len(violins) + 1}"
-            violins.append(Figure(figure_name, f"{study.prefix(experiment)}{name}", chart, caption, min_width=360))
-
-    def sentence(rows: pd.DataFrame) -> str:
-        """How many tasks have a positive bias, and the largest in size."""
-        biases = rows.set_index("task")["bias"].map(number).dropna()
-        if biases.empty:
-            return "No task has both arms of the bias."
-        largest = biases.abs().idxmax()
-        return (
-            f"{(biases > 0).sum()} of {count(len(biases), 'task')} have a positive bias. The largest in size is "
-            f"{decimal(biases[largest], 4, signed=True)} ({largest})."
-        )
-
-    rows_shown = frame.loc[order.index]
-    for effect in EFFECTS:
-        rows = {(row.experiment, row.task): row for row in by_task if row.effect == effect}
-        task_rows = [rows.get(key) for key in zip(rows_shown["experiment"], rows_shown["task"], strict=True)]
-        for name in ("excluded_beyond", "subsamples", "trials"):
-            rows_shown[f"{effect}_{name}"] = [getattr(row, name) if row else without_arms(effect) for row in task_rows]
-    section = Section(
-        "Task by task",
-        hint="distributions over draws of the texts",
-        finding=study.sentences(frame, sentence),
-        explanation=(
-            "Each violin is the distribution over subsamples: the boost above the line, the bias below it. "
-            "Subsamples differ in training set, test set and training noise. That is why single experiments disagree."
-        ),
-        figures=violins,
-        tables=[
-            Table(
-                "tasks",
-                "Boost and bias by task",
-                rows_shown,
-                formats=dict.fromkeys(EFFECTS, CHANGE) | {f"{effect}_excluded_beyond": ".4f" for effect in EFFECTS},
-                caption="Every cell (language model, m, n) has the same weight. Excluded beyond: one-sided tests at 5% "
-                "exclude effects of this size or larger.",
-            )
-        ],
-    )
-    return Part({"tasks": frame.to_dict("records"), "by_task": by_task}, section)
-
-
-def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
-    """Split violins by task, the setting chosen from a list; None where no trial has two arms."""
-    names = sorted(trials["task"].unique())
-    rows: list[dict[str, object]] = []
-    for (m, n, task), group in trials.groupby(["m", "n", "task"]):
-        for effect in EFFECTS:
-            differences = with_difference(group, effect)["difference"].to_numpy()
-            if len(differences):
-                row = {"setting": f"m={m}, n={n}", "task": task, "effect": effect, "mean": float(differences.mean())}
-                rows.append({**row, **half_violin(differences, names.index(task), effect), "trials": len(differences)})
-    if not rows:
-        return None
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
-    pick = alt.param(
-        name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
-    )
-    base = alt.Chart(figures.inline(rows)).transform_filter("datum.setting == setting_shown")
-    x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
-    x = alt.X("x:Q", title="Accuracy difference", scale=x_scale)
-    area = violin_areas(base, "task", names, 0.6, x, trials="Subsamples")
-    mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
-        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=_row_axis(names))
-    )
-    chart = alt.layer(figures.dashed_lines("zero", 0), area, mean).add_params(pick)
-    return chart.properties(width="container", height=max(27 * len(names), 90))
-
-
-def violin_areas(chart: alt.Chart, row: str, names: list[str], above: float, x: alt.X, **tips: str) -> alt.Chart:
-    """The chart's data, which are of `half_violin`, as areas; its field `row` is one of `names`, the rows from the top.
-
-    `above`: the room over the first row.
-    """
-    scale = alt.Scale(domain=[len(names) - 0.4, -above], nice=False)
-    area = chart.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
-    return area.encode(
-        x=x,
-        y=alt.Y("edge:Q", title=None, axis=_row_axis(names), scale=scale),
-        y2=alt.Y2("line:Q"),
-        color=figures.listed_color("effect", EFFECT_COLORS),
-        detail=alt.Detail(f"{row}:N"),
-        tooltip=figures.tooltips(**{row: row.capitalize()}, effect="Effect", mean="Mean|+.4f", **tips),
-    )
-
-
-def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, object]:
-    """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
-    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
-    width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies
-    grid = np.linspace(differences.min() - 3 * width, differences.max() + 3 * width, VIOLIN_POINTS)
-    density = stats.norm.pdf((grid[:, None] - differences) / width).sum(axis=1)
-    side = -reach if effect == "boost" else reach  # the axis points down
-    edge = line + side * density / density.max()
-    return {
-        "x": [round(float(value), 5) for value in grid],
-        "edge": [round(float(value), 3) for value in edge],
-        "line": line,
-        "middle": line + side / 2,
-    }
-
-
-def _row_axis(names: list[str]) -> alt.Axis:
-    """Names at the heights 0, 1, 2, …"""
-    labels = f"{json.dumps([str(name) for name in names])}[datum.value]"
-    return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
 
 
 # states of a task in a study whose tasks stop on the width of their interval
@@ -446,53 +334,6 @@ def stop_words(stop: TaskStop) -> str:
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{reasons[stop.state]}"
 
 
-def stop_section(study: Study) -> Part:
-    """How many subsamples each task has, and why it has no more."""
-    stops_of_tasks = task_stops(study.trials, study.plan)
-    if not stops_of_tasks:
-        return Part({"stops": []})
-
-    def sentence(rows: pd.DataFrame) -> str:
-        """How many tasks stopped before all of their subsamples."""
-        if rows.empty:
-            return ""
-        text = (
-            f"{(rows['state'] == STOPPED).sum()} of {count(len(rows), 'task')} stopped before all "
-            f"{rows['most'].iloc[0]} subsamples. The mean number is {rows['subsamples'].mean():.1f}."
-        )
-        waiting = {
-            "Still too wide: {}. `lm-validity plan next` adds a batch.": OPEN,
-            "Cells that have all their subsamples keep these too wide, so they get no more: {}.": HOPELESS,
-            "Planned batches are not finished: {}.": PLANNED,
-        }
-        names = {words: rows.loc[rows["state"] == state, "task"].tolist() for words, state in waiting.items()}
-        return " ".join([text, *with_names(names, 6)])
-
-    frame, stop_at = pd.DataFrame(map(vars, stops_of_tasks)), f"{stops_of_tasks[0].stop_at:g}"
-    section = Section(
-        "Tasks that stopped",
-        hint="subsamples of each",
-        finding=study.sentences(frame, sentence),
-        explanation=(
-            f"A task gets further subsamples until the 95% interval of its bias is ±{stop_at} or narrower. Only the "
-            "width decides, never the sign of the bias, its size or a p-value. If subsamples are added until an "
-            "interval is narrow, it is slightly too often too narrow. The table has the width on which the decision "
-            "was made. In summary.json and on cards, the interval of a task that may stop is at least "
-            f"±{stop_at} wide."
-        ),
-        tables=[
-            Table(
-                "task_stops",
-                "Subsamples by task",
-                frame,
-                formats={"half_width": ".4f", "stop_at": ".4f"},
-                caption="Half-width: that of the 95% interval over subsamples on which the decision was made.",
-            )
-        ],
-    )
-    return Part({"stops": stops_of_tasks}, section)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Exact tests, task by task.
 
@@ -515,96 +356,6 @@ def task_tests(trials: pd.DataFrame) -> pd.DataFrame:
         frames.append(tested.merge(means, "left", keys).assign(effect=effect))
     columns = [*keys, "effect", "p", "p_adjusted", "smallest_detectable", "mean", "trials"]
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)[columns]
-
-
-def test_section(study: Study) -> Part:
-    """Exact sign-flip tests, task by task."""
-    frame = task_tests(study.trials)
-    of_bias = frame[frame["effect"] == "bias"]
-    section = Section(
-        "Tests by task",
-        hint="exact, corrected",
-        finding=study.sentences(frame, _tests_sentence),
-        explanation=(
-            "Each task of a cell has an exact one-sided sign-flip test. It asks: if the two arms were exchangeable, "
-            "how often would random signs of the subsamples' differences give a mean at least as large? All 2^K sign "
-            "patterns are counted. q is p adjusted over the tasks of a cell by the method of Benjamini and Hochberg."
-        ),
-        figures=[
-            Figure(
-                "task_bias",
-                "Mean bias by task and cell",
-                _heatmap(study, of_bias),
-                "Hover for p and q; q < .05 is marked ●.",
-                wide=True,
-                min_width=640,
-            )
-        ]
-        if len(of_bias)
-        else [],
-        tables=[
-            Table(
-                "permutation",
-                "Sign-flip tests",
-                frame[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted", "smallest_detectable"]],
-                formats={"mean": CHANGE, "p": "p", "p_adjusted": "p", "smallest_detectable": ".4f"},
-                labels={"p_adjusted": "q"},
-                caption="Smallest detectable: the mean difference for which q < .05 four times out of five, if this "
-                "were the cell's only task with an effect.",
-                folded=True,
-            )
-        ],
-    )
-    return Part({"permutation": frame.drop(columns=["mean", "trials"]).to_dict("records")}, section)
-
-
-def _tests_sentence(tested: pd.DataFrame) -> str:
-    parts = []
-    for effect in ("bias", "boost"):
-        rows = tested[tested["effect"] == effect]
-        if rows.empty:
-            continue
-        below, smallest = (rows["p_adjusted"] < 0.05).sum(), rows["p_adjusted"].min()
-        p_words = f"{smallest:.3f}" if smallest >= 0.001 else "below .001"
-        parts.append(f"{below} of {count(len(rows), 'test')} of a {effect} have q < .05 (smallest {p_words}).")
-        sizes = rows["smallest_detectable"].map(number).dropna()
-        if not below and sizes.empty:
-            parts.append("What these tests could have found is unknown, or they could have found nothing.")
-        elif not below:
-            parts.append(
-                f"Such a test detects an effect of {sizes.median():.4f} in a single task with 80% power (median "
-                f"over {count(len(sizes), 'test')}; {sizes.min():.4f} to {sizes.max():.4f}), so smaller effects may "
-                "exist."
-            )
-    return " ".join(parts)
-
-
-def _heatmap(study: Study, tested: pd.DataFrame) -> alt.LayerChart:
-    """Mean bias by task and cell."""
-    labels = [f"{row.language_model}, {study.label(row.experiment, row.m, row.n)}" for row in tested.itertuples()]
-    names, columns = sorted(tested["task"].unique()), list(dict.fromkeys(labels))
-    all_rows = pd.MultiIndex.from_product([names, columns], names=["task", "cell"])
-    frame = tested.assign(cell=labels).set_index(["task", "cell"])[["mean", "p", "p_adjusted", "trials"]]
-    frame = frame.reindex(all_rows).reset_index()
-    reach = max(float(np.nanquantile(frame["mean"].abs(), 0.98)), 1e-3)
-    chart = figures.heatmap(
-        frame,
-        x="cell",
-        y="task",
-        value="mean",
-        title="Mean bias",
-        x_order=columns,
-        y_order=names,
-        tooltip=figures.tooltips(
-            task="Task", cell="Cell", mean="Mean bias|+.4f", p="p|.4f", p_adjusted="q|.4f", trials="Subsamples"
-        ),
-        domain=(-reach, reach),
-        scheme="redblue",
-    )
-    marked = alt.Chart(figures.chart_data(frame[frame["p_adjusted"] < 0.05]))
-    return figures.layered(
-        chart, marked.mark_text(text="●", color="#111", fontSize=8).encode(x=alt.X("cell:N"), y=alt.Y("task:N"))
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -658,48 +409,52 @@ def accuracies(trials: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=["majority", "below_majority"]) if table["majority"].isna().all() else table
 
 
-def shared_section(study: Study) -> Part:
-    """Two tables: effects that language models share, and accuracies by arm."""
-    frame = model_correlations(study.trials)
-    tested = frame["p"].map(number).dropna()
-    ends = [as_columns(interval, "null_low", "null_high") for interval in frame["null_interval"]]
-    frame_shown = frame.drop(columns=["null_interval", "p"]).join(pd.DataFrame(ends, columns=["null_low", "null_high"]))
-    frame_shown["p"] = frame["p"]
-    section = Section(
-        "Behind the means",
-        hint="draws that models share, accuracies",
-        finding=(
-            f"{(tested < 0.05).sum()} of {count(len(tested), 'correlation')} of an effect between two language models "
-            "over subsamples have p < .05, each by itself (5% of them would, if nothing were shared)."
-            if len(tested)
-            else "No two language models have the same subsamples, so it is unknown whether effects depend on the draw."
-        ),
-        explanation=(
-            "If the draw of the texts made an effect, subsamples in which one language model shows a large one would "
-            "show a large one in another too. The correlation is Spearman's, over the subsamples of a task, mean over "
-            "tasks. By chance: the middle 95% of the same mean where the other model's subsamples are in random order "
-            "(1,000 permutations)."
-        ),
-        tables=[
-            Table(
-                "model_correlations",
-                "Effects in the same subsamples of two language models",
-                frame_shown,
-                formats=dict.fromkeys(["correlation", "null_low", "null_high"], "+.3f") | {"p": "p"},
-                labels={"other": "other model", "null_low": "by chance, low", "null_high": "by chance, high"},
-                folded=True,
-            ),
-            Table(
-                "accuracy_by_arm",
-                "Accuracy by arm",
-                accuracies(study.trials),
-                formats=dict.fromkeys(["mean", "sd", "lowest", "q25", "median", "q75", "highest", "majority"], ".4f")
-                | {"below_majority": ".2f"},
-                labels={"majority": "share of the largest class", "below_majority": "subsamples below it (share)"},
-                caption="Over the subsamples of a task. A classifier that always answers with the largest class has "
-                "that class's share.",
-                folded=True,
-            ),
-        ],
-    )
-    return Part({"correlations": frame.to_dict("records")}, section)
+# ----------------------------------------------------------------------------------------------------------------------
+# Power: which bias the cells of the study could have found, and what would find a smaller one.
+
+DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
+
+
+def cell_power(trials: pd.DataFrame) -> pd.DataFrame:
+    """What each cell's t test over task means could have detected, and what it takes to detect `DETECTABLE_BIAS`."""
+    rows = []
+    for key, cell in with_difference(trials, "bias").groupby(CELL):
+        tasks = cell["task"].nunique()
+        subsamples = max(1, round(len(cell) / tasks))
+        components = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
+        if isinstance(components, Missing):
+            values: list[float | Missing] = [components] * 6
+        else:
+            values = [
+                components.within_task,
+                components.between_tasks,
+                detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
+                smallest_detectable(components, tasks, subsamples),
+                subsamples_needed(DETECTABLE_BIAS, components, tasks),
+                tasks_needed(DETECTABLE_BIAS, components, subsamples),
+            ]
+        rows.append([*key, DETECTABLE_BIAS, *values[:2], tasks, subsamples, *values[2:]])
+    columns = ["effect_size", "within_task_sd", "between_tasks_sd", "tasks", "subsamples", "power"]
+    return pd.DataFrame(rows, columns=[*CELL, *columns, "smallest_detectable", "subsamples_needed", "tasks_needed"])
+
+
+@dataclass(frozen=True)
+class PowerPoint:
+    """Power of a cell to find `DETECTABLE_BIAS` with so many subsamples of each task."""
+
+    model: str
+    cell: str
+    subsamples: int
+    power: float
+
+
+def power_curves(cells: pd.DataFrame) -> list[PowerPoint]:
+    """Power against the number of subsamples, of the rows of `cell_power` whose power is known."""
+    points = []
+    for row in cells[cells["power"].map(is_known).astype(bool)].itertuples():
+        components = EffectVariance(row.between_tasks_sd, row.within_task_sd)
+        cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
+        for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
+            power = detection_power(DETECTABLE_BIAS, components, row.tasks, subsamples)
+            points.append(PowerPoint(row.language_model, cell, subsamples, power))
+    return points

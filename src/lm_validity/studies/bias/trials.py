@@ -4,13 +4,12 @@ A trial is (experiment, language model, task, m, n, subsample); its arms share t
 language models are matched by these keys, never by the position of a row.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -18,17 +17,15 @@ from scipy import stats
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, is_known
-from lm_validity.pages.figures import cycled_colors, lines, listed_color, tooltips
-from lm_validity.pages.page import Figure, Part, Section, Table
-from lm_validity.studies.bias.statistics.model import EFFECTS, PairedCounts
+from lm_validity.studies.bias.statistics.model import PairedCounts
 from lm_validity.tables.schema import TRIALS, read_table
 from lm_validity.words import count, listing
 
 ARMS = ("base", "extra", "test")
+EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, control
 CELL = ["experiment", "language_model", "m", "n"]
 SETTING = ["experiment", "m", "n"]
 TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
-CHANGE = "+.4f"  # how a page shows an effect
 
 
 @dataclass(frozen=True)
@@ -65,13 +62,6 @@ class Study:
         """What `sentence` says of the rows of each experiment; empty sentences are left out."""
         sentence_of = {name: sentence(rows[rows["experiment"] == name]) for name in self.experiments}
         return " ".join(self.prefix(name) + words for name, words in sentence_of.items() if words)
-
-
-def series_color(names: Iterable[str], field: str, title: str | None = None) -> alt.Color:
-    """Colours of the named series, the first name the first colour."""
-    names = list(dict.fromkeys(names))
-    columns = 2 if len(names) > 3 else 0  # room on a telephone
-    return listed_color(field, cycled_colors(names), title, columns=columns)
 
 
 def read_trials(path: str | Path) -> pd.DataFrame:
@@ -339,82 +329,38 @@ def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
     return counts[counts["mismatched"] > 0].reset_index(drop=True)
 
 
-def belonging(study: Study) -> Part:
-    """Do the rows belong together: base accuracy by n, pretraining losses, test sets under one number."""
-    drift, mismatches = base_drift(study.trials), mismatched_test_sets(study.trials)
-    losses = study.trials.dropna(subset=["loss_extra", "loss_test"]).groupby(CELL)[["loss_extra", "loss_test"]].mean()
-    losses = losses.rename(columns={"loss_extra": "extra", "loss_test": "test"}).reset_index()
-    sentences, explanation, notes, figures, tables = [], [], [], [], []
-    if len(drift):
-        sentences.append(
-            f"In {drift['mixed'].sum()} of {count(len(drift), 'comparison')}, base accuracy differs between values of n"
-        )
-        explanation.append(
-            "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. If it does, the "
-            "rows come from different code, library versions or data, and a trend over n compares these."
-        )
-        figures.append(Figure("base_drift", "Base accuracy by n", _base_by_n(study.trials)))
-        numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": "p"}
-        tables.append(Table("base_drift", "Base accuracy between values of n", drift, formats=numbers))
-        notes += [
+def provenance_notes(drift: pd.DataFrame, mismatches: pd.DataFrame) -> Iterator[str]:
+    """What `base_drift` and `mismatched_test_sets` found, as notes on the data."""
+    for row in drift[drift["mixed"]].itertuples():
+        yield (
             f"Mixed provenance: the base accuracy of {row.language_model} at m = {row.m} is {row.base:.4f} for n = "
             f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} "
             f"({f'z = {row.z:.1f}' if is_known(row.z) else 'no spread within subsamples'}), though the base arm never "
             "sees the n texts. These rows come from different code or data; trends over n at this m are confounded."
-            for row in drift[drift["mixed"]].itertuples()
-        ]
-    if len(mismatches):
-        sentences.append(
-            f"{mismatches['mismatched'].sum()} subsamples with the same number had different test sets in different "
-            "language models"
         )
-        tables.append(Table("test_set_mismatches", "Different test sets under one number", mismatches))
+    if len(mismatches):
         places = mismatches.groupby(["m", "n"], sort=False)["mismatched"].sum().items()
         listed = ", ".join(f"{number} at m = {m}, n = {n}" for (m, n), number in places)
-        notes.append(
+        yield (
             f"Subsamples of the same number had different test sets in different language models ({listed}; tasks "
             f"{', '.join(sorted(mismatches['task'].unique()))}). The formulas equations and notebooks take models to "
             "share these sets and are wrong here. The formula overdispersed is not affected."
         )
-    if len(losses):
-        values = losses[["extra", "test"]].to_numpy()
-        sentences.append(
-            f"The last epoch's mean pretraining loss lies between {values.min():.2f} and {values.max():.2f} nats per "
-            "predicted token"
-        )
-        explanation.append(
-            "Losses are means over all subsamples of all tasks. The two arms read texts from one source, so their "
-            "losses should agree. An experiment with more epochs should have the lower loss."
-        )
-        formats = dict.fromkeys(["extra", "test"], ".4f")
-        tables.append(Table("pretraining_loss", "Mean pretraining loss", losses, formats=formats))
-    frames = {"base_drift": drift, "pretraining_loss": losses, "test_set_mismatches": mismatches}
-    section = Section(
-        "Do the rows belong together?",
-        hint="base accuracy, test sets, losses",
-        finding="".join(f"{sentence}. " for sentence in sentences).strip(),
-        explanation=" ".join(explanation),
-        figures=figures,
-        tables=tables,
-    )
-    return Part(
-        {key: frame.to_dict("records") for key, frame in frames.items()}, section if sentences else None, (), notes
-    )
 
 
-def _base_by_n(trials: pd.DataFrame) -> alt.LayerChart:
-    """Base accuracy against n, a line a language model and m; mixed provenance is a filled dot."""
+def pretraining_losses(trials: pd.DataFrame) -> pd.DataFrame:
+    """Mean loss of the last epoch of pretraining by cell, in nats per predicted token: [*CELL, extra, test].
+
+    Trials count that have the losses of both arms.
+    """
+    arms = {"loss_extra": "extra", "loss_test": "test"}
+    return trials.dropna(subset=list(arms)).groupby(CELL)[list(arms)].mean().rename(columns=arms).reset_index()
+
+
+def base_by_n(trials: pd.DataFrame) -> pd.DataFrame:
+    """Base accuracy by cell, a mean of the tasks' means: [*CELL, base, `line`: language model and m]."""
     complete = trials.dropna(subset=["base"])
     complete = complete.assign(base=complete["base"] / complete["total"])
     means = complete.groupby([*CELL, "task"])["base"].mean().groupby(CELL).mean().reset_index()
     means["line"] = [f"{row.language_model}, m={row.m}" for row in means.itertuples()]
-    return lines(
-        means,
-        x="n",
-        y="base",
-        color=series_color(means["line"], "line"),
-        detail="experiment",
-        x_title="n",
-        y_title="Base accuracy",
-        tooltip=tooltips(experiment="Experiment", line="Line", n="n", base="Base accuracy|.4f"),
-    )
+    return means

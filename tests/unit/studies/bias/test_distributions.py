@@ -6,7 +6,8 @@ from scipy import stats
 
 from lm_validity.missing import Missing
 from lm_validity.studies.bias.effects import accuracies, model_correlations
-from lm_validity.studies.bias.report import bias
+from lm_validity.studies.bias.numbers import analyze_bias
+from lm_validity.studies.bias.page import bias_page
 from lm_validity.studies.bias.statistics.effects import common_subsamples
 from lm_validity.studies.bias.trials import Study
 
@@ -52,12 +53,14 @@ def test_accuracies_stand_beside_the_largest_class(trials):
 
 def test_predicted_effects_by_task_hold_the_observed_ones(trials):
     rows = trials(tasks=4, subsamples=20, sizes=(200,), shift={"test": 0.3})
-    page, summary = bias(Study(rows), formula="overdispersed")
+    study = Study(rows)
+    summary = analyze_bias(study, formula="overdispersed")
+    page = bias_page(study, summary)
     tables = {table.name: table.frame for section in page.sections for table in section.tables}
     table, own = tables["predictive_by_task"], rows[rows["task"] == "task2"]
     row = table[(table["effect"] == "bias") & (table["task"] == "task2")].iloc[0]
     assert len(table) == 8 and row["observed"] == pytest.approx(((own["test"] - own["extra"]) / own["total"]).mean())
     assert (table["low"] < table["median"]).all() and (table["median"] < table["high"]).all()
     assert table["observed"].between(table["low"], table["high"]).mean() > 0.7
-    whole = next(fit for fit in summary["posterior"] if fit.effect == "bias")
+    whole = next(fit for fit in summary.posterior if fit.effect == "bias")
     assert table.loc[table["effect"] == "bias", "mean"].mean() == pytest.approx(whole.difference_mean, abs=0.002)

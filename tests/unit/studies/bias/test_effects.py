@@ -7,7 +7,7 @@ from scipy import stats
 
 from lm_validity.missing import Missing
 from lm_validity.studies.bias.effects import cell_effects, headline, task_effects
-from lm_validity.studies.bias.report import unmoved
+from lm_validity.studies.bias.page import unmoved
 from lm_validity.studies.bias.statistics.effects import equivalence_p, mean_over_tasks
 from lm_validity.studies.bias.trials import coverage_notes, missing_trials, pair_arms
 

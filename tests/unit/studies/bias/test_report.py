@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from lm_validity.errors import InputError
 from lm_validity.pages.svg import points
 from lm_validity.studies.bias.effects import without_arms
-from lm_validity.studies.bias.hierarchy import SHORT, fit_all, formula_section, processes
-from lm_validity.studies.bias.report import MOST_ROWS, READING_NOTES, bias, report_bias
+from lm_validity.studies.bias.hierarchy import fit_all, processes
+from lm_validity.studies.bias.model_sections import SHORT, formula_section
+from lm_validity.studies.bias.numbers import READING_NOTES, analyze_bias
+from lm_validity.studies.bias.page import MOST_ROWS, bias_page, report_bias
 from lm_validity.studies.bias.statistics import effects
 from lm_validity.studies.bias.trials import NO_SPREAD, Study, pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
@@ -147,15 +149,19 @@ def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, tmp_p
 def test_a_heading_over_several_experiments_counts_them(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
-    page, summary = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
+    study = Study(pair_arms(pd.concat([clean, planted], ignore_index=True)))
+    summary = analyze_bias(study, formula="equations")
+    page = bias_page(study, summary)
     assert page.lede.heading.endswith(" in 1 of 2 experiments")
-    assert points(summary["headline"]["clean"]["bias"].mean, 2, signed=True) in page.lede.sentence
+    assert points(summary.headline["clean"]["bias"].mean, 2, signed=True) in page.lede.sentence
 
 
 def test_a_picture_of_many_tasks_has_those_that_change_most(rows):
     table = rows(models=1, tasks=MOST_ROWS + 5, subsamples=2, sizes=(20,), arms=("extra", "test"))
-    page, summary = bias(Study(pair_arms(table)), formula="equations")
-    sizes = {row["task"]: abs(row["bias"]) for row in summary["tasks"]}
+    study = Study(pair_arms(table))
+    summary = analyze_bias(study, formula="equations")
+    page = bias_page(study, summary)
+    sizes = {row.task: abs(row.bias) for row in summary.tasks}
     shown = set(re.findall(">(task[0-9]+)<", page.picture.svg))
     assert len(shown) == MOST_ROWS
     assert min(sizes[task] for task in shown) >= max(sizes[task] for task in set(sizes) - shown)
@@ -174,7 +180,8 @@ FINDINGS_OF_TWO_EXPERIMENTS = [
 def test_no_section_pools_experiments(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=3, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
-    page, _ = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
+    study = Study(pair_arms(pd.concat([clean, planted], ignore_index=True)))
+    page = bias_page(study, analyze_bias(study, formula="equations"))
     sections = {section.title: section for section in page.sections}
     for title, *expected in FINDINGS_OF_TWO_EXPERIMENTS:
         of_clean, _, of_planted = sections[title].finding.partition(" planted: ")
@@ -212,7 +219,7 @@ def test_formulas_that_disagree_on_sign_or_setting_are_a_finding(trials):
         told += [
             replace(fit, interval=interval, formula="notebooks") for fit, interval in zip(fits, notebooks, strict=True)
         ]
-        return [found.sentence for found in formula_section(study, replace(fitted, fits=tuple(told))).findings]
+        return [found.sentence for found in formula_section(study, replace(fitted, fits=tuple(told)), []).findings]
 
     assert finding((up, none), (up, none)) == []
     (opposite,) = finding((up, none), (down, none))

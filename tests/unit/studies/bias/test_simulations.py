@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import reports
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.report import report_bias
+from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.simulations import PCA_RANKS, PCA_SIZES, write_prior_simulation
 from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.tables.schema import TRIALS, write_table

@@ -26,8 +26,6 @@ from scipy.special import expit, gammaln, logsumexp
 # |                 | N(0, sigma_model^2) per observation, for the training noise that a binomial leaves out |
 from lm_validity.statistics import Interval
 
-EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, control
-
 INTERCEPT_SCALE = 1.0
 LANGUAGE_MODEL_SCALE = 5.0
 EFFECT_SCALE = 1.0

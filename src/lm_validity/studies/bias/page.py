@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.plan import BiasPlan
@@ -12,42 +11,23 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
 from lm_validity.results.files import joined, write_report
-from lm_validity.studies.bias.effects import (
-    TaskEffect,
+from lm_validity.studies.bias.effect_sections import (
+    belonging,
     cell_section,
-    effects_by_task,
-    headline,
+    power_section,
     shared_section,
     stop_section,
-    task_effects,
     task_section,
     test_section,
 )
-from lm_validity.studies.bias.hierarchy import (
-    SHORT,
-    Fits,
-    fit_all,
-    formula_section,
-    power_words,
-    setting_effects,
-    setting_section,
-    slice_section,
-)
-from lm_validity.studies.bias.power import DETECTABLE_BIAS, power_section
-from lm_validity.studies.bias.statistics.effects import MeanOverTasks
-from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.trials import Study, belonging, coverage_notes, read_trials
+from lm_validity.studies.bias.effects import DETECTABLE_BIAS, TaskEffect
+from lm_validity.studies.bias.model_sections import SHORT, formula_section, power_words, setting_section, slice_section
+from lm_validity.studies.bias.numbers import BiasSummary, Extent, analyze_bias
+from lm_validity.studies.bias.trials import Study, read_trials
 from lm_validity.words import count, with_interval
 
-READING_NOTES = (
-    "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
-    "Do not read the two together as if they were independent.",
-    "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
-    "that domain only, and a score that it gains there need not show elsewhere.",
-    "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
-    "n) has the same weight. Intervals are 95% intervals, except those of the sections on the "
-    "formulas and on one subsample per task, which are 89%, as in the paper.",
-)
+if TYPE_CHECKING:
+    from lm_validity.studies.bias.statistics.effects import MeanOverTasks
 
 
 def report_bias(
@@ -59,44 +39,35 @@ def report_bias(
 ) -> None:
     """Write summary.json, tables, figures and the page of the bias report under `output`.
 
-    `trials`: a trials table. `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`).
-    `formula`: all, or one of `statistics.model.FORMULAS`. `plan`: where tasks stop on the width of their interval.
+    `trials`: a trials table. `sampler`, `formula`: as `analyze_bias` has them. `plan`: where tasks stop on the width of
+    their interval.
     """
-    write_report(*bias(Study(read_trials(trials), plan), sampler, formula), output)
+    study = Study(read_trials(trials), plan)
+    summary = analyze_bias(study, sampler, formula)
+    write_report(bias_page(study, summary), summary, output)
 
 
-class BiasReport(NamedTuple):
-    """The page, and the contents of summary.json."""
-
-    page: Page
-    summary: dict[str, object]
-
-
-def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> BiasReport:
-    """The report of a study, from its trials."""
-    stops = stop_section(study)  # first: it refuses trials that are not those of the plan
-    by_task = effects_by_task(study.trials, study.plan)
-    fits = fit_all(study.trials, formula, sampler)
-    means = headline(task_effects(study.trials))
-    figures = {
+def bias_page(study: Study, summary: BiasSummary) -> Page:
+    """The page: the means over tasks, then a section for each question."""
+    figures: dict[str, Means] = {
         experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
-        for experiment, by_effect in means.items()
+        for experiment, by_effect in summary.headline.items()
     }
     parts = joined(
-        _headline(study, fits, means),
-        cell_section(study),
-        task_section(study, by_task),
-        stops,
-        setting_section(study, fits),
-        formula_section(study, fits),
-        test_section(study),
-        shared_section(study),
-        slice_section(study, fits),
-        power_section(study),
-        belonging(study),
+        _headline(study, summary),
+        cell_section(summary.cells),
+        task_section(study, summary.tasks, summary.by_task, summary.distributions),
+        stop_section(study, summary.stops),
+        setting_section(study, summary.settings, summary.fits),
+        formula_section(study, summary.fits, summary.trial_spreads),
+        test_section(study, summary.permutation),
+        shared_section(summary.correlations, summary.accuracies),
+        slice_section(study, summary.meta_analysis),
+        power_section(study, summary.power, summary.power_curves),
+        belonging(summary.base_drift, summary.base_by_n, summary.pretraining_loss, summary.test_set_mismatches),
     )
-    notes = [*READING_NOTES, *coverage_notes(study.trials, study.plan), *parts.notes]
-    page = Page(
+    basis = _basis_words(study, summary.extent[study.main])
+    return Page(
         name="bias",
         title="Test text seen",
         question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
@@ -104,21 +75,21 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> BiasRe
         "adds beyond that.",
         findings=parts.findings,
         sections=parts.sections,
-        notes=notes,
+        notes=summary.notes,
         lede=_lede(study, figures),
-        picture=_forest(study, figures, by_task),
+        picture=_forest(study, figures, summary.by_task, basis),
         panels=parts.panels,
-        answers=_answers(study, figures[study.main]),
+        answers=_answers(figures[study.main], basis),
     )
-    return BiasReport(page, parts.summary | {"notes": notes})
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The answer: means over tasks.
 
 
-def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks | Missing]]) -> Part:
+def _headline(study: Study, summary: BiasSummary) -> Part:
     """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed."""
+    fits, means = summary.fits, summary.headline
     findings = []
     unreliable = sum(not fit.reliable for fit in fits.fits)
     if unreliable:
@@ -130,7 +101,6 @@ def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks
             )
         )
     for experiment in study.experiments:
-        trials = study.trials[study.trials["experiment"] == experiment]
         for effect, meant in MEANT.items():
             mean = means[experiment][effect]
             if isinstance(mean, Missing):
@@ -142,12 +112,12 @@ def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks
                 sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias "
                 sentence += f"of {number(mean.excluded_beyond):.4f} or more in either direction."
             signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
-            basis = f"{_basis(trials, effect, mean)} {signs} {_by_setting(trials, fits, experiment, effect)}"
-            findings.append(Finding(sentence, basis))
-    return Part({"headline": means}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
+            basis = _basis(summary.complete[experiment][effect], mean)
+            findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
+    return Part({}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
 
 
-def unmoved(mean: MeanOverTasks) -> str:
+def unmoved(mean: "MeanOverTasks") -> str:
     """What tasks without any difference do to the interval; empty for fewer than a third of the tasks."""
     still = mean.tasks - mean.positive - mean.negative
     if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
@@ -159,32 +129,30 @@ def unmoved(mean: MeanOverTasks) -> str:
     )
 
 
-def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks) -> str:
+def _basis(complete: Extent, mean: "MeanOverTasks") -> str:
     """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
-    complete = trials.dropna(subset=list(EFFECTS[effect]))
     interval = "95% t interval over the tasks' means, with equal weight for each cell."
     if isinstance(mean.interval, Missing):
         interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
-        count(complete["language_model"].nunique(), "language model"),
-        count(len(complete[["m", "n"]].drop_duplicates()), "setting")
-        + " of m (labelled texts) and n (texts of pretraining)",
-        count(len(complete), "trial"),
+        count(complete.language_models, "language model"),
+        count(complete.settings, "setting") + " of m (labelled texts) and n (texts of pretraining)",
+        count(complete.trials, "trial"),
     ]
     return f"{', '.join(parts)}. Model-free: {interval}"
 
 
-def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) -> str:
+def _by_setting(summary: BiasSummary, experiment: str, effect: str) -> str:
     """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
+    fits = summary.fits
     fits_of_effect = fits.of(effect, experiment, fits.main)
     outside = sum(low > 0 or high < 0 for low, high in (fit.marginal_interval for fit in fits_of_effect))
     words = (
         f"In the hierarchical model of all answers ({SHORT[fits.main]}), the 95% interval excludes zero "
         f"in {outside} of {count(len(fits_of_effect), 'setting')}"
     )
-    settings = setting_effects(trials)
-    means = settings.loc[settings["effect"] == effect, "over_tasks"]
-    intervals = [mean.interval for mean in means if is_known(mean.interval)]
+    means = [row.over_tasks for row in summary.settings if (row.experiment, row.effect) == (experiment, effect)]
+    intervals = [mean.interval for mean in means if not isinstance(mean.interval, Missing)]
     words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in intervals)}." if intervals else "."
     power = power_words(means)
     return words if outside or power is None else f"{words} {power}"
@@ -193,7 +161,7 @@ def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) 
 # ----------------------------------------------------------------------------------------------------------------------
 # Above the folds.
 
-Means = Mapping[str, MeanOverTasks]  # by effect, where it is known
+Means = Mapping[str, "MeanOverTasks"]  # by effect, where it is known
 MEANT = {
     "bias": "the test's own texts instead of other texts",
     "boost": "other texts of the same source instead of none",
@@ -203,7 +171,7 @@ BAND = 0.01  # accuracy: one point
 MOST_ROWS = 60  # tasks that the picture shows
 
 
-def excludes_zero(mean: MeanOverTasks | None) -> bool | None:
+def excludes_zero(mean: "MeanOverTasks | None") -> bool | None:
     """Whether the interval does; None where there is none."""
     if mean is None or isinstance(mean.interval, Missing):
         return None
@@ -214,7 +182,7 @@ def _points(value: float) -> str:
     return svg.points(value, 2, signed=True)
 
 
-def _interval_words(mean: MeanOverTasks | TaskEffect) -> str:
+def _interval_words(mean: "MeanOverTasks | TaskEffect") -> str:
     if isinstance(mean.interval, Missing):
         return ""
     return f"95%: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
@@ -241,10 +209,10 @@ def _lede(study: Study, means: Mapping[str, Means]) -> Lede:
     return Lede(heading, sentence, _interval_words(bias))
 
 
-Effects = Mapping[str, MeanOverTasks | TaskEffect]  # what a row of the picture shows
+Effects = Mapping[str, "MeanOverTasks | TaskEffect"]  # what a row of the picture shows
 
 
-def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect]) -> Picture:
+def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect], basis: str) -> Picture:
     """All tasks of each experiment on top, then each task of the one with most trials: bias, and boost in grey."""
     rows = [row for row in by_task if row.experiment == study.main]
     moved = {row.task: row.mean for row in rows if row.effect == "bias"}
@@ -258,7 +226,7 @@ def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect])
             words = f"All {count(max(mean.tasks for mean in effects.values()), 'task')}"
             total_rows.append((words + (f", {name}" if len(means) > 1 else ""), effects))
     note = (
-        f"Change in accuracy, in points. {_basis_words(study)}. Each task: mean over its models and settings, with its "
+        f"Change in accuracy, in points. {basis}. Each task: mean over its models and settings, with its "
         "interval over random draws of the texts. All tasks: interval over tasks. Band: one point up or down."
     )
     if len(tasks_shown) < len(tasks):
@@ -299,7 +267,7 @@ def _rows_svg(
     return svg.svg(width, height, label, *marks, kind=kind)
 
 
-def _ends(effects: Iterable[MeanOverTasks | TaskEffect]) -> list[float]:
+def _ends(effects: Iterable["MeanOverTasks | TaskEffect"]) -> list[float]:
     """All that an axis has to hold."""
     known_effects = [(effect.mean, effect.interval) for effect in effects]
     return [
@@ -307,7 +275,7 @@ def _ends(effects: Iterable[MeanOverTasks | TaskEffect]) -> list[float]:
     ]
 
 
-def _mark(axis: svg.Axis, effect: MeanOverTasks | TaskEffect, y: float, kind: str, radius: float) -> Markup:
+def _mark(axis: svg.Axis, effect: "MeanOverTasks | TaskEffect", y: float, kind: str, radius: float) -> Markup:
     ends = None if isinstance(effect.interval, Missing) else effect.interval
     return svg.whisker(axis, ends, y, kind) + svg.dot(axis(effect.mean), y, kind, radius)
 
@@ -320,14 +288,11 @@ def _said(effects: Effects) -> str:
     )
 
 
-def _basis_words(study: Study) -> str:
-    trials = study.trials[study.trials["experiment"] == study.main]
-    models = count(trials["language_model"].nunique(), "language model")
-    begin = study.prefix(study.main)
-    return f"{begin}{count(trials['task'].nunique(), 'task')}, {models}"
+def _basis_words(study: Study, extent: Extent) -> str:
+    return f"{study.prefix(study.main)}{count(extent.tasks, 'task')}, {count(extent.language_models, 'language model')}"
 
 
-def _answers(study: Study, means: Means) -> list[Answer]:
+def _answers(means: Means, basis: str) -> list[Answer]:
     """What a site's first page says, of the experiment with most trials; nothing where no trial has the arms."""
     if "bias" not in means:
         return []
@@ -349,10 +314,10 @@ def _answers(study: Study, means: Means) -> list[Answer]:
             marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, means[effect], y, KINDS[effect], 4.2)]
     picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(means)}.", *marks)
     question = "Does having seen test text inflate a score?"
-    return [Answer(question, sentence, picture, _interval_words(bias), _basis_words(study), "The experiment")]
+    return [Answer(question, sentence, picture, _interval_words(bias), basis, "The experiment")]
 
 
-def _size_panel(bias: MeanOverTasks | Missing) -> Panel | None:
+def _size_panel(bias: "MeanOverTasks | Missing") -> Panel | None:
     """What the interval over tasks could have found, beside half a point."""
     if isinstance(bias, Missing) or isinstance(bias.smallest_detectable, Missing):
         return None

@@ -12,7 +12,7 @@ from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
-from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau, tau_page
+from lm_validity.studies.agreement import incomplete, robustness, significance, similar, similar_page, tau, tau_page
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import selected_on_test
@@ -100,16 +100,16 @@ def agreement(
     change = tau.improvement(data, in_both)
     which_model, whom, noise, rests = FOLDS
     parts = joined(
-        asked(whom, similar.similar_sizes(data, by_ratio, in_both, pooled)),
+        asked(whom, similar_page.similar_sizes(data, by_ratio, in_both, pooled)),
         asked(which_model, tau_page.pairs_of_benchmarks(data, taus, change, pooled)),
         asked(noise, tau_page.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
         asked(which_model, tau_page.each_benchmark(data, taus, significant.by_benchmark)),
         asked(rests, robustness.subsets_of_benchmarks(data)),
-        asked(whom, similar.perplexity(data)),
+        asked(whom, similar_page.perplexity(data, similar.compare_perplexity(data))),
         chosen_on_test(data),
         asked(which_model, tau_page.categories_of_benchmarks(data, taus)),
-        asked(whom, similar.families_of_models(data)),
+        asked(whom, similar_page.families_of_models(data, similar.within_families(data))),
         asked(noise, robustness.sources_of_variance(data, of_prompts)),
         asked(noise, significance.significant_differences(data, significant)),
         asked(rests, robustness.influence(data)),

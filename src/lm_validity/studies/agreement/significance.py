@@ -13,8 +13,8 @@ from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Range, Value, each, ends
-from lm_validity.studies.agreement.similar import by_protocol as grids_by_protocol
-from lm_validity.studies.agreement.similar import heatmap_notes, tau_heatmaps
+from lm_validity.studies.agreement.similar_page import by_protocol as grids_by_protocol
+from lm_validity.studies.agreement.similar_page import heatmap_notes, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import (
     AlignedPair,
     aligned_figures,

@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Value, each
 from lm_validity.studies.agreement.pooled import Pooled
 from lm_validity.studies.agreement.reasons import NO_TAU, no_clusters
-from lm_validity.studies.agreement.similar import TAU_LABELS, by_protocol, heatmap_notes, tau_heatmaps
+from lm_validity.studies.agreement.similar_page import TAU_LABELS, by_protocol, heatmap_notes, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import ratio
 from lm_validity.studies.agreement.statistics.resampling import percentile_interval, weighted_pairs
 from lm_validity.studies.agreement.tau import (

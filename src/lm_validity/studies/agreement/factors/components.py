@@ -1,24 +1,19 @@
 """Factors of the score matrix: how many there are, what the first explains, within families, by model, with compute."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known
 from lm_validity.statistics import Interval, section_generator
-from lm_validity.studies.agreement.data import JACKKNIFED, NEARLY_WHOLE, Data
+from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.intervals import Range, RangeByProtocol, Value, each, ends, over_families, wider
-from lm_validity.studies.agreement.notes import ceiling_notes, family_notes
 from lm_validity.studies.agreement.reasons import (
     FEW_IN_BOTH,
     LOST_CLUSTER,
-    NO_FAMILIES,
     SMALL_FAMILY,
     no_ceiling,
     no_clusters,
@@ -33,19 +28,16 @@ from lm_validity.studies.agreement.statistics.factors import (
     without_group_means,
     without_size,
 )
-from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling, shown_ceiling
+from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
-    fewest_in_common,
     known_in_all,
     pair_signs,
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
-from lm_validity.studies.agreement.wording import MOST_DRAWN, both_intervals, plotted, shown_mean, value_in_words
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, listing, no_scores, percent
+from lm_validity.tables.schema import DIRECT, PROTOCOLS
+from lm_validity.words import UNDER, count, listing, no_scores
 
-LABELS = figures.PROTOCOL_LABELS
 SHOWN_COMPONENTS = 5
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
 FEW_IN_COMMON = (
@@ -218,75 +210,6 @@ def explain_variance(data: FactorData) -> ExplainedVariance:
     )
 
 
-def explained_variance(data: FactorData, variance: ExplainedVariance) -> Part:
-    """The section on the shares of the components, with the loadings of the first."""
-    shares, parallel, loadings = variance.over_all.shares, variance.parallel, variance.loadings
-    frame = pd.DataFrame(
-        {
-            "component": f"PC{i + 1}",
-            "protocol": label,
-            "share": entry_of(shares[p], i),
-            **as_columns(entry_of(variance.over_all.ranges[p], i)),
-            "null_mean": entry_of(null if isinstance(null := parallel[p], Missing) else null.null_mean, i),
-            "null_95": entry_of(null if isinstance(null, Missing) else null.null_95, i),
-        }
-        for p, label in LABELS.items()
-        for i in range(SHOWN_COMPONENTS)
-    )
-    chart = figures.grouped_bars(
-        plotted(frame),
-        x="component",
-        value="share",
-        mark="null_95",
-        title="Share of the variance",
-        x_order=[f"PC{i + 1}" for i in range(SHOWN_COMPONENTS)],
-        tooltip=figures.tooltips(
-            component="Component", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f",
-            null_95="95% of shuffled tables below|.3f",
-        ),
-        domain=(0, 1),
-    )  # fmt: skip
-    caption = "Lines: 95% intervals over models. Ticks: 95th percentile of tables with shuffled columns."
-    section = Section(
-        "Explained variance",
-        # nearly as many components as benchmarks explain nearly all, whatever the scores are
-        finding=" ".join(
-            f"{LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain {percent(sum(entry))}."
-            for p, entry in shares.items()
-            if not isinstance(entry, Missing) and sum(map(is_known, loadings[p].values())) >= 2 * SHOWN_COMPONENTS
-        ),
-        figures=[Figure("explained_variance", "All models", chart, caption=caption, wide=True)],
-        tables=[
-            Table(
-                "explained_variance",
-                "Explained variance",
-                frame,
-                formats=dict.fromkeys(("share", "low", "high", "null_mean", "null_95"), ".4f"),
-                labels={"null_mean": "shuffled, mean", "null_95": "shuffled, 95th percentile"},
-                folded=True,
-            ),
-            Table(
-                "loadings",
-                "Loadings of the first component",
-                pd.DataFrame(
-                    {"benchmark": data.tasks} | {LABELS[p]: list(entry.values()) for p, entry in loadings.items()}
-                ),
-                formats=dict.fromkeys(LABELS.values(), ".3f"),
-                folded=True,
-            ),
-        ],
-    )
-    notes = [
-        note
-        for p, entry in variance.ceilings.items()
-        for note in ceiling_notes(
-            p, entry, data.tasks, "first factor's share", entry.first_component, number(variance.over_all.first(p))
-        )
-    ]
-    findings = [_share_finding(data, variance), _factor_count_finding(data, variance)]
-    return Part(variance.summary, section, findings, notes)
-
-
 def _first_shares(
     data: FactorData,
     scores: dict[str, np.ndarray],
@@ -383,68 +306,6 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Para
     )
 
 
-def _share_finding(data: FactorData, variance: ExplainedVariance) -> Finding:
-    compared, shares = variance.is_compared, variance.compared
-    parts = [
-        both_intervals(shares.first(p), entry_of(shares.ranges[p], 0), shares.families[p])
-        + f"{'' if i else ' of the variance'} {UNDER[p]}"
-        for i, p in enumerate(shares.known)
-    ]
-    everyone, in_both = len(data.matrix.models), len(data.models_in_both)
-    models = count(in_both if compared else everyone, "model")
-    cells = f", {count(int(data.in_both.sum()), 'cell')} known under both protocols" if compared else ""
-    basis = (
-        f"Standardised scores of {models} on {count(len(data.tasks), 'benchmark')}{cells}. The intervals are for "
-        "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest (heavy "
-        "tails), they contained the truth in 78% to 91% of cases, not 95%. Fewer models were not simulated."
-    )
-    if not parts:
-        return Finding("The components cannot be computed.", basis)
-    some = compared and in_both < everyone
-    without = [
-        f"{value_in_words(entry_of(entry, 0))} {UNDER[p]}"
-        for p, entry in variance.without_size.items()
-        if is_known(entry) and not some  # it is over all models of a protocol
-    ]
-    addition = " Of the variance that model size leaves unexplained, its own first factor explains "
-    addition = f"{addition}{' and '.join(without)}." if without else ""
-    # an interval's condition comes before its number
-    assumed = "no heavy tails"
-    if any(fewest_in_common(data.scores[p]) < NEARLY_WHOLE for p in data.matrix.protocols):
-        assumed += " and that cells are missing by chance"
-    population = f"Among the {models} known under both protocols, the" if some else "The"
-    return Finding(
-        f"{population} first factor (intervals assume {assumed}) explains {' and '.join(parts)}.{addition}", basis
-    )
-
-
-def _factor_count_finding(data: FactorData, variance: ExplainedVariance) -> Finding | None:
-    parts, first, several = [], [], len(set(data.matrix.families)) > 1
-    for p, parallel in variance.parallel.items():
-        if not isinstance(parallel, Missing):
-            within_families = parallel.factors_within_families
-            inside = f" ({within_families} within families)" if is_known(within_families) and several else ""
-            parts.append(f"{count(parallel.factors, 'factor')} {UNDER[p]}{inside}")
-            first.append(f"{parallel.p_first:.3f} {UNDER[p]}")
-    if not parts:
-        return None
-    limits = [
-        f"{percent(number(limit))} {UNDER[p]}"
-        for p, limit in variance.ceiling.items()
-        if np.isfinite(shown_ceiling(number(limit), number(variance.over_all.first(p))))
-    ]
-    basis = (
-        "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
-        "between families of models look like factors even where benchmarks are independent within families. Shuffled "
-        f"tables have so large a first factor with a probability of {' and '.join(first)}."
-    )
-    if limits:
-        basis += (
-            f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."
-        )
-    return Finding(f"Factors beyond what chance would give: {' and '.join(parts)}.", basis)
-
-
 def component_notes(data: FactorData) -> list[str]:
     """Which benchmarks and cells the components leave out."""
     notes = []
@@ -477,10 +338,9 @@ class FamilyShares:
     first_component_interval: RangeByProtocol | Missing
 
 
-def within_families(data: FactorData) -> Part:
-    """The first component's share within each family."""
+def family_shares(data: FactorData) -> dict[str, FamilyShares]:
+    """The components' shares within each family."""
     summary: dict[str, FamilyShares] = {}
-    rows = []
     for family, members in family_members(data.matrix.families).items():
         shares = {p: _family_shares(data, p, members) for p in PROTOCOLS}
         too_few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
@@ -492,50 +352,7 @@ def within_families(data: FactorData) -> Part:
             bounds = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
             intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in bounds.items()}
         summary[family] = FamilyShares(shares, intervals)
-        rows += [
-            {
-                "family": family,
-                "models": len(members),
-                "protocol": label,
-                "share": entry_of(shares[p], 0),
-                **as_columns(intervals if isinstance(intervals, Missing) else intervals[p]),
-                **{f"PC{i + 1}": entry_of(shares[p], i) for i in range(1, SHOWN_COMPONENTS)},
-            }
-            for p, label in LABELS.items()
-        ]
-    frame, notes = pd.DataFrame(rows), family_notes(data.matrix.families)
-    drawn = frame if frame.empty else plotted(frame).dropna(subset="share")
-    if drawn.empty:
-        return Part({"families": summary}, Section("Within families", notes=[NO_FAMILIES]), notes=notes)
-    chart = figures.interval_dots(
-        drawn[["family", "models", "protocol", "share", "low", "high"]],
-        y="family",
-        value="share",
-        title="Share of the first component, models of the family only",
-        y_order=drawn["family"].unique().tolist(),
-        tooltip=figures.tooltips(
-            family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
-        ),
-        offset="protocol",
-        row_height=26,
-    )
-    section = Section(
-        "Within families",
-        explanation="With few models the first component explains a large share whatever the scores are. Intervals are "
-        "given for families of at least 10 models.",
-        figures=[Figure("explained_variance_by_family", "First component within each family", chart, wide=True)],
-        tables=[
-            Table(
-                "explained_variance_by_family",
-                "Share of each component within each family",
-                frame,
-                formats=dict.fromkeys(frame.columns[3:], ".3f"),
-                labels={"share": "PC1", "low": "PC1, from", "high": "PC1, to"},
-                folded=True,
-            )
-        ],
-    )
-    return Part({"families": summary}, section, notes=notes)
+    return summary
 
 
 def _family_shares(data: FactorData, protocol: str, members: np.ndarray) -> Shares:
@@ -556,68 +373,12 @@ def _family_shares(data: FactorData, protocol: str, members: np.ndarray) -> Shar
 # The first component by model, and with compute.
 
 
-def first_component(data: FactorData) -> Part:
-    """Each model's value on the first component."""
-    values = {p: by_model(data, p) for p in PROTOCOLS}
-    frame = pd.DataFrame(
-        {**data.model_columns, **{p: list(entry.values()) for p, entry in values.items()}, "compute": data.compute}
-    )
-    drawn = plotted(frame)
-    main = TRAINED if drawn[TRAINED].notna().any() else DIRECT
-    title, caption = "First component", "Dot: train before test. Tick: direct." if main == TRAINED else ""
-    tooltips = {TRAINED: "PC1 train before test|.2f", DIRECT: "PC1 direct|.2f"}
-    drawn = drawn.sort_values(main, ascending=False)
-    section = Section(
-        "First component by model",
-        figures=[model_figure(data, "pc1_by_model", title, drawn, main, title, tooltips, caption)],
-        tables=[
-            Table(
-                "pc1_by_model",
-                "First component by model",
-                frame,
-                formats={"direct": ".2f", "train_before_test": ".2f", "compute": ".3g"},
-                labels=LABELS | {"compute": "pretraining compute (FLOPs)"},
-                folded=True,
-            )
-        ],
-    )
-    return Part({"pc1_scores": values}, section)
-
-
 def by_model(data: FactorData, protocol: str) -> dict[str, Value]:
     """A model's score on the first component under a protocol, or the reason why it has none."""
     components, reason = data.components[protocol], "The model has no score on a benchmark of the components."
     if not len(components.explained_variance):
         reason = data.unless_unscored(protocol, NO_COMPONENTS)
     return each(data.matrix.models, components.scores, reason)
-
-
-def model_figure(
-    data: FactorData,
-    name: str,
-    title: str,
-    frame: pd.DataFrame,
-    x: str,
-    axis: str,
-    tooltips: dict[str, str],
-    caption: str,
-) -> Figure:
-    """A row for each of the frame's first models, in its order, coloured by family; `tooltips`: of the tooltip."""
-    drawn = frame.head(MOST_DRAWN)
-    chart = figures.interval_dots(
-        drawn,
-        y="model",
-        value=x,
-        mark=DIRECT if x == TRAINED else None,
-        title=axis,
-        y_order=drawn["model"].tolist(),
-        color=figures.family_color(data.matrix.families),
-        tooltip=figures.tooltips(model="Model", family="Family", **tooltips),
-        focus=True,
-        row_height=14,
-    )
-    caption += f" The first {MOST_DRAWN} models." if len(frame) > MOST_DRAWN else ""
-    return Figure(name, title, chart, caption=caption, wide=True)
 
 
 @dataclass(frozen=True)
@@ -659,41 +420,6 @@ def relate_components(data: FactorData) -> WithCompute:
         over_models = ends(relation.kendall, interval, data.no_intervals)
         over_all[p] = RelationWithInterval(**vars(relation), kendall_interval=over_models)
     return WithCompute(over_all, {p: _relation(data, p, data.common_components[p].scores) for p in PROTOCOLS})
-
-
-def with_compute(data: FactorData, relations: WithCompute) -> Part:
-    """The section on the first component and pretraining compute."""
-    has_compute, over_all = np.isfinite(data.compute), relations.over_all
-    columns = ["kendall", "spearman", "pearson", "models"]
-    table = Table(
-        "pc1_compute",
-        "Correlations of the first component with compute",
-        pd.DataFrame({"protocol": LABELS[p], **vars(entry)} for p, entry in over_all.items())[["protocol", *columns]],
-        formats=dict.fromkeys(columns[:3], ".3f"),
-        labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
-        folded=True,
-    )
-    section = Section(
-        "Pretraining compute",
-        hint="correlations with the first factor",
-        explanation="Compute is 6 × parameters × tokens, both from the models sheet.",
-        tables=[table],
-    )
-    compared = all(is_known(entry.kendall) for entry in relations.in_both.values())
-    quoted: Mapping[str, Relation] = relations.in_both if compared else over_all
-    parts = [
-        f"{shown_mean(relation.kendall, over_all[p].kendall, over_all[p].kendall_interval)} {UNDER[p]}"
-        for p, relation in quoted.items()
-        if is_known(relation.kendall)
-    ]
-    finding = Finding(
-        f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(relation.models for relation in quoted.values()), 'model')} with known and reliable compute: "
-        "6 × parameters × tokens.",
-    )
-    notes = [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]
-    summary = {"pc1_compute_in_both": relations.in_both, "pc1_compute": over_all}
-    return Part(summary, section, [finding] if parts else [], [] if has_compute.all() else notes)
 
 
 def _relation(data: FactorData, protocol: str, scores: np.ndarray) -> Relation:

@@ -10,14 +10,8 @@ from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_know
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import LEVEL, Interval
 from lm_validity.studies.agreement.data import JACKKNIFED
-from lm_validity.studies.agreement.factors.components import (
-    LABELS,
-    FactorData,
-    by_model,
-    model_figure,
-    range_at,
-    simulations,
-)
+from lm_validity.studies.agreement.factors.components import FactorData, by_model, range_at, simulations
+from lm_validity.studies.agreement.factors.components_page import LABELS, model_figure
 from lm_validity.studies.agreement.intervals import Range, Value
 from lm_validity.studies.agreement.statistics.factors import (
     LEAST_UNITS,

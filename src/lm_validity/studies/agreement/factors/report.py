@@ -19,7 +19,7 @@ from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import JACKKNIFED
-from lm_validity.studies.agreement.factors import components, ranks
+from lm_validity.studies.agreement.factors import components, components_page, ranks
 from lm_validity.studies.agreement.factors.components import (
     ExplainedVariance,
     FactorData,
@@ -104,10 +104,10 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
         name="share of the first component",
     )
     parts = joined(
-        components.explained_variance(data, numbers.variance),
-        components.within_families(data),
-        components.first_component(data),
-        components.with_compute(data, numbers.compute),
+        components_page.explained_variance(data, numbers.variance),
+        components_page.within_families(data, components.family_shares(data)),
+        components_page.first_component(data),
+        components_page.with_compute(data, numbers.compute),
         ranks.potential(data, numbers.ranks, excess, gaps, drawn),
         ranks.completion(data),
         Part({"influence": influence}, section),

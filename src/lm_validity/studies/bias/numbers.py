@@ -1,7 +1,8 @@
 """What the bias study found: the record of which its page and its summary.json are made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
@@ -284,10 +285,9 @@ def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -
 RecordType = TypeVar("RecordType")
 
 
-def _records(kind: type[RecordType], frame: pd.DataFrame) -> list[RecordType]:
+def _records(kind: Callable[..., RecordType], frame: pd.DataFrame) -> list[RecordType]:
     """The rows of a frame, whose columns are the fields of `kind`."""
-    rows: list[dict[str, Any]] = frame.to_dict("records")
-    return [kind(**row) for row in rows]
+    return [kind(**row) for row in frame.to_dict("records")]
 
 
 def _extent(trials: pd.DataFrame) -> Extent:

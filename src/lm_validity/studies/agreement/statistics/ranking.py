@@ -1,8 +1,8 @@
 """Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 from scipy.stats import rankdata
@@ -194,92 +194,89 @@ def _distinct(signs: PairSigns, column: int, has_both: np.ndarray, models: int) 
     return int(present.sum())
 
 
-FEW_COLUMNS = 8  # up to so many, each product of two columns is summed as a form of a matrix of models
+FEW_COLUMNS = 16  # up to so many, each product of two columns is summed as a form of a matrix of models
 ROWS_AT_ONCE = 256  # of such a matrix
-Weighing = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class _Compared(NamedTuple):
+    """What `resampled_kendall_tau` sums of the `columns` that have an untied pair: their signs, (pairs, columns), which
+    of them are untied, the distinct columns of known pairs, (pairs, kinds), and which of these each column has."""
+
+    columns: np.ndarray
+    sign: np.ndarray
+    untied: np.ndarray
+    is_known: np.ndarray
+    kind: np.ndarray
+
+    @classmethod
+    def of(cls, signs: PairSigns, dtype: type) -> "_Compared":
+        columns = np.flatnonzero(signs.sign.any(axis=0))
+        kind, first_of_kind = np.zeros(len(columns), dtype=int), columns[:1]
+        if not signs.known.all():
+            numbers: dict[bytes, int] = {}
+            packed = np.packbits(signs.known[:, columns] > 0, axis=0).T
+            kind = np.array([numbers.setdefault(column.tobytes(), len(numbers)) for column in packed], dtype=int)
+            first_of_kind = columns[np.unique(kind, return_index=True)[1]]
+        sign = signs.sign[:, columns].astype(dtype)
+        return cls(columns, sign, np.abs(sign), signs.known[:, first_of_kind].astype(dtype), kind)
 
 
 def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: PairSigns | None = None) -> np.ndarray:
     """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `other_signs`).
 
-    `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j, so all sums of all resamples are
-    products of matrices. Sums of whole numbers are exact in single precision up to 4,096 models, above which they are
-    taken in double precision.
+    `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j. Sums of whole numbers are exact in
+    single precision up to 4,096 models, above which they are taken in double precision.
     """
-    symmetric = other_signs is None
-    other_signs = signs if other_signs is None else other_signs
-    columns, resamples = (signs.sign.shape[1], other_signs.sign.shape[1]), len(weights)
-    tau = np.full((resamples, *columns), np.nan)
-    weights = np.asarray(weights, dtype=np.float32 if weights.shape[1] <= 4096 else np.float64)
-    a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
-    if not tau.size:
+    dtype = np.float32 if weights.shape[1] <= 4096 else np.float64
+    weights, rows = np.asarray(weights, dtype=dtype), _Compared.of(signs, dtype)
+    columns = rows if other_signs is None else _Compared.of(other_signs, dtype)
+    shape = signs.sign.shape[1], (other_signs or signs).sign.shape[1]
+    tau = np.full((len(weights), *shape), np.nan)
+    if not (len(rows.columns) and len(columns.columns)):
         return tau
-    all_known = bool(signs.known.all() and other_signs.known.all())
-    of_first = of_second = a, b
-    if all_known:  # the untied pairs of a column do not depend on the other column
-        of_first, of_second = ((np.arange(k), np.zeros(k, dtype=int)) for k in columns)
-        of_second = of_second[::-1]
-    product, *untied = (np.zeros((resamples, len(first))) for first, _ in ((a, b), of_first, of_second))
-    weighings = _by_matrix if max(columns) <= FEW_COLUMNS else _by_pair
-    for part, weighed in weighings(signs, weights, len(a)):
-        sign, is_known, sign_other, known_other = (
-            values[part].astype(weights.dtype)
-            for values in (signs.sign, signs.known, other_signs.sign, other_signs.known)
-        )
-        product += weighed(sign, sign_other, a, b)
-        if not (symmetric and all_known):
-            untied[0] += weighed(np.abs(sign), known_other, *of_first)
-            untied[1] += weighed(is_known, np.abs(sign_other), *of_second)
-    if symmetric and all_known:  # the square of a sign is 1 where a pair is not tied
-        untied = [product[:, a == b]] * 2
-    for row in range(resamples):
-        untied_first, untied_second = (part[row] for part in untied)
-        if all_known:
-            untied_first, untied_second = untied_first[a], untied_second[b]
-        tau[row, a, b] = ratio(product[row], np.sqrt(untied_first * untied_second))
-        if symmetric:
-            tau[row, b, a] = tau[row, a, b]
+    sums = _sums_by_models if max(shape) <= FEW_COLUMNS else _sums_by_resample
+    product = sums(signs, weights, rows.sign, columns.sign)
+    if rows is columns and not rows.kind.any():  # the square of a sign is 1 where a pair is not tied
+        of_rows = of_columns = np.diagonal(product, axis1=1, axis2=2)[..., None]
+    else:  # untied pairs of a column among those known in the other one
+        of_rows = sums(signs, weights, rows.untied, columns.is_known)
+        of_columns = of_rows if rows is columns else sums(signs, weights, columns.untied, rows.is_known)
+    places = np.ix_(rows.columns, columns.columns)
+    for resample, (total, row_untied, column_untied) in enumerate(zip(product, of_rows, of_columns, strict=True)):
+        squares = row_untied[:, columns.kind].astype(float) * column_untied[:, rows.kind].T.astype(float)
+        tau[resample][places] = ratio(total.astype(float), np.sqrt(squares))
     return tau
 
 
-def _by_pair(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator[tuple[slice, Weighing]]:
-    """Parts of the pairs of models, and what sums products of two columns over a part: (resamples, products) from two
-    arrays of values (pairs of the part, columns) and the columns of each."""
-    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
-    # pairs at a time, so that their weights stay in the cache, and their products in memory
-    step = max(1, min(2**21 // max(len(weights), 1), 2**23 // max(products, 1)))
-    for start in range(0, len(signs.first), step):
-        part = slice(start, start + step)
-        weight = (of_models[signs.first[part]] * of_models[signs.second[part]]).T
-
-        def weighed(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray, weight: np.ndarray = weight) -> Any:
-            return weight @ (x[:, a] * y[:, b])
-
-        yield part, weighed
+def _sums_by_resample(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(resamples, columns of x, columns of y) sums of products of `x` and `y`, (pairs, columns) both, over the weighted
+    pairs of models. Those of models that a resample leaves out, more than a third of all, are left out: 6 in 10."""
+    sums = np.zeros((len(weights), x.shape[1], y.shape[1]), dtype=weights.dtype)
+    for weight, total in zip(weights, sums, strict=True):
+        of_pairs = weight[signs.first] * weight[signs.second]
+        drawn = np.flatnonzero(of_pairs)
+        left = x[drawn]
+        np.matmul((left * of_pairs[drawn, None]).T, left if y is x else y[drawn], out=total)
+    return sums
 
 
-def _by_matrix(signs: PairSigns, weights: np.ndarray, products: int) -> Iterator[tuple[slice, Weighing]]:
-    """As `_by_pair`, without the weights of pairs, which would be more than the products: w' M w of each resample, with
-    the values of the pairs i < j in M, some of its rows at a time."""
+def _sums_by_models(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As `_sums_by_resample`, of few columns and many resamples: w' M w of each resample, with the products of the
+    pairs i < j in M, some of its rows at a time."""
+    sums = np.zeros((len(weights), x.shape[1], y.shape[1]), dtype=weights.dtype)
     models = weights.shape[1]
     for row in range(0, models, ROWS_AT_ONCE):
         part = slice(*np.searchsorted(signs.first, [row, row + ROWS_AT_ONCE]))
-        places = signs.first[part] - row, signs.second[part] - row
         matrix = np.zeros((min(ROWS_AT_ONCE, models - row), models - row), dtype=weights.dtype)
-        row_weights, column_weights = weights[:, row : row + ROWS_AT_ONCE], weights[:, row:]
-
-        def weighed(
-            x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray,
-            matrix: np.ndarray = matrix, places: Any = places,
-            row_weights: np.ndarray = row_weights, column_weights: np.ndarray = column_weights,
-        ) -> np.ndarray:  # fmt: skip
-            sums = np.empty((len(row_weights), len(a)), dtype=row_weights.dtype)
-            for index, (first, second) in enumerate(zip(a, b, strict=True)):
-                matrix[places] = x[:, first] * y[:, second]
-                sums[:, index] = np.einsum("ri,ri->r", row_weights @ matrix, column_weights)
-            return sums
-
-        yield part, weighed
+        for a, b in np.ndindex(sums.shape[1:]):
+            if y is x and b < a:
+                continue
+            matrix[signs.first[part] - row, signs.second[part] - row] = x[part, a] * y[part, b]
+            sums[:, a, b] += np.einsum("ri,ri->r", weights[:, row : row + ROWS_AT_ONCE] @ matrix, weights[:, row:])
+    if y is x:
+        a, b = np.triu_indices(x.shape[1], 1)
+        sums[:, b, a] = sums[:, a, b]
+    return sums
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -108,12 +108,16 @@ def test_multiplicities_sum_to_the_number_of_units():
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize(("models", "columns"), [(12, 5), (12, 12), (270, 3), (270, 10)])
+@pytest.mark.parametrize(("models", "columns"), [(12, 5), (12, 20), (270, 3), (270, 18)])
 def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
-    """Few columns are summed by models, many by pairs of models; 270 models in several parts."""
+    """Few columns are summed by models, in parts of 256, many by resample; a column that ranks no models, one without
+    scores, and with missing cells others that lack the same ones."""
     rng = np.random.default_rng(4)
     scores, other = rng.integers(0, 9, size=(2, models, columns)).astype(float)
     scores[rng.random(scores.shape) < missing], other = np.nan, other[:, :2]
+    if missing:
+        scores[: models // 3, columns // 3 :], scores[:, 1], scores[:, 2] = np.nan, 1.0, np.nan
+        scores[models // 3 :, columns // 3 :] = rng.integers(0, 9, size=(models - models // 3, columns - columns // 3))
     signs, other_signs, weights = pair_signs(scores), pair_signs(other), multiplicities(models, 6, rng)
     many, with_others = resampled_kendall_tau(signs, weights), resampled_kendall_tau(signs, weights, other_signs)
     means = resampled_mean_tau(signs, weights)

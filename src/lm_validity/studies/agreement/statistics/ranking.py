@@ -217,7 +217,7 @@ class _Compared(NamedTuple):
             packed = np.packbits(signs.known[:, columns] > 0, axis=0).T
             kind = np.array([numbers.setdefault(column.tobytes(), len(numbers)) for column in packed], dtype=int)
             first_of_kind = columns[np.unique(kind, return_index=True)[1]]
-        sign = signs.sign[:, columns].astype(dtype)
+        sign: np.ndarray = signs.sign[:, columns].astype(dtype)
         return cls(columns, sign, np.abs(sign), signs.known[:, first_of_kind].astype(dtype), kind)
 
 

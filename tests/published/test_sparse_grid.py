@@ -31,7 +31,7 @@ from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
 )
 from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     DRAWS,
-    Choice,
+    CellChoice,
     expected_signs,
     fit_process,
     pooled_left_out,
@@ -233,7 +233,7 @@ def with_round(table: sparse_grid.Published, known: np.ndarray, goal: Goal) -> n
     """The measured cells (models, benchmarks) and those of a round as `next` chooses it."""
     scores, measured = np.where(known, table.scores, np.nan), known.copy()
     process = fit_process(scores, table.stderr, table.direct, table.size, table.families)
-    choice = Choice(process.draws(DRAWS, np.random.default_rng(0), widening_of(process.residuals())))
+    choice = CellChoice(process.draws(DRAWS, np.random.default_rng(0), widening_of(process.residuals())))
     hours = np.array([[table.costs[model, name].hours for name in table.benchmarks] for model in table.models])
     steps = choice.steps(np.where(known | ~np.isfinite(table.scores), np.inf, hours), goal.models(choice.outlook()))
     for number, step in enumerate(steps, 1):

@@ -16,7 +16,7 @@ from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
-from lm_validity.run.rehearsals import judge, read_rehearsal, weight_files
+from lm_validity.run.rehearsals import judge_fit, read_rehearsal, weight_files
 from lm_validity.run.rules import RULES, rule_of
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Workload:
         return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
 
     def start_seconds(self, row: Model | BiasModel) -> float:
-        """A process until its model is loaded."""
+        """Seconds that a process needs to start and to load the model."""
         return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
 
     # ---- bytes --------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Workload:
         if isinstance(row, Model):
             rehearsal = read_rehearsal(self.run, row)
             if rehearsal is not None:
-                return judge(self.run, row, rehearsal).required
+                return judge_fit(self.run, row, rehearsal).required
         self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
@@ -369,7 +369,11 @@ class Estimator:
 
 
 def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, ...], float]:
-    """(rule, size class), (rule,) and () -> measured over predicted, of (rule, size class, measured, predicted)."""
+    """By how much measured costs differ from predicted ones, as factors: measured over predicted.
+
+    `cells`: (rule, size class, measured, predicted) of each finished cell. Keys: (rule, size class), (rule,) for all
+    size classes, () for all cells. No key without a predicted cost above 0.
+    """
     sums: dict[tuple[str, ...], list[float]] = {}
     for rule, name, measured, predicted in cells:
         for key in ((rule, name), (rule,), ()):

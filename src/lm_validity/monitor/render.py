@@ -16,7 +16,7 @@ from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.participants import kind_label
-from lm_validity.run.rehearsals import Rehearsal, checkpoints_activations, judge, needed_gb
+from lm_validity.run.rehearsals import Rehearsal, checkpoints_activations, judge_fit, needed_gb
 from lm_validity.run.rules import rule_of
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
@@ -355,7 +355,7 @@ def _rehearsed(run: Run, model: Rehearsed, batches: list[int]) -> tuple[str, ...
     if answer is None:
         nothing = ["-"] * (len(batches) + 1)
         return (row.model, "-", *nothing, row.size_class, "-", "FAILS" if unforeseen else "unknown", "-")
-    verdict = judge(run, row, answer)
+    verdict = judge_fit(run, row, answer)
     peaks = answer.checkpointed if checkpoints_activations(run, row) else answer.training
     gigabytes = [f"{needed_gb(peaks[rows]):.1f}" if rows in peaks else "-" for rows in batches]
     if not verdict.available:

@@ -31,7 +31,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     DRAWS,
     MOST_CELLS,
     MOST_MODELS,
-    Choice,
+    CellChoice,
     Outlook,
     Step,
     mean_standing,
@@ -186,7 +186,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     """The cells that take most off the variance of ranks an hour, until the goal is expected to be reached or the round
     is full."""
     planned = standing.run.plan or {}
-    choice, hours = Choice(standing.tables()), standing.hours(costs, planned)
+    choice, hours = CellChoice(standing.tables()), standing.hours(costs, planned)
     outlook_before, steps, spent = choice.outlook(), [], 0.0
     planned_hours = total(costs, planned).hours
     hours_left = goal.value - planned_hours if goal.kind == "budget" else np.inf
@@ -339,7 +339,7 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     tables = standing.tables()
     is_model, places = np.arange(len(models)) == row, list[JoiningCell]()
     hours_of_model = np.where(is_model[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
-    for step in Choice(tables).steps(hours_of_model, is_model):
+    for step in CellChoice(tables).steps(hours_of_model, is_model):
         spent = hours_of_model[row, step.benchmark] + (places[-1].hours if places else 0.0)
         places.append(JoiningCell(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
     low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])

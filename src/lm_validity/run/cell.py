@@ -52,7 +52,7 @@ class Cell(Protocol):
 
     @property
     def rule(self) -> str:
-        """The rule that computes it."""
+        """The name of the rule that computes the cell."""
 
     @property
     def model(self) -> str:
@@ -136,7 +136,7 @@ def label(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Batched:
-    """Neighbours in a list that share a job."""
+    """A group of neighbours in a list, which share a job."""
 
     name: str
     members: tuple[str, ...]

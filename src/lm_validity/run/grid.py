@@ -53,7 +53,7 @@ class Grid(Participants):
 
     @cached_property
     def job_of(self) -> dict[Cell, Job[Cell]]:
-        """The job that computes a cell."""
+        """Each cell of the grid with the job that computes it."""
         return {cell: job for job in self.jobs.values() for cell in job.cells}
 
     def cells(self, table: str | None = None) -> list[Cell]:

@@ -71,7 +71,8 @@ class ModelRecord(AppliedRules):
 
 
 class ReplayedModel(ModelRecord):
-    """The same of a model in a replay, with the sha256 of the scores that are served in its place."""
+    """What is written about a model in a replay: a `ModelRecord`, and the sha256 of the scores that are served for
+    it."""
 
     replay: str
 

@@ -354,7 +354,7 @@ def checkpoints_activations(run: Run, row: Model) -> bool:
     return run.configuration.finetuning.gradient_checkpointing or size_class(run, row).gradient_checkpointing
 
 
-def judge(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
+def judge_fit(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
     """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
     size_of_model, trains = size_class(run, row), bool(rehearsal.training)
     checkpointing, available = checkpoints_activations(run, row), total_gb(size_of_model)
@@ -401,7 +401,7 @@ def memory_problem(run: Run, row: Model, rehearsal: Rehearsal) -> list[Problem]:
     if rehearsal.refused and Participants(run).takes_part(row, "agreement"):
         action = "leave it out of the agreement study (column studies), or try target_modules attention"
         problems.append(Problem(f"model {row.model}", f"cannot be fine-tuned: {rehearsal.refused}", action))
-    verdict = judge(run, row, rehearsal)
+    verdict = judge_fit(run, row, rehearsal)
     if verdict.advice is not None:
         doing = "to be fine-tuned at micro-batch 1" if rehearsal.training else "to score one text"
         problem = f"needs {verdict.required:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "

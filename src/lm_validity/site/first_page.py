@@ -147,7 +147,7 @@ class LinkedAnswer(AnswerDocument):
 
 
 class FirstPage(TypedDict):
-    """What `index.html.j2` shows."""
+    """The variables of the template `index.html.j2`."""
 
     title: str
     about: str
@@ -315,7 +315,7 @@ class Column:
 
     @property
     def axis(self) -> Markup:
-        """The numbers under the heading."""
+        """The numbers under the column's heading, as a picture; empty where the column has no scale."""
         if self.scale is None:
             return Markup()
         marks = []

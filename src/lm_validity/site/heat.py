@@ -35,7 +35,7 @@ def score_rows(sources: CardSources) -> pd.DataFrame:
 
 
 def score_section(rows: pd.DataFrame) -> Section:
-    """The same numbers as a table that can be searched and downloaded."""
+    """A fold with the scores of the heat map as a table, which can be searched and downloaded."""
     return Section(
         "All scores with their intervals",
         hint="the table, as CSV too",

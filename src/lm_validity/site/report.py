@@ -97,12 +97,12 @@ class ReportJob:
 
     @classmethod
     def of(cls, folder: Path, name: str, *tables: Path, **options: object) -> "ReportJob":
-        """A report from `tables` into `folder`/name."""
+        """The job that writes report `name` from `tables` into `folder`/`name`."""
         return cls(name, folder / name, tables, options)
 
 
 class Sheets(NamedTuple):
-    """The sheets of models and benchmarks."""
+    """The models sheet and the benchmarks sheet of a site."""
 
     models: pd.DataFrame
     benchmarks: pd.DataFrame

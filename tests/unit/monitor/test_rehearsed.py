@@ -13,7 +13,14 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.check import gpu_memory_problems
 from lm_validity.monitor.cost import Workload
-from lm_validity.run.rehearsals import Rehearsal, first_micro_batch, judge, question_of, read_rehearsal, rehearsal_path
+from lm_validity.run.rehearsals import (
+    Rehearsal,
+    first_micro_batch,
+    judge_fit,
+    question_of,
+    read_rehearsal,
+    rehearsal_path,
+)
 
 GB = 1e9
 FOUND = Rehearsal(
@@ -81,7 +88,7 @@ def test_a_model_that_is_only_scored_is_not_asked_about_training(rehearsed):
 def test_a_fine_tune_begins_with_what_fits(rehearsed, gigabytes, micro_batch):
     run, row = rehearsed(gpu_memory_gb=gigabytes)
     assert first_micro_batch(run, row, gigabytes) == micro_batch
-    verdict = judge(run, row, FOUND)
+    verdict = judge_fit(run, row, FOUND)
     assert verdict.fits and verdict.micro_batch == micro_batch and verdict.required == 24
     assert gpu_memory_problems(run) == []
 
@@ -100,12 +107,12 @@ def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(re
     )
     assert "gradient_checkpointing (then 19 GB)" in problem.action
     assert "size_class cluster" in problem.action and "2 GPUs of 20 GB" in problem.action
-    assert judge(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row, 20) == 1
+    assert judge_fit(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row, 20) == 1
 
 
 def test_a_size_class_without_a_gpu_has_no_memory_to_compare_with(rehearsed):
     run, row = rehearsed(gpu=0, gpu_memory_gb=0)
-    verdict = judge(run, row, FOUND)
+    verdict = judge_fit(run, row, FOUND)
     assert (verdict.available, verdict.micro_batch, verdict.advice) == (0, 0, None)
     assert not [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
 
@@ -129,7 +136,7 @@ def test_adapters_that_are_refused_are_a_problem_before_the_queue(rehearsed):
     run, row = rehearsed(refused, gpu_memory_gb=20)
     (problem,) = [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
     assert "no linear layers" in problem.description
-    assert judge(run, row, refused).required == 18  # it may still be scored
+    assert judge_fit(run, row, refused).required == 18  # it may still be scored
 
 
 def test_cost_takes_the_rehearsed_memory_and_says_where_it_has_a_formula(rehearsed):

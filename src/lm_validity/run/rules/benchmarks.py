@@ -215,7 +215,7 @@ class EvaluateModel(ScoringRule):
     def cell(
         self, model: str, benchmark: str, checkpoint: str, prompt: Prompt, split: str, run: int | None = None
     ) -> BenchmarkCell:
-        """A cell of this rule."""
+        """The cell that scores a model at a checkpoint on a split of a benchmark."""
         return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split, run=run)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
@@ -377,7 +377,7 @@ class FinetuneAdapter(BenchmarkRule):
                         yield Job(self.name, model.model, batch, cells)
 
     def cell(self, model: str, benchmark: str, prompt: Prompt, learning_rate: str, seed: int) -> BenchmarkCell:
-        """A cell of this rule."""
+        """The cell that fine-tunes a model on a benchmark at one learning rate with one seed."""
         return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
@@ -510,7 +510,7 @@ class SelectPrompt(BenchmarkRule):
     on_login_node = True
 
     def cell(self, model: str, benchmark: str) -> BenchmarkCell:
-        """A cell of this rule."""
+        """The cell that chooses the prompt of a model on a benchmark by validation."""
         return BenchmarkCell(self.name, model, benchmark)
 
     def has_choice(self, plan: Participants, model: str, benchmark: str) -> bool:
@@ -615,7 +615,7 @@ class EvaluateAdapter(ScoringRule):
         return jobs_by_seed(self, plan)
 
     def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
-        """Those of the test split."""
+        """The runs of sampled answers on the test split, (None,) where answers are not sampled."""
         return sampling_runs(run, benchmark, "test")
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
@@ -647,7 +647,8 @@ class EvaluateAdapter(ScoringRule):
         return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test", cell.run)
 
     def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
-        """Needs the selection to be made."""
+        """What determines an adapter's score. Its selection must be there: the recipe names the adapter and the prompt
+        chosen."""
         selection = records.selection(cell)
         trained = records.stored(given(selection["folder"]))
         return self.scoring_recipe(records, cell, selection["prompt"]) | {

@@ -27,7 +27,7 @@ from lm_validity.pages.svg import (
     ticks,
     whisker,
 )
-from lm_validity.site.cards.values import CardSources, Value, Values, known, tokens_words
+from lm_validity.site.cards.values import CardSources, Value, Values, measured_value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.words import decimal, percent, scale_of
@@ -37,13 +37,13 @@ SHARES = (0.0, 0.5, 0.8, 1.0)
 
 
 def outcome(answer: str) -> Outcome:
-    """A rule's answer as a mark names it."""
+    """The mark's word for a rule's answer: `in part` for PARTLY, else the answer itself."""
     return cast(Outcome, "in part" if answer == PARTLY else answer)
 
 
 def ceiling_of(values: Values, tau: Value, key: str) -> float | None:
     """The noise ceiling `key` of an agreement, where it is shown."""
-    ceiling = known(values, key)
+    ceiling = measured_value(values, key)
     limit = math.nan if ceiling is None else shown_ceiling(ceiling.number, tau.number)
     return None if math.isnan(limit) else limit
 
@@ -94,13 +94,15 @@ def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
     lows = [0.0]
     for values in cards:
         lows += [min(value.number, *(value.interval or ())) if value.interval else value.number
-                 for key in keys if (value := known(values, key)) is not None]  # fmt: skip
+                 for key in keys if (value := measured_value(values, key)) is not None]  # fmt: skip
     return math.floor(2 * min(lows)) / 2
 
 
 def drawn_taus(values: Values, quantity: str) -> dict[str, Value]:
     """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
-    taus = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
+    taus = {
+        protocol: value for protocol in KINDS if (value := measured_value(values, f"{quantity}.{protocol}")) is not None
+    }
     certain = {protocol: value for protocol, value in taus.items() if value.interval is not None}
     return certain or taus
 
@@ -184,8 +186,12 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
 
 def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     names = {"within_1_25": "at most 1.25×", "within_2": "at most 2×", "beyond_2": "more than 2×", "all": "all pairs"}
-    protocol = "direct" if any(known(values, f"separated_{name}.direct") for name in names) else "train_before_test"
-    rows = {name: value for name in names if (value := known(values, f"separated_{name}.{protocol}")) is not None}
+    protocol = (
+        "direct" if any(measured_value(values, f"separated_{name}.direct") for name in names) else "train_before_test"
+    )
+    rows = {
+        name: value for name in names if (value := measured_value(values, f"separated_{name}.{protocol}")) is not None
+    }
     if len(rows) > 1:
         rows.pop("all", None)
     if not rows:
@@ -212,7 +218,7 @@ def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
     """`**0.00 to 0.26** direct, to **0.32** train before test`."""
     parts = []
     for protocol, numbers in scores.items():
-        low, high = (known(values, f"{end}.{protocol}") for end in ("lowest", "highest"))
+        low, high = (measured_value(values, f"{end}.{protocol}") for end in ("lowest", "highest"))
         ends = (low.number if low else numbers.min(), high.number if high else numbers.max())
         parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {NAMES[protocol]}")
     return ", ".join(parts)
@@ -229,7 +235,7 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     words = _range_words(values, scores)
     number = frame["model"].nunique()
     label = f"Scores of {number} models: {words.replace('**', '')}."
-    chance = known(values, "chance")
+    chance = measured_value(values, "chance")
     sizes = frame["model"].map(sources.sizes)
     if sizes.nunique() < 2:
         picture = _score_rugs(scores, least, highest, label)
@@ -293,8 +299,8 @@ def _score_rugs(scores: Mapping[str, np.ndarray], least: float, highest: float, 
 
 def _lead_panel(values: Values) -> Panel | None:
     """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
-    leads = {protocol: value for protocol in KINDS if (value := known(values, f"lead.{protocol}")) is not None}
-    change = known(values, "readiness_change")
+    leads = {protocol: value for protocol in KINDS if (value := measured_value(values, f"lead.{protocol}")) is not None}
+    change = measured_value(values, "readiness_change")
     if change is None or len(leads) < len(KINDS):
         return None
     ends = [0.0, *(end for value in leads.values() for end in (value.number, *(value.interval or ())))]
@@ -317,7 +323,8 @@ def _lead_panel(values: Values) -> Panel | None:
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
     protocol = next(
-        (protocol_name for protocol_name in KINDS if known(values, f"smallest_difference.{protocol_name}")), None
+        (protocol_name for protocol_name in KINDS if measured_value(values, f"smallest_difference.{protocol_name}")),
+        None,
     )
     if protocol is None:
         return None
@@ -350,7 +357,7 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
 
 
 class MeanCurve(NamedTuple):
-    """Points of training, and the mean score there."""
+    """The mean learning curve: positions in training (points,), and the models' mean score at each."""
 
     progress: np.ndarray
     mean: np.ndarray
@@ -373,10 +380,10 @@ def _mean_path(x_axis: Axis, up: Axis, progress: np.ndarray, mean: np.ndarray, m
 
 def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
-    quality = known(values, "signal_quality")
+    quality = measured_value(values, "signal_quality")
     if frame.empty:
         return None
-    chance = known(values, "chance")
+    chance = measured_value(values, "chance")
     drawn = [*frame["value"], *([chance.number] if chance else [])]
     low, high, last = min(drawn), max(drawn), float(frame["at"].max())
     x_axis, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
@@ -385,7 +392,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
         text(30, 108, decimal(low), "", "end"),
         text(30, 16, decimal(high), "", "end"),
     ]
-    settled, starts = known(values, "settled_from"), known(values, "signal_from")
+    settled, starts = measured_value(values, "settled_from"), measured_value(values, "signal_from")
     if sources.in_tokens and settled is not None and settled.interval is not None:
         left_end, right_end = (x_axis(end) for end in settled.interval)
         marks += [box(left_end, 6, max(right_end - left_end, 1), 98, "zone")]
@@ -479,7 +486,7 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
     keys = (f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all"))
-    value = next(filter(None, (known(values, key) for key in keys)), None)
+    value = next(filter(None, (measured_value(values, key) for key in keys)), None)
     if value is None:
         return EMPTY
     axis = Axis(0, 1, 5, width - 5)
@@ -491,7 +498,9 @@ def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
 
 def gap_cell(values: Values, widest: float, width: int = 62) -> TableCell:
     """`widest`: the largest gap of all benchmarks whose scores are from 0 to 1, for the length of the bar."""
-    value = known(values, "smallest_difference.direct") or known(values, "smallest_difference.train_before_test")
+    value = measured_value(values, "smallest_difference.direct") or measured_value(
+        values, "smallest_difference.train_before_test"
+    )
     if value is None:
         return EMPTY
     words, interval = gap_words(values, value)
@@ -507,14 +516,14 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     """The mean score of the models in training; dashed where it is not shown to improve steadily. The answer alone
     where their training has nothing in common."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
-    quality = known(values, "signal_quality")
+    quality = measured_value(values, "signal_quality")
     if frame.empty:
         return EMPTY
     sort = quality.number if quality else None
     progress, mean = mean_curve(frame)
     if len(progress) < 2:
         return TableCell(sort, words="no common points") if mark.outcome == NOT_MEASURED else TableCell(sort, mark=mark)
-    chance = known(values, "chance")
+    chance = measured_value(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     x_axis, up = Axis(progress[0], progress[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
     level = up(chance.number) if chance else 26
@@ -528,7 +537,7 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
 
 def bias_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """What seen test text adds to the score, on its interval; the axis is at least from -5 to 5 points."""
-    value = known(values, "bias")
+    value = measured_value(values, "bias")
     if value is None:
         return EMPTY
     widest = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))

@@ -224,7 +224,7 @@ def measured(
 Values = Mapping[str, Value]  # of a benchmark, by key
 
 
-def known(values: Values, key: str) -> Value | None:
+def measured_value(values: Values, key: str) -> Value | None:
     """The value of a key, if it is measured."""
     value = values.get(key)
     return value if value is not None and value.is_measured else None
@@ -347,7 +347,7 @@ class CardSources:
 
     def count(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
               **conditions: object) -> int | None:  # fmt: skip
-        """A value that counts something."""
+        """A whole number that a report gives, such as of models or items; None where it gives none."""
         number = self.number(report, quantity, subject, protocol, **conditions)
         return None if number is None else int(number)
 
@@ -389,7 +389,7 @@ class CardSources:
 
     @cached_property
     def in_tokens(self) -> bool:
-        """Whether `curves` are over tokens."""
+        """Whether `curves` run over billions of tokens, not over training steps."""
         return in_tokens(self._direct)
 
     @cached_property
@@ -422,7 +422,7 @@ class CardSources:
         return {model: float(size) for model, size in parameters_b.items() if pd.notna(size)}
 
     def facts(self, benchmark: str) -> dict[str, Any]:
-        """The sheet's row; unknown values are None."""
+        """The benchmark's row of the sheet by column; unknown values are None."""
         row = self.sheet.loc[benchmark].to_dict()
         return {name: None if value is None or pd.isna(value) else value for name, value in row.items()}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from lm_validity.config.sections import Cards
-from lm_validity.site.cards.values import Value, Values, known, shown, tokens_words
+from lm_validity.site.cards.values import Value, Values, measured_value, shown, tokens_words
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import UNDER, count, decimal
 
@@ -193,7 +193,7 @@ def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[s
     sizes = any(statement.values[0].startswith("separated_within_2.") for statement in statements)
     answers = {("apart" if sizes else "apart all", marks["apart"].outcome), ("ranks", marks["ranks"].word)}
     answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled", "bias")}
-    late = marks["signal"].outcome == NO and known(values, "signal_from") is not None
+    late = marks["signal"].outcome == NO and measured_value(values, "signal_from") is not None
     answers.add(("signal", "from" if late else marks["signal"].outcome))
     for question, answer in CLAUSES:
         if (question, answer) in answers:
@@ -240,17 +240,17 @@ def side(value: Value | None, threshold: float) -> str:
 def _protocol(values: Values, name: str) -> str:
     """The key of a quantity under direct evaluation, or under train before test where that is all there is."""
     direct, trained = f"{name}.{DIRECT}", f"{name}.{TRAINED}"
-    return trained if known(values, trained) and not known(values, direct) else direct
+    return trained if measured_value(values, trained) and not measured_value(values, direct) else direct
 
 
 def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
     """By distance in size; over all pairs where no sizes are known."""
     distances = {_protocol(values, name): words for name, words in _DISTANCES.items()}
-    if not any(known(values, key) for key in distances):
+    if not any(measured_value(values, key) for key in distances):
         distances = {_protocol(values, "separated_all"): "models, whatever their sizes"}
     thresholds = {"separated": settings.separated, "not_separated": settings.not_separated}
     for key, words in distances.items():
-        value = known(values, key)
+        value = measured_value(values, key)
         most_pairs, half = side(value, settings.separated), side(value, settings.not_separated)
         if most_pairs == YES:
             outcome, clause = YES, f"tells apart most pairs of {words}"
@@ -265,7 +265,7 @@ def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
 
 def _reliability(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "reliability")
-    outcome = side(known(values, key), settings.reliable)
+    outcome = side(measured_value(values, key), settings.reliable)
     words = {YES: "its scores are reliable", NO: "its scores are noisy"}.get(outcome, "")
     return Statement("reliable", "how reliable it is", outcome, words, {"reliable": settings.reliable}, (key,))
 
@@ -273,7 +273,7 @@ def _reliability(values: Values, settings: Cards) -> Statement:
 def _training(values: Values) -> Statement:
     """A size without a threshold: what it does is in reliability, separation and the noise ceiling."""
     key = _protocol(values, "training_noise")
-    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    value, outcome, words = measured_value(values, key), NOT_MEASURED, ""
     if value is not None:
         outcome, words = YES, f"training a model again moves its score by {shown(value)} (standard deviation)"
     subject = "how much training a model again would change"
@@ -282,9 +282,9 @@ def _training(values: Values) -> Statement:
 
 def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
     for key, words in _TAUS.items():
-        outcome = side(known(values, key), settings.agrees)
+        outcome = side(measured_value(values, key), settings.agrees)
         ceiling_key = key.replace("tau", "tau_ceiling", 1)
-        ceiling = known(values, ceiling_key)
+        ceiling = measured_value(values, ceiling_key)
         if outcome == NO and ceiling is not None and ceiling.number < settings.agrees:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
@@ -295,9 +295,9 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
 
 def _signal(values: Values) -> Statement:
     """The first common point from which on the mean is above chance for good is itself from interval ends."""
-    value, key = known(values, "signal_from"), "signal_from"
+    value, key = measured_value(values, "signal_from"), "signal_from"
     subject = "when in training it rises above chance"
-    at_end = known(values, "signal_at_end")
+    at_end = measured_value(values, "signal_at_end")
     if value is None and at_end is not None and at_end.number == 0:
         return Statement(
             "signal", subject, NO, "no model is shown to end training above chance", {}, ("signal_at_end",)
@@ -316,7 +316,7 @@ def _settled(values: Values) -> Statement:
 
     Where the last common point of the models is not the end of training, their final order is not known.
     """
-    value, key = known(values, "settled_from"), "settled_from"
+    value, key = measured_value(values, "settled_from"), "settled_from"
     subject = "when in training its order settles"
     outcome, words = NOT_MEASURED, ""
     if value is not None:
@@ -329,7 +329,7 @@ def _settled(values: Values) -> Statement:
 def _steady(values: Values) -> Statement:
     """The signal report's test against a random walk, at a false discovery rate of 5% over its benchmarks. That scores
     do not improve steadily is never said."""
-    value, key = known(values, "steady"), "steady"
+    value, key = measured_value(values, "steady"), "steady"
     outcome, words = NOT_MEASURED if value is None else NOT_KNOWN, ""
     if value is not None and value.number:
         outcome, words = YES, "its scores improve more steadily than a random walk"
@@ -341,7 +341,7 @@ def _ready(values: Values, settings: Cards) -> Statement:
     settles, from the point on at which the mean is above chance, is on one side of that share. Where one of both was
     not measured, the other can say no, but not yes."""
     keys = ("settled_from", "signal_from", "signal_at_end")
-    settled, starts, at_end = (known(values, key) for key in keys)
+    settled, starts, at_end = (measured_value(values, key) for key in keys)
     subject, thresholds = "whether it is ready early in training", {"early": settings.early}
     if at_end is not None and at_end.number == 0:  # no model by itself; the mean may be
         outcome, words = (NO, "not shown above chance") if starts is None else (NOT_KNOWN, "")
@@ -362,7 +362,7 @@ def _ready(values: Values, settings: Cards) -> Statement:
 
 
 def _bias(values: Values, settings: Cards) -> Statement:
-    value, key = known(values, "bias"), "bias"
+    value, key = measured_value(values, "bias"), "bias"
     outcome, words = NOT_MEASURED if value is None else NOT_KNOWN, ""
     low, high = (value and value.interval) or (0.0, math.inf)
     if low > 0:
@@ -376,7 +376,7 @@ def _bias(values: Values, settings: Cards) -> Statement:
 def _leakage(values: Values, settings: Cards) -> Statement:
     """Exact counts: every row of the splits was compared."""
     keys = ("train_leakage", "validation_leakage", "test_duplicates")
-    shares = [value for key in keys if (value := known(values, key))]
+    shares = [value for key in keys if (value := measured_value(values, key))]
     subject, thresholds = "whether its splits overlap", {"leakage": settings.leakage}
     if not shares:
         return Statement("leakage", subject, NOT_MEASURED, "", thresholds, keys)
@@ -391,7 +391,7 @@ def _leakage(values: Values, settings: Cards) -> Statement:
 
 def _prompts(values: Values, settings: Cards) -> Statement:
     key = "prompt_range"
-    outcome = side(known(values, key), settings.prompt)
+    outcome = side(measured_value(values, key), settings.prompt)
     size = f"{settings.prompt:g}"
     words = {YES: f"its scores differ by {size} or more between prompts", NO: f"prompts change it by less than {size}"}
     subject = "how much it depends on the prompt"
@@ -401,7 +401,7 @@ def _prompts(values: Values, settings: Cards) -> Statement:
 def _suspicious(values: Values, settings: Cards) -> Statement:
     """Counted are items that are certain: the correction for their number is the interval."""
     key = _protocol(values, "negative_items")
-    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    value, outcome, words = measured_value(values, key), NOT_MEASURED, ""
     if value is not None:
         number, items = int(value.number), int(value.basis["items"])
         outcome = YES if number > settings.suspicious * items else NO
@@ -412,7 +412,7 @@ def _suspicious(values: Values, settings: Cards) -> Statement:
 
 def _ceiling(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "at_best")
-    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    value, outcome, words = measured_value(values, key), NOT_MEASURED, ""
     if value is not None:
         number, models = int(value.number), int(value.basis["models"])
         outcome = YES if number > settings.at_best * models else NO

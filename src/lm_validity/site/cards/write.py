@@ -14,7 +14,7 @@ from lm_validity.config.load import Run
 from lm_validity.files import replace_file, write_json, write_text
 from lm_validity.pages.page import Link, Panel, for_spreadsheets, from_template, legend_of
 from lm_validity.site.cards.panels import card_panels, outcome
-from lm_validity.site.cards.values import CardSources, Value, Values, basis_words, card_values, known, shown
+from lm_validity.site.cards.values import CardSources, Value, Values, basis_words, card_values, measured_value, shown
 from lm_validity.site.cards.verdict import NOT_KNOWN, NOT_MEASURED, Verdict, make_verdict
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, explain_protocols
@@ -38,7 +38,7 @@ class Card:
 
     def value(self, key: str) -> Value | None:
         """The value of a key, if it is measured."""
-        return known(self.values, key)
+        return measured_value(self.values, key)
 
     def sections(self) -> dict[str, list[Value]]:
         """The values by section, in order."""
@@ -122,7 +122,7 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
                 if marks[rule].outcome != NOT_MEASURED],
         lacked=list(dict.fromkeys(name for rule, name in _LACKED.items() if rule in lacked)),
         scope=_scope(card),
-        sections={title: table for title, values in card.sections().items() if (table := rows(values))},
+        sections={title: table for title, values in card.sections().items() if (table := measured_rows(values))},
         gaps=gaps(list(card.values.values())),
         rules=[(entry, outcome(entry.outcome), ", ".join(f"{name} {edge:g}" for name, edge in entry.thresholds.items()))
                for entry in card.verdict.statements],
@@ -185,7 +185,7 @@ class MeasuredRow(NamedTuple):
     no_interval: list[str]
 
 
-def rows(values: Sequence[Value]) -> list[MeasuredRow]:
+def measured_rows(values: Sequence[Value]) -> list[MeasuredRow]:
     """The values that are measured, a row for each quantity."""
     groups: dict[str, list[Value]] = {}
     for value in values:
@@ -232,7 +232,7 @@ def card_markdown(card: Card) -> str:
         lines += [f"{words}: {_marked('; '.join(subjects))}.", ""] if subjects else []
     lines += [f"{_marked(_scope(card))} Intervals are 95% intervals, in brackets.", ""]
     for title, values in card.sections().items():
-        table = rows(values)
+        table = measured_rows(values)
         if table:
             lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
             lines += [f"| {' | '.join(map(_marked, (row.label, ', '.join(row.estimates), row.basis)))} |"

@@ -69,7 +69,7 @@ class Compared:
 
     @property
     def decision(self) -> str:
-        """Of the gate: not worse, worse or not known."""
+        """The gate's decision on all benchmarks: `not worse`, `worse` or `not known`."""
         return gate(self.summary)
 
 

@@ -90,18 +90,18 @@ class Data:
 
     @cached_property
     def categories(self) -> list[str | None]:
-        """Of each benchmark, None where unknown."""
+        """The category of each benchmark, in the order of `tasks`; None where unknown."""
         of_tasks = self.matrix.benchmark_facts["category"][~self.matrix.is_corpus]
         return [name if isinstance(name, str) else None for name in of_tasks]
 
     @cached_property
     def scores(self) -> dict[str, np.ndarray]:
-        """(models, benchmarks) of which more is better."""
+        """By protocol the scores (models, benchmarks), turned so that more is better; NaN where missing."""
         return {p: self.matrix.oriented(p)[:, ~self.matrix.is_corpus] for p in PROTOCOLS}
 
     @cached_property
     def stderr(self) -> dict[str, np.ndarray]:
-        """(models, benchmarks) standard errors from items."""
+        """By protocol the standard errors of the scores from their items, (models, benchmarks); NaN where unknown."""
         return {p: self.matrix.stderr[p][:, ~self.matrix.is_corpus] for p in PROTOCOLS}
 
     @cached_property
@@ -124,7 +124,8 @@ class Data:
 
     @cached_property
     def tau(self) -> dict[str, np.ndarray]:
-        """(benchmarks, benchmarks) over all scores of each protocol."""
+        """By protocol Kendall's tau between benchmarks over all scores, (benchmarks, benchmarks); NaN where
+        undefined."""
         return {p: kendall_tau_matrix(pair_signs(self.scores[p]), variant=self.variant) for p in PROTOCOLS}
 
     @cached_property
@@ -140,7 +141,7 @@ class Data:
         }
 
     def turned(self, protocol: str) -> np.ndarray:
-        """(models, benchmarks) scores with those of `opposed` benchmarks the other way round."""
+        """The scores (models, benchmarks) of a protocol with those of its `opposed` benchmarks the other way round."""
         return self.scores[protocol] * np.where(np.isin(self.tasks, self.opposed[protocol]), -1.0, 1.0)
 
     def turned_mean_tau(self, protocol: str) -> float:
@@ -173,12 +174,13 @@ class Data:
 
     @cached_property
     def models_in_both(self) -> np.ndarray:
-        """Indices of the models with such a cell."""
+        """Indices of the models that have a score under both protocols on at least one benchmark."""
         return np.flatnonzero(self.in_both.any(axis=1))
 
     @cached_property
     def common_tau(self) -> dict[str, np.ndarray]:
-        """(benchmarks, benchmarks) taus that are defined under both."""
+        """By protocol the taus between benchmarks, (benchmarks, benchmarks), over the cells known under both protocols;
+        NaN under both where one is undefined."""
         return known_in_all(
             {p: kendall_tau_matrix(pair_signs(self.common[p]), variant=self.variant) for p in PROTOCOLS}
         )
@@ -246,7 +248,7 @@ class Data:
 
     @cached_property
     def resampled_tau(self) -> dict[str, np.ndarray]:
-        """(resamples, benchmarks, benchmarks) over models."""
+        """By protocol the taus between benchmarks in each resample of models, (resamples, benchmarks, benchmarks)."""
         return {p: resampled_kendall_tau(pair_signs(self.scores[p]), self.weights) for p in PROTOCOLS}
 
     @property

@@ -227,7 +227,7 @@ def _named(names: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NoiseVerdict:
     """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
     orders the models alike), `direction` (that of a benchmark must be known first) or `unknown`. `numbers`: the
     agreement in words. `interval`: the one that decided, in words."""
@@ -237,7 +237,7 @@ class Verdict:
     interval: str
 
     @classmethod
-    def of(cls, data: Data, entry: KendallTau, protocol: str) -> "Verdict":
+    def of(cls, data: Data, entry: KendallTau, protocol: str) -> "NoiseVerdict":
         """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
         observed ones, and then disagreement is never sure."""
         limit = shown_limit(entry.ceiling, entry.mean)
@@ -269,7 +269,7 @@ def _quoted(entry: KendallTau) -> Sequence[float] | None:
 
 
 def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
-    verdict = Verdict.of(data, entry, protocol)
+    verdict = NoiseVerdict.of(data, entry, protocol)
     if not is_known(entry.mean):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
     if verdict.answer == "direction":
@@ -281,7 +281,7 @@ def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
 
 
 def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[int], lede: Lede) -> Answer:
-    verdict = Verdict.of(data, entry, protocol)
+    verdict = NoiseVerdict.of(data, entry, protocol)
     sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
     if verdict.answer == "direction":
         sentence = f"Not known: is lower better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
@@ -567,7 +567,7 @@ def _against_noise(data: Data, entry: KendallTau, protocol: str) -> Panel | None
         y = 34 + 42 * index
         kind = KINDS[protocol] if index == 0 else "k"
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
-    verdict = Verdict.of(data, entry, protocol)
+    verdict = NoiseVerdict.of(data, entry, protocol)
     description = "; ".join(
         f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
     )

@@ -83,7 +83,7 @@ class Fitted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PooledTau:
+class PooledAgreement:
     """Agreement pooled over pairs of models, and the same `assisted` by predictions; intervals over models.
 
     `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
@@ -101,7 +101,7 @@ class PooledTau:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankRange:
     """A model's rank despite missing cells, and its 95% interval."""
 
     rank: Value
@@ -117,8 +117,8 @@ class Incomplete:
     missing: int
     unplanned: int
     by_scores: int
-    kendall_tau: PooledTau
-    ranks: dict[str, Standing] | Missing
+    kendall_tau: PooledAgreement
+    ranks: dict[str, RankRange] | Missing
     trust: Trust | Missing
 
 
@@ -177,13 +177,13 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
-def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> PooledTau:
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> PooledAgreement:
     """Agreement of `scores`, assisted by the predictions of a `process` where there is one."""
     names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
     measured = pooled_tau(signs)
     mean = known(measured.mean, NO_COMPARISON)
     nothing = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-    observed = PooledTau(
+    observed = PooledAgreement(
         mean=mean,
         interval=_jackknifed(measured.mean, measured.standard_error, models),
         comparisons=measured.comparisons,
@@ -226,7 +226,7 @@ def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
 
 
-def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
+def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, RankRange]:
     """By model the rank by its mean standardised score over all benchmarks, missing scores drawn from the process, and
     the 95% interval for these; a model without any score has none."""
     scored = np.flatnonzero(fitted.process.measured.any(axis=1))
@@ -234,10 +234,10 @@ def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
-    standings = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
+    standings = dict.fromkeys(matrix.models, RankRange(nowhere, nowhere))
     for index, row in enumerate(scored):
         interval = Interval(float(low[index]), float(high[index]))
-        standings[matrix.models[row]] = Standing(float(rank[index]), interval)
+        standings[matrix.models[row]] = RankRange(float(rank[index]), interval)
     return standings
 
 
@@ -340,7 +340,7 @@ def despite_missing_cells(data: Data, pooled: dict[str, Pooled]) -> Part:
     return Part(summary, section, findings if data.lacks_many else [])
 
 
-def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Standing], measured: np.ndarray) -> Table:
+def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, RankRange], measured: np.ndarray) -> Table:
     rows = [
         {"model": label, "measured": int(cells), "rank": standing.rank, **as_columns(standing.interval)}
         for label, standing, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)

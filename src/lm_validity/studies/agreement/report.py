@@ -83,8 +83,11 @@ def agreement(
     rows: pd.DataFrame | None = None,
     selections: pd.DataFrame | None = None,
 ) -> Report:
-    """The page and the summary. `align`: the pair of benchmarks to draw; `rows`: the scores table, for what prompts do;
-    `selections`: which fine-tunes were selected."""
+    """The report on the agreement of benchmarks: its page and the contents of summary.json.
+
+    `align`: the pair of benchmarks to draw; `rows`: the scores table, for what prompts do; `selections`: which
+    fine-tunes were selected.
+    """
     matrix, choices = data.matrix, None
     of_prompts: dict[str, np.ndarray] = {}
     prompt_range: dict[str, alone.PromptRange | Missing] = {}
@@ -96,7 +99,7 @@ def agreement(
     significant, pooled = significance.significance_tau(data), compare_pooled(data)
     by_ratio = similar.by_ratio(data, data.scores, data.ceiling)
     in_both = similar.by_ratio_in_both(data, by_ratio)
-    taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
+    taus = {p: tau.tau_of_protocol(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
     change = tau.improvement(data, in_both)
     which_model, whom, noise, rests = FOLDS
     parts = joined(

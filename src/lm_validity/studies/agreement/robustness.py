@@ -174,7 +174,7 @@ def subset_sentence(subsets: dict[str, Subsets], assumed: str = "") -> SubsetSen
 
 
 def influence(data: Data) -> Part:
-    """The mean tau without one of them."""
+    """How much the mean tau rests on one part: its values without each family, benchmark and model in turn."""
     entry = left_out(data)
     section = influence_section(
         entry, data.mean_tau, measure=lambda part: part.mean_tau, prefix="influence", name="mean tau"
@@ -183,7 +183,7 @@ def influence(data: Data) -> Part:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class FiguresWithoutPart:
     """The headline figures without one `kind` of part: a family, a benchmark or a model, of this `name`."""
 
     kind: str
@@ -192,12 +192,12 @@ class LeftOut:
     first_component: Value
 
 
-def left_out(data: Data) -> dict[str, list[LeftOut]]:
+def left_out(data: Data) -> dict[str, list[FiguresWithoutPart]]:
     """By protocol the headline figures without each family, benchmark and model."""
     reason = "Without this part, too little of the table would be left."
     return {
         p: [
-            LeftOut(part.kind, part.name, known(part.mean_tau, reason), known(part.first_component, reason))
+            FiguresWithoutPart(part.kind, part.name, known(part.mean_tau, reason), known(part.first_component, reason))
             for part in leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
         ]
         for p in data.matrix.protocols
@@ -205,10 +205,10 @@ def left_out(data: Data) -> dict[str, list[LeftOut]]:
 
 
 def influence_section(
-    influence: dict[str, list[LeftOut]],
+    influence: dict[str, list[FiguresWithoutPart]],
     total: Callable[[str], Value],
     *,
-    measure: Callable[[LeftOut], Value],
+    measure: Callable[[FiguresWithoutPart], Value],
     prefix: str,
     name: str,
 ) -> Section | None:

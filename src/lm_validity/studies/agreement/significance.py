@@ -63,7 +63,7 @@ class Significance:
 
     @property
     def by_protocol(self) -> dict[str, SignificanceTau]:
-        """That of each protocol, direct first."""
+        """The tau of significant differences by protocol, direct first."""
         return dict(zip(PROTOCOLS, (self.direct, self.train_before_test), strict=True))
 
     @property
@@ -306,7 +306,7 @@ class Alignment:
 
     @classmethod
     def of(cls, data: Data, protocol: str, aligned: AlignedPair) -> "Alignment":
-        """Of two benchmarks of the data."""
+        """The row of summary.json on one pair of benchmarks whose rankings were aligned."""
         (first, second), figures = aligned.pair, aligned.figures
         return cls(
             protocol=protocol,

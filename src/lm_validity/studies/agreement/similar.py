@@ -138,7 +138,7 @@ def by_ratio_in_both(data: Data, in_each: ByRatio) -> ByRatio:
     return by_ratio(data, data.compared_scores, ceilings)
 
 
-class LeftOut(NamedTuple):
+class TausWithoutClusters(NamedTuple):
     """Mean taus over some pairs of models, (1 + clusters,): of all and without each cluster that has such a pair;
     `limit`: the ceiling of all; `sizes`: (clusters,) their numbers of models that do."""
 
@@ -174,7 +174,7 @@ def among_pairs(
 
 def _left_out(
     signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
-) -> list[LeftOut]:
+) -> list[TausWithoutClusters]:
     """Of each mask (masks, pairs)."""
     if not len(masks):
         return []
@@ -184,15 +184,15 @@ def _left_out(
         in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
         sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
         not_empty = np.concatenate([[True], sizes > 0])
-        left_out_sizes.append(LeftOut(taus[not_empty], float(limit), sizes[sizes > 0]))
+        left_out_sizes.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
     return left_out_sizes
 
 
 def _ratio_row(
     scored: Scored,
     size: tuple[float | None, float, int],
-    models: LeftOut,
-    families: LeftOut | Missing,
+    models: TausWithoutClusters,
+    families: TausWithoutClusters | Missing,
     reason: str | None,
 ) -> RatioRow:
     """`reason`: why nothing is corrected for noise, None where it is."""

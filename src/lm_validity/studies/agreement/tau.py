@@ -88,7 +88,7 @@ class CorrectedTau:
     by_pair_interval: list[RangeOfPair]
 
     def without_tau_b(self) -> "CorrectedTau":
-        """All of it missing: it is of tau-b."""
+        """The record with every value missing, for a tau other than tau-b: the correction is one of tau-b."""
         return CorrectedTau(
             OF_TAU_B,
             OF_TAU_B,
@@ -153,8 +153,9 @@ class KendallTau:
 ByProtocolTau = dict[str, KendallTau]
 
 
-def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks: FiguresByName) -> KendallTau:
-    """Of a protocol, over all of its scores. `single_benchmarks`: what each one alone tells."""
+def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks: FiguresByName) -> KendallTau:
+    """The agreement of the benchmarks under a protocol, over all of its scores. `single_benchmarks`: what each
+    benchmark by itself tells."""
     names, scores, agreement, ceiling = (
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
@@ -219,13 +220,14 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks:
 
 
 def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[TauOfPair]:
-    """Of each pair of benchmarks, by name."""
+    """The tau of each pair of benchmarks with their names, missing for `reason` where it is NaN."""
     upper = zip(*np.triu_indices(len(names), 1), strict=True)
     return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
 
 
 def by_category(agreement: RankAgreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
-    """Means within and between categories, by name."""
+    """The mean taus within each category and between any two, by the categories' names; missing for `reason` where
+    NaN."""
     single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
     return {
         a: {
@@ -297,7 +299,7 @@ class Improvement:
     bounds_by_pair: Interval[np.ndarray] | Missing = page_only()
 
     def without_tau_b(self) -> "Improvement":
-        """Its intervals missing: they are of tau-b."""
+        """The record with its intervals missing, for a tau other than tau-b: they are intervals of tau-b."""
         return replace(
             self,
             interval=OF_TAU_B,

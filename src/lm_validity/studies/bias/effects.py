@@ -106,7 +106,10 @@ def task_effects(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing]]:
-    """By experiment and effect: the mean over its tasks (`task_effects`)."""
+    """The mean of each effect over the tasks, by experiment and effect.
+
+    `tasks`: the frame of `task_effects`. Missing, with the reason, where no task has the effect.
+    """
     means: dict[str, dict[str, MeanOverTasks | Missing]] = {}
     for experiment, rows in tasks.groupby("experiment"):
         known_of = {effect: np.array([value for value in rows[effect] if is_known(value)]) for effect in EFFECTS}

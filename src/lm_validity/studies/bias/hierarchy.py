@@ -130,7 +130,8 @@ def fit_all(trials: pd.DataFrame, formula: str, sampler: str) -> Fits:
 
 
 def processes() -> int:
-    """As many as there are cores, or as OMP_NUM_THREADS grants: Snakemake sets it to the rule's threads."""
+    """How many processes fit models at once: as many as there are cores, or as OMP_NUM_THREADS grants (Snakemake sets
+    it to the rule's threads)."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
     if granted.isdigit() and int(granted):
         return min(int(granted), MOST_PROCESSES)
@@ -153,7 +154,11 @@ class _OfSampler:
 
 
 def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Fit:
-    """One fit; `key`: (experiment, m, n, effect)."""
+    """The hierarchical model's fit to one effect in one setting.
+
+    `key`: (experiment, m, n, effect); `formula`: a name in FORMULAS; `sampler`: `laplace`, or `nuts` for draws by a
+    Markov chain.
+    """
     (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
     posterior: LaplacePosterior | NutsPosterior
     if sampler == "nuts":

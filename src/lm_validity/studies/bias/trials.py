@@ -30,14 +30,15 @@ TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
 
 @dataclass(frozen=True)
 class Study:
-    """What every section takes. `trials`: the frame of `pair_arms`. `plan`: where tasks stop on a width."""
+    """The trials that every section of the bias report takes. `trials`: the frame of `pair_arms`. `plan`: where tasks
+    stop on a width, None where they do not."""
 
     trials: pd.DataFrame
     plan: BiasPlan | None = None
 
     @property
     def experiments(self) -> list[str]:
-        """In the order of the tables."""
+        """The names of the experiments, in the order of the tables."""
         return list(map(str, self.trials["experiment"].unique()))
 
     @property
@@ -50,11 +51,11 @@ class Study:
         return f"{experiment}: " if len(self.experiments) > 1 else ""
 
     def label(self, experiment: str, m: int, n: int) -> str:
-        """How figures name a setting."""
+        """What figures call a setting, such as `m=50, n=100`; before it the experiment, where there are several."""
         return f"{self.prefix(experiment)}m={m}, n={n}"
 
     def labels(self) -> list[str]:
-        """Of all settings, in their order."""
+        """The labels of all settings, in their order."""
         settings = self.trials[SETTING].drop_duplicates().sort_values(SETTING)
         return [self.label(*setting) for setting in settings.itertuples(index=False, name=None)]
 

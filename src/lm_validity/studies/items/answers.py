@@ -68,9 +68,12 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def cell_scores(counted: Counted) -> pd.DataFrame:
-    """By model, benchmark and protocol: `value`, `stderr`, `metric` (None where unknown), `better` (1, -1), `in_points`
-    (the benchmark's scores are fractions); over seeds. Of the squared error, `part` is that of sampled runs, and `once`
-    what it would be with one run; NaN where unknown."""
+    """The score of each model on each benchmark under each protocol, a row each; seeds averaged.
+
+    Columns: `value`, `stderr`, `metric` (None where unknown), `better` (1, -1), `in_points` (the benchmark's scores are
+    fractions). Of the squared error, `part` is that of sampled runs, and `once` what it would be with one run; NaN
+    where unknown.
+    """
     rows = counted.rows
     squares = {
         name: rows[error].astype(float) ** 2 for name, error in (("variance", "stderr"), ("part", "sampling_error"))

@@ -29,7 +29,7 @@ ABILITIES = np.linspace(-3, 3, 25)  # at which the information of a benchmark is
 
 
 @dataclass(frozen=True)
-class BenchmarkItems:
+class ItemsOfBenchmark:
     """The items of a benchmark under a protocol. Abilities are in standard deviations between these models.
 
     all_equal: items that all models get right, or all wrong. neighbours to minimal_detectable_difference: as in
@@ -106,7 +106,7 @@ class ItemsSummary:
     """What the items report found. negative_items: the surest first, at most `LISTED` for each benchmark and protocol.
     sampled, passes: of each model with several runs; passes has pass@k and pass^k for each number of runs k."""
 
-    benchmarks: list[BenchmarkItems]
+    benchmarks: list[ItemsOfBenchmark]
     negative_items: list[NegativeItem]
     sampled: list[SampledRuns]
     passes: list[Passes]
@@ -114,7 +114,7 @@ class ItemsSummary:
     trained_here: bool = page_only()  # a run of the workflow made the fine-tunes
 
     @property
-    def by_protocol(self) -> dict[str, list[BenchmarkItems]]:
+    def by_protocol(self) -> dict[str, list[ItemsOfBenchmark]]:
         """The benchmarks of each protocol under which there are any."""
         rows = {protocol: [row for row in self.benchmarks if row.protocol == protocol] for protocol in PROTOCOLS}
         return {protocol: rows_of_protocol for protocol, rows_of_protocol in rows.items() if rows_of_protocol}
@@ -175,10 +175,10 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
 
 def _benchmark(
     benchmark: str, protocol: str, table: pd.DataFrame, subject: pd.Series, fit: ItemParameters | Missing
-) -> BenchmarkItems:
+) -> ItemsOfBenchmark:
     """The record of a benchmark from its `table` of models and items, the `subject` of each item, and the fit."""
     correct, subjects = table.to_numpy(dtype=float), subject.reindex(table.columns)
-    return BenchmarkItems(
+    return ItemsOfBenchmark(
         benchmark,
         protocol,
         models=len(table),
@@ -190,7 +190,7 @@ def _benchmark(
 
 
 class _FitNumbers(NamedTuple):
-    """The fields of `BenchmarkItems` that a fit gives."""
+    """The fields of `ItemsOfBenchmark` that a fit gives."""
 
     discrimination_median: float | Missing
     negative: int | Missing

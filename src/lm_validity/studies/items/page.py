@@ -18,7 +18,7 @@ from lm_validity.studies.items.numbers import (
     ABILITIES,
     LISTED,
     NOT_GRADED,
-    BenchmarkItems,
+    ItemsOfBenchmark,
     ItemsSummary,
     analyze_items,
 )
@@ -74,7 +74,7 @@ def _frame(records: Sequence[object], *left_out: str) -> pd.DataFrame:
     return pd.DataFrame(rows).replace({"protocol": PROTOCOL_LABELS})
 
 
-def _sums(rows: Sequence[BenchmarkItems], *names: str) -> list[int]:
+def _sums(rows: Sequence[ItemsOfBenchmark], *names: str) -> list[int]:
     """Of each field the sum over benchmarks."""
     return [sum(getattr(row, name) for row in rows) for name in names]
 
@@ -102,7 +102,7 @@ def _lede(summary: ItemsSummary) -> Lede:
 
 def _picture(summary: ItemsSummary) -> Picture | None:
     """A row for each benchmark: the share of neighbours told apart, and the gap that takes."""
-    rows: dict[str, list[BenchmarkItems]] = {}
+    rows: dict[str, list[ItemsOfBenchmark]] = {}
     for row in summary.benchmarks:
         if is_known(row.share_resolved):
             rows.setdefault(row.benchmark, []).append(row)
@@ -122,7 +122,7 @@ def _picture(summary: ItemsSummary) -> Picture | None:
     return Picture(Markup("").join(_picture_svg(rows_shown, *size) for size in sizes), note)
 
 
-def _picture_svg(rows: list[list[BenchmarkItems]], width: float, room: float, kind: str) -> Markup:
+def _picture_svg(rows: list[list[ItemsOfBenchmark]], width: float, room: float, kind: str) -> Markup:
     """The protocols of a benchmark are a row; `room` pixels for names."""
     gaps = {
         (row.benchmark, row.protocol): gap
@@ -160,7 +160,7 @@ def _picture_svg(rows: list[list[BenchmarkItems]], width: float, room: float, ki
     )
 
 
-def _shares_svg(title: str, rows: list[BenchmarkItems], noun: str) -> Markup:
+def _shares_svg(title: str, rows: list[ItemsOfBenchmark], noun: str) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
     shares = [(row.benchmark, getattr(row, noun) / row.items, None) for row in rows]
     shares = sorted(shares, key=lambda share: -share[1])[:10]

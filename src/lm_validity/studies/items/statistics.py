@@ -182,7 +182,7 @@ class StudentTest:
     freedom: float
 
     def reversed(self) -> "StudentTest":
-        """Of the second model less the first."""
+        """The test with the models exchanged: of the second model's score less the first's."""
         return StudentTest(-self.difference, self.error, self.freedom)
 
     def p(self, null: float) -> float:
@@ -190,7 +190,7 @@ class StudentTest:
         return float(2 * stats.t.sf(abs(self.difference - null) / self.error, self.freedom))
 
     def interval(self) -> Interval[float]:
-        """95%: the differences that `p` does not refuse."""
+        """The 95% interval: the differences that the test does not reject."""
         reach = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
         return Interval(self.difference - reach, self.difference + reach)
 
@@ -225,12 +225,12 @@ class McNemarTest:
     second_only: int
 
     def reversed(self) -> "McNemarTest":
-        """Of the second model less the first."""
+        """The test with the models exchanged: of the second model's score less the first's."""
         return McNemarTest(self.items, self.second_only, self.first_only)
 
     @property
     def difference(self) -> float:
-        """Of the two shares of right answers."""
+        """The difference of the two shares of right answers, first less second, in [-1, 1]."""
         return (self.first_only - self.second_only) / self.items
 
     @property
@@ -255,7 +255,7 @@ class McNemarTest:
         return min(1.0, score, 2 * float(special.bdtr(wins, items, abs(null))) if beyond else 1.0)
 
     def interval(self) -> Interval[float]:
-        """95%: the differences that `p` does not refuse."""
+        """The 95% interval: the differences that the test does not reject."""
         ends = []
         for far in (-FARTHEST, FARTHEST):
             if abs(self.difference - far) < 1e-6 or self.p(far) >= LEVEL:
@@ -521,7 +521,7 @@ Decision = Literal["better", "worse", "not worse", "not known"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """What a comparison of a benchmark decides about the second model against the first, or all benchmarks together.
 
     difference, interval (95%): second less first. margin: the loss that is accepted; None: none was named. p_difference
@@ -569,7 +569,7 @@ def verdicts(
     margins: Sequence[float | None],
     items: Sequence[int | None],
     sampling: Sequence[SamplingPart | None] | None = None,
-) -> list[Verdict]:
+) -> list[ComparisonVerdict]:
     """A verdict for each of K benchmarks. tests: of the second model less the first, higher is better; None: untested.
     margins: in the score's unit, at least 0, None where there is none. items: behind a test, None where unknown.
     sampling: the part of sampled runs in a test's error, None where unknown.
@@ -609,9 +609,9 @@ def _verdict(
     sampling: SamplingPart | None,
     p: float | None,
     p_margin: float | None,
-) -> Verdict:
+) -> ComparisonVerdict:
     if test is None or p is None:
-        return Verdict(
+        return ComparisonVerdict(
             "not known", np.nan, NO_TEST, margin, NO_TEST, None if margin is None else NO_TEST, NO_TEST, NO_TEST
         )
     decision: Decision = "not known"
@@ -623,7 +623,7 @@ def _verdict(
     more_runs: int | Missing = DECIDED
     if decision == "not known":
         more_items, more_runs = _deciding(test, margin, items, sampling)
-    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, more_items, more_runs)
+    return ComparisonVerdict(decision, test.difference, test.interval(), margin, p, p_margin, more_items, more_runs)
 
 
 class _Deciding(NamedTuple):
@@ -656,7 +656,7 @@ def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
     return min((count_known for count_known in counts if is_known(count_known)), default=counts[0])
 
 
-def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> Verdict:
+def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> ComparisonVerdict:
     """The mean difference over the benchmarks (K,), which are fixed: the interval speaks for other items of these.
 
     Items of different benchmarks are independent, so the ends lie √Σ(d_k - end_k)² / K from the mean (Zou and Donner
@@ -670,7 +670,7 @@ def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | No
     if decision != "better" and margin is not None and low > -margin:
         decision = "not worse"
     none = Missing(Reason("The interval decides.", ReasonCode.NONE))
-    return Verdict(decision, mean, (low, high), margin, none, None if margin is None else none, none, none)
+    return ComparisonVerdict(decision, mean, (low, high), margin, none, None if margin is None else none, none, none)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Pair:
     windows: WindowMasks  # empty of pairs that are not compared in windows
 
     def read(self, values: Values) -> PairCurves:
-        """Both models' values (..., n) at the points."""
+        """Both models' values (..., points) at the common points, from `values` (..., n) at their own checkpoints."""
         first, second = self.alignment.places
         return PairCurves(first.read(values[self.first]), second.read(values[self.second]))
 
@@ -202,7 +202,7 @@ class CurveDesign:
 
     @classmethod
     def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
-        """Decide once what belongs together."""
+        """The curves of a benchmark, and which models, pairs, points and windows belong together: decided once."""
         by_model, facts, selection = learning.curves[benchmark], learning.model_facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
         scored, windows = learning.scored(benchmark), {CHOSEN: windows_of(learning, options), FITTED: FITTED_WINDOWS}
@@ -236,7 +236,7 @@ class CurveDesign:
 
     @property
     def selected_curves(self) -> dict[str, Curve]:
-        """By model: the checkpoints of signal quality."""
+        """By model its curve at the checkpoints that signal quality takes."""
         return {model: curve.at(self.selected[model]) for model, curve in self.curves.items()}
 
     def at_common_points(self, values: Values) -> np.ndarray:
@@ -466,7 +466,7 @@ class SharedTraining:
 
 @dataclass(frozen=True)
 class BenchmarkCurves(CurveDesign):
-    """A design with its results."""
+    """A benchmark's curves with all that is computed from them: scores, resamples, nulls and noise."""
 
     scores: CurveScores
     resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
@@ -502,7 +502,8 @@ class BenchmarkCurves(CurveDesign):
 
     @property
     def rank_correlation(self) -> float:
-        """Of score and checkpoint, mean over the scored models; NaN where no curve has two points."""
+        """The rank correlation of score and checkpoint, mean over the scored models; NaN where no curve has two
+        points."""
         return float(mean_of_known([self.scores.quality[model].rank_correlation for model in self.scored]))
 
     @cached_property
@@ -559,7 +560,10 @@ class BenchmarkCurves(CurveDesign):
 def analyze_benchmark(
     design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
 ) -> BenchmarkCurves:
-    """Scores, resampled scores and nulls of one benchmark."""
+    """Compute a benchmark's curve scores, those of resampled items, and those of shuffled and random curves.
+
+    `chance`: the score of guessing, in the metric's own direction; `resamples`: of each null and of the items.
+    """
     level = design.direction * number(chance)
     values, selected = design.values, design.selected_curves
     curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
@@ -683,7 +687,7 @@ class TrainingAxis(NamedTuple):
 
 @dataclass(frozen=True)
 class SignalData:
-    """What every section of the report reads."""
+    """What every section of the signal report reads: curves, settings and the results of each benchmark."""
 
     learning: LearningCurves
     section: Reports
@@ -702,7 +706,7 @@ class SignalData:
 
     @property
     def falling(self) -> list[str]:
-        """Benchmarks of which the direction is in question."""
+        """The benchmarks whose scores fall steadily while nothing says which direction is better."""
         return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
 
     @cached_property

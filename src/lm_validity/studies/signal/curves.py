@@ -40,7 +40,7 @@ class Curve:
     items: float = math.nan  # the fewest that a value is the mean of; NaN where one is unknown
 
     def at(self, chosen: np.ndarray) -> "Curve":
-        """Some of the checkpoints: boolean or indices (n,)."""
+        """The curve at some of its checkpoints: `chosen` is a mask (n,) or indices."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
         values, errors = self.values[chosen], self.errors[chosen]
         return Curve(names, self.iterations[chosen], self.tokens_b[chosen], values, errors, self.items)
@@ -302,11 +302,11 @@ class Places:
         return result
 
     def only(self, point: int) -> "Places":
-        """The same curve's place at one of the points alone."""
+        """Where a single one of the points lies on the curve."""
         return Places(self.earlier[[point]], self.later[[point]], self.share[[point]])
 
     def within(self, checkpoints: np.ndarray) -> "Places":
-        """The same for the curve of which `checkpoints` (n,) are those of this one."""
+        """Where the points lie on the larger curve of which `checkpoints` (n,) are the indices of this one's."""
         return Places(checkpoints[self.earlier], checkpoints[self.later], self.share)
 
 

@@ -15,10 +15,10 @@ from lm_validity.studies.signal.ready import (
     Ready,
     amount,
     axis_values,
+    decided_benchmarks,
     doubles,
     families,
-    measured,
-    readiness,
+    ready_benchmarks,
     ready_note,
     ready_picture,
     training_axis,
@@ -53,8 +53,8 @@ def at_a_glance(data: SignalData, summary: SignalSummary) -> Glance:
         data.benchmarks.values(), key=lambda benchmark: -np.nan_to_num(number(benchmark.quality), nan=-1)
     )
     lasting, chance = _lasting(data, summary.ranking_consistency), _above_chance(data)
-    rows = readiness(data, summary)
-    settling = None if measured(rows) else _settling(data, summary.ranking)  # the picture says it
+    rows = ready_benchmarks(data, summary)
+    settling = None if decided_benchmarks(rows) else _settling(data, summary.ranking)  # the picture says it
     answers = (_steady_answer(data, best_first), lasting.answer, chance.answer)
     return Glance(
         lede=_lede(data, rows),
@@ -91,7 +91,7 @@ def _not_tested(data: SignalData) -> Lede:
 
 def _lede(data: SignalData, rows: Sequence[Ready]) -> Lede:
     """Which benchmarks are ready and from when; where that was measured of none, whether scores improve steadily."""
-    rows_measured = measured(rows)
+    rows_measured = decided_benchmarks(rows)
     if not rows_measured:
         return _steady_words(data)
     ready = [row for row in rows_measured if row.by is not None]
@@ -171,7 +171,7 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
     }
     steady = _steady_words(data)
     parts = []
-    if measured(rows):
+    if decided_benchmarks(rows):
         parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
         parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(steady.heading, steady.sentence))
     members_of_family = set(data.own_models)
@@ -258,7 +258,7 @@ def _fold(data: SignalData, name: str, rows: Sequence[Ready], panels: Sequence[P
     """A family's benchmarks one by one."""
     left_out = len(rows) - len(panels)
     words = f"{count(len(rows), 'benchmark')}, one by one" + f"; curves of {len(panels)}" * (left_out > 0)
-    inside = ready_picture(data, rows, grouped=False) if measured(rows) else Markup("")
+    inside = ready_picture(data, rows, grouped=False) if decided_benchmarks(rows) else Markup("")
     return Markup(
         '<details class="fold" id="family-{}"><summary>{} <span>{}</span></summary><div class="in">{}{}</div></details>'
     ).format(index, name, words, inside, panel_grid(panels))

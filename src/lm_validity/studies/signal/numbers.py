@@ -149,7 +149,7 @@ class BenchmarkQuality:
 
 
 def curve_quality(data: SignalData, benchmark: BenchmarkCurves, model: str) -> CurveQuality:
-    """Scores of the model's curve on the benchmark."""
+    """Signal quality and its parts for one model's curve on the benchmark, with intervals, or reasons where missing."""
     too_few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
     selected, null = benchmark.curves[model].at(benchmark.selected[model]), benchmark.quality_null[model]
     monotonicity = known(float(scores.monotonicity), NO_POINT)
@@ -184,7 +184,7 @@ def curve_quality(data: SignalData, benchmark: BenchmarkCurves, model: str) -> C
 
 
 def benchmark_quality(data: SignalData, benchmark: BenchmarkCurves) -> BenchmarkQuality:
-    """Means over the benchmark's models."""
+    """Signal quality of the benchmark: means over its models, with intervals, or reasons where missing."""
     items, again = benchmark.items, benchmark.training_noise
     by_size = {
         size: known(float(mean), too_few_checkpoints(data.options))
@@ -651,7 +651,7 @@ class SignalSummary:
 
 
 def summarize(data: SignalData) -> SignalSummary:
-    """All numbers of the report."""
+    """All numbers of the signal report, as summary.json holds them."""
     benchmarks, options = data.benchmarks, data.options
     overall = {name: overall_score(benchmark, options) for name, benchmark in benchmarks.items()}
     return SignalSummary(

@@ -37,14 +37,14 @@ class Ready:
 
     @property
     def by(self) -> float | None:
-        """When it is ready for sure."""
+        """The point of training from which on the benchmark is surely ready; None where it is not known to be."""
         if self.outcome != "yes" or self.starts is None or self.settles is None:
             return None
         return max(self.starts, self.settles[1])
 
 
-def readiness(data: SignalData, summary: SignalSummary) -> list[Ready]:
-    """Every benchmark; those that are ready first, the earliest first."""
+def ready_benchmarks(data: SignalData, summary: SignalSummary) -> list[Ready]:
+    """From when on each benchmark tells models apart; those that are ready first, the earliest first."""
     rows = [_ready(data, benchmark, summary) for benchmark in data.benchmarks.values()]
     order_of_outcomes = {"yes": 0, "no": 1, "not known": 2}
     return sorted(rows, key=lambda row: (order_of_outcomes.get(row.outcome, 3), row.by or row.starts or np.inf))
@@ -85,9 +85,9 @@ def _reason(benchmark: BenchmarkCurves, start: Value, ends: Bounds) -> str:
     return "no two models told apart" if isinstance(ends, Missing) else "not measured"
 
 
-def measured(rows: Sequence[Ready]) -> list[Ready]:
-    """Those of which it is known whether they are above chance and when their order settles, and those at chance; none
-    where the first is known of no benchmark."""
+def decided_benchmarks(rows: Sequence[Ready]) -> list[Ready]:
+    """The benchmarks of which it is known when they rise above chance and when their order settles, and those at
+    chance; empty where the first is known of no benchmark."""
     rows_with_both = [row for row in rows if row.starts is not None and row.settles is not None]
     return [row for row in rows if row in rows_with_both or row.outcome == "no"] if rows_with_both else []
 
@@ -232,7 +232,7 @@ def _details(rows: Sequence[Ready], unit: str) -> str:
 
 def ready_note(rows: Sequence[Ready]) -> Markup:
     """How to read the picture."""
-    n_others = len(rows) - len(measured(rows))
+    n_others = len(rows) - len(decided_benchmarks(rows))
     addition = f" {count(n_others, 'benchmark is', 'benchmarks are')} not counted: what it takes was not measured."
     addition = addition if n_others else ""
     drawn = len(families([row.name for row in rows]))

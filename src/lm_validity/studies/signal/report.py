@@ -72,7 +72,7 @@ def analyze_signal(
 
 
 class SignalReport(NamedTuple):
-    """The page, and what it shows."""
+    """The signal report: its page, and the numbers that the page shows."""
 
     page: Page
     summary: SignalSummary

@@ -204,7 +204,7 @@ def test_a_mean_above_chance_and_no_model_by_itself_is_no_sure_no(starts, outcom
     quality = SimpleNamespace(above_chance_from_b=starts)
     settled = SimpleNamespace(settled_from_interval_b=(30.0, 60.0))
     summary = SimpleNamespace(benchmarks={"quiz": quality}, ranking={"quiz": settled})
-    assert [row.outcome for row in ready.readiness(data, summary)] == [outcome]
+    assert [row.outcome for row in ready.ready_benchmarks(data, summary)] == [outcome]
 
 
 def test_curves_that_fall_before_they_rise_are_not_laid_to_noise(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.signal.filters.kinds import slopes
-from lm_validity.studies.signal.filters.recipe import verdict
+from lm_validity.studies.signal.filters.recipe import trial_sentence
 from lm_validity.studies.signal.statistics.items import disjoint_checkpoints, judge_filter, leave_one_group_out
 from lm_validity.studies.signal.statistics.quality import signal_quality
 
@@ -89,7 +89,7 @@ def test_a_filter_is_not_judged_by_a_score_that_some_items_lack():
     folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
     trial = judge_filter(lambda rows: np.arange(20) > 0, values, folds, np.random.default_rng(0), controls=50)
     assert np.isfinite(trial.held_out) and np.isnan([trial.unfiltered, trial.control_mean, trial.p]).all()
-    assert not trial.useful and "nan" not in verdict(trial)
+    assert not trial.useful and "nan" not in trial_sentence(trial)
 
 
 def test_a_filter_that_keeps_items_in_each_fold_only_is_judged_without_a_nan_in_the_sentence():
@@ -99,5 +99,5 @@ def test_a_filter_that_keeps_items_in_each_fold_only_is_judged_without_a_nan_in_
     folds = leave_one_group_out(["deep", "wide"], [CHECKPOINTS] * 2)
     trial = judge_filter(positive_slope_of(values), values, folds, generator, controls=20)
     assert trial.kept_in_sample == 0 and set(trial.kept_by_fold.values()) == {20}
-    assert "signal quality unknown (it keeps nothing) where it was fitted" in verdict(trial)
-    assert "nan" not in verdict(trial)
+    assert "signal quality unknown (it keeps nothing) where it was fitted" in trial_sentence(trial)
+    assert "nan" not in trial_sentence(trial)

@@ -60,7 +60,7 @@ class FactorData(Data):
 
     @cached_property
     def components(self) -> dict[str, Components]:
-        """Of all scores of each protocol."""
+        """By protocol the principal components of all its scores."""
         return {p: principal_components(self.scores[p]) for p in PROTOCOLS}
 
     @cached_property
@@ -88,7 +88,7 @@ class FactorData(Data):
 
     @property
     def compute(self) -> np.ndarray:
-        """(models,) of pretraining, in floating-point operations."""
+        """Compute of each model's pretraining in floating-point operations, (models,); NaN where unknown."""
         return self.matrix.sizes().compute
 
     @property
@@ -171,7 +171,7 @@ class ExplainedVariance:
 
     @property
     def summary(self) -> dict[str, object]:
-        """The keys of summary.json."""
+        """What summary.json holds of the components, by its keys."""
         return {
             f"explained_variance{over}{part}": values
             for over, parts in (("_in_both", self.in_both), ("", self.over_all))
@@ -393,7 +393,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class RelationWithInterval(Relation):
-    """The same, with an interval of Kendall's tau over models."""
+    """A `Relation` with the 95% interval of its Kendall's tau over models."""
 
     kendall_interval: Range
 

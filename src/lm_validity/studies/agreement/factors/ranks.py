@@ -71,7 +71,7 @@ RanksOfModels = dict[str, ModelRank]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestModel:
     """The best model of at most so many parameters, the share of resamples in which it is, and its rivals."""
 
     parameters_b: float
@@ -81,7 +81,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Excess:
+class DirectExcess:
     """How far a model's direct score lies above what the other models predict."""
 
     value: Value
@@ -97,7 +97,7 @@ def ranks_of_models(data: FactorData, drawn: dict[str, RankDraws]) -> dict[str, 
 def potential(
     data: FactorData,
     ranks: dict[str, RanksOfModels],
-    excess: dict[str, Excess],
+    excess: dict[str, DirectExcess],
     gaps: pd.DataFrame | None,
     drawn: dict[str, RankDraws],
 ) -> Part:
@@ -108,7 +108,7 @@ def potential(
     names, sizes = data.matrix.models, data.matrix.model_facts["parameters_b"].to_numpy(float)
     choices = {
         p: [
-            Choice(
+            BestModel(
                 parameters_b=choice.parameters_b,
                 model=names[choice.model],
                 probability_best=known(choice.probability_best, "No resample ranks a model of that size."),
@@ -237,7 +237,7 @@ def _rank_table(frame: pd.DataFrame) -> Table:
     )
 
 
-def _budget_table(data: FactorData, choices: list[Choice]) -> Table:
+def _budget_table(data: FactorData, choices: list[BestModel]) -> Table:
     labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
     named = [
         {
@@ -309,7 +309,7 @@ def _lost_notes(data: FactorData, drawn: dict[str, RankDraws]) -> list[str]:
 # Where direct ranks mislead.
 
 
-def direct_excess(data: FactorData) -> dict[str, Excess]:
+def direct_excess(data: FactorData) -> dict[str, DirectExcess]:
     """By model, how far its direct score lies above what the other models predict from its compute and its score under
     train before test; means over the benchmarks whose scores are fractions, of the models known on all of them in both
     ways."""
@@ -322,12 +322,12 @@ def direct_excess(data: FactorData) -> dict[str, Excess]:
     if not np.isfinite(excess.value).any():
         return {}
     return {
-        model: Excess(known(value, NO_EXCESS), Missing(NO_EXCESS) if np.isnan(value) else Interval(low, high))
+        model: DirectExcess(known(value, NO_EXCESS), Missing(NO_EXCESS) if np.isnan(value) else Interval(low, high))
         for model, value, low, high in zip(matrix.models, *(map(float, part) for part in excess), strict=True)
     }
 
 
-def rank_gaps(data: FactorData, excess: dict[str, Excess], drawn: dict[str, RankDraws]) -> pd.DataFrame | None:
+def rank_gaps(data: FactorData, excess: dict[str, DirectExcess], drawn: dict[str, RankDraws]) -> pd.DataFrame | None:
     """Direct rank minus rank under train before test, by model, the largest gap first: positive where a model is better
     than its direct rank says. Over the cells known under both protocols; None without any or without resampling.
 

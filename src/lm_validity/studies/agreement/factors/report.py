@@ -88,7 +88,7 @@ class FactorNumbers(NamedTuple):
 
 
 def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
-    """The page and the summary."""
+    """The report on the factors of a score matrix: its page and the contents of summary.json."""
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)

@@ -120,7 +120,11 @@ def _moments(count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, produ
 
 
 class UsableColumns(NamedTuple):
-    """(k,) columns whose correlations with all other usable columns are defined, and those correlations."""
+    """The columns that take part in principal components.
+
+    `columns`: (k,) mask of those whose correlations with all other usable columns are defined; `correlation`: these
+    correlations, (usable, usable).
+    """
 
     columns: np.ndarray
     correlation: np.ndarray
@@ -432,7 +436,7 @@ ITERATIONS, TOLERANCE = 500, 1e-7  # of the loadings
 FOLDS, LEVEL = 10, 0.95  # of the check by held-out cells
 
 
-class Predictive(NamedTuple):
+class PredictedScores(NamedTuple):
     """Means and standard deviations of new scores, (n, k) each."""
 
     mean: np.ndarray
@@ -456,11 +460,11 @@ class OneFactorModel:
     ability: np.ndarray
     ability_variance: np.ndarray
 
-    def predict(self) -> "Predictive":
+    def predict(self) -> "PredictedScores":
         """The predictive distribution of a new score in the scores' units."""
         mean = self.intercept + np.outer(self.ability, self.loading)
         variance = self.specific + np.outer(self.ability_variance, self.loading**2)
-        return Predictive(self.center + self.scale * mean, self.scale * np.sqrt(variance))
+        return PredictedScores(self.center + self.scale * mean, self.scale * np.sqrt(variance))
 
     def variance_after(self) -> np.ndarray:
         """(n, k) posterior variance of each model's ability if it were scored on one more benchmark."""
@@ -626,7 +630,7 @@ class RankDraws:
         return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
 
     def minus(self, subtrahend: "RankDraws") -> "RankDraws":
-        """Differences of the ranks, draw by draw."""
+        """The differences of two sets of ranks, draw by draw: these less the subtrahend's."""
         return RankDraws(
             self.rank - subtrahend.rank, self.draws - subtrahend.draws, self.lone | subtrahend.lone, self.units
         )

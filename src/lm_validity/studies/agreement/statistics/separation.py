@@ -86,10 +86,12 @@ class TypicalDifference(NamedTuple):
 
 
 def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndarray) -> TypicalDifference:
-    """Of the pairs of models in the mask.
+    """The typical true difference between two models of a pair: the root mean square of scores' differences, less
+    noise.
 
-    The noise of a pair is se_i² + se_j², and its mean is taken off the mean square. 0 where noise is all there is; NaN
-    without a pair that has scores and standard errors.
+    `scores`, `stderr`: (models,), NaN where unknown; `in_range`: (models, models) mask of the pairs. The noise of a
+    pair is se_i² + se_j², and its mean is taken off the mean square. 0 where noise is all there is; NaN without a pair
+    that has scores and standard errors.
     """
     first, second = np.nonzero(np.triu(in_range, 1))
     square, noise = (scores[first] - scores[second]) ** 2, stderr[first] ** 2 + stderr[second] ** 2

@@ -177,11 +177,12 @@ class ScoreLink:
         return self.width > 0
 
     def to(self, scores: np.ndarray) -> np.ndarray:
-        """(..., benchmarks) scores on the unbounded scale."""
+        """Scores (..., benchmarks) on the unbounded scale: logits of their place in the range, or unchanged without a
+        range."""
         return np.where(self.bounded, logit(self._inside(scores)), scores)
 
     def back(self, values: np.ndarray) -> np.ndarray:
-        """(..., benchmarks) the scores of values on the unbounded scale."""
+        """The scores (..., benchmarks) that belong to values on the unbounded scale: the inverse of `to`."""
         return np.where(self.bounded, self.low + self.width * expit(values), values)
 
     def slope(self, scores: np.ndarray) -> np.ndarray:
@@ -203,10 +204,11 @@ class Losses(NamedTuple):
 
 
 def link_for(*tables: np.ndarray, losses: Losses | None = None) -> ScoreLink:
-    """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown; more is better.
+    """The scale on which scores have no bounds, from the range of each benchmark's scores in all `tables`.
 
-    Fractions lie between 0 and 1, correlations between -1 and 1, and error rates (negative here, since more is better)
-    between -1 and 0. What exceeds these has no range, nor has any other loss: it may well exceed 1.
+    `tables`: (models, benchmarks) each, NaN where unknown; more is better. Fractions lie between 0 and 1, correlations
+    between -1 and 1, and error rates (negative here, since more is better) between -1 and 0. What exceeds these has no
+    range, nor has any other loss: it may well exceed 1.
     """
     values = np.concatenate(tables)
     least, highest = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
@@ -632,7 +634,7 @@ class Step:
     outlook: Outlook
 
 
-class Choice:
+class CellChoice:
     """Cells chosen one after the other from `tables` (draws, models, benchmarks), in which measured cells are the same
     in every draw.
 
@@ -681,7 +683,7 @@ class Choice:
         return reductions
 
     def measure(self, model: int, benchmark: int) -> None:
-        """Go on as if the cell were measured."""
+        """Count a cell as measured: what is left unexplained shrinks by what it would tell."""
         index = np.count_nonzero(self._open.ravel()[: model * self._open.shape[1] + benchmark])
         value = self._cells_left[:, index].copy()
         learnt = value[: self._half]

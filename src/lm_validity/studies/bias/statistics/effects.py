@@ -97,7 +97,10 @@ def tasks_needed(effect: float, components: EffectVariance, subsamples: int) -> 
 
 
 def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int) -> float:
-    """The effect that is found with probability `POWER`."""
+    """The smallest effect, in units of accuracy, that a t test over tasks finds with probability `POWER`.
+
+    `components`: standard deviations between and within tasks; 0 where both are 0.
+    """
     error = np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks)
     if error == 0:
         return 0.0

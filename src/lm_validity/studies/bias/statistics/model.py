@@ -463,7 +463,7 @@ class LaplacePosterior:
 
     @property
     def reliable(self) -> bool:
-        """Whether enough nodes carry the weight."""
+        """Whether enough nodes of the importance sampling carry its weight: at least MINIMUM_EFFECTIVE_NODES."""
         return self.effective_nodes >= MINIMUM_EFFECTIVE_NODES
 
     @property

@@ -16,10 +16,10 @@ from lm_validity.studies.items.answers import CELL, answers_matrix, cell_scores,
 from lm_validity.studies.items.statistics import (
     LEVEL,
     RUNS_DO_NOT_DECIDE,
+    ComparisonVerdict,
     McNemarTest,
     SamplingPart,
     StudentTest,
-    Verdict,
     joint_verdict,
     paired_difference,
     unpaired_difference,
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        """What the test decides after correction."""
+        """Which model the test finds better after correction over benchmarks: FIRST, SECOND, OPEN or UNTESTED."""
         if isinstance(self.p_adjusted, Missing):
             return UNTESTED
         if self.p_adjusted >= LEVEL or self.difference == 0:
@@ -104,8 +104,11 @@ class Joint:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged(Joint):
-    """The same on one benchmark. p, p_margin: of no change, and of a loss of the margin, after Holm over the
-    benchmarks. items_needed, runs_needed: as of `Verdict`. must: the gate passes only where this is decided."""
+    """What is decided about the second model against the first on one benchmark.
+
+    p, p_margin: of no change, and of a loss of the margin, after Holm's correction over the benchmarks. items_needed,
+    runs_needed: as of `ComparisonVerdict`. must: the gate passes only where this is decided.
+    """
 
     benchmark: str
     p: float | Missing
@@ -371,7 +374,7 @@ class _Decided(NamedTuple):
     margin: float | Missing
 
 
-def _decided(protocol: str, verdict: Verdict) -> _Decided:
+def _decided(protocol: str, verdict: ComparisonVerdict) -> _Decided:
     change = NO_TEST if np.isnan(verdict.difference) else verdict.difference
     margin = NO_MARGIN if verdict.margin is None else verdict.margin
     return _Decided(protocol, verdict.decision, change, verdict.interval, margin)

@@ -38,7 +38,7 @@ class Candidates:
     references: BenchmarkItems | None = None
 
     def take(self, is_kept: np.ndarray) -> "Candidates":
-        """Only the kept ones, boolean (items,)."""
+        """The candidates that a mask (items,) keeps."""
         return Candidates(
             doc_ids=self.doc_ids[is_kept],
             answers=None if self.answers is None else self.answers.take(is_kept),
@@ -126,7 +126,7 @@ class AnyOf(ItemFilter):
 
 
 def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
-    """The filters, those within `any_of` among them."""
+    """The filters as a flat list: in place of each `any_of` those of its chains."""
     flat = []
     for item_filter in filters:
         chains = item_filter.chains if isinstance(item_filter, AnyOf) else ()

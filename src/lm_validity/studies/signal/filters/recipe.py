@@ -620,7 +620,7 @@ def judge(
     return {design: judge_filter(fit, scored, folds, generator, controls, options) for design, folds in designs.items()}
 
 
-def verdict(trial: FilterTrial) -> str:
+def trial_sentence(trial: FilterTrial) -> str:
     """One sentence for a trial: all of in-sample, held-out and control, and what follows."""
     if np.isnan(trial.unfiltered):
         return "The item score is unknown for some items: the filter cannot be judged."
@@ -676,7 +676,7 @@ def apply_recipe(
         )
     selection = keep_items(recipe.filters, _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
-    lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
+    lines += [f"{DESIGNS[design][1]}: {trial_sentence(trial)}" for design, trial in trials.items()]
 
     # All texts before the first file: what cannot be exported leaves nothing behind
     files = selection_files(

@@ -334,7 +334,7 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
 
 
 class ExchangedCurves(NamedTuple):
-    """Mean curves (exchanges, n) of the two models."""
+    """Mean curves of the two models under random exchanges of their items' curves, (exchanges, n) both."""
 
     science: np.ndarray
     web: np.ndarray

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.statistics.sparse import Choice, mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import CellChoice, mean_standing, rank_draws
 
 EVERYONE = np.ones(5, dtype=bool)
 
@@ -23,7 +23,7 @@ def tables():
 
 
 def test_the_outlook_is_that_of_draws_that_nothing_was_learnt_from(tables):
-    found, standing = Choice(tables).outlook(), mean_standing(tables)
+    found, standing = CellChoice(tables).outlook(), mean_standing(tables)
     truth = [kendalltau(standing[:200].mean(axis=0), one)[0] for one in standing[200:]]
     assert found.tau == pytest.approx(np.mean(truth))
     low, high = np.quantile(rank_draws(tables)[200:], [0.025, 0.975], axis=0)
@@ -31,14 +31,14 @@ def test_the_outlook_is_that_of_draws_that_nothing_was_learnt_from(tables):
 
 
 def test_a_reduction_is_what_a_regression_on_the_cell_explains(tables):
-    found, learnt = Choice(tables).reductions(EVERYONE), tables[:200]
+    found, learnt = CellChoice(tables).reductions(EVERYONE), tables[:200]
     ranks = rank_draws(learnt)
     for i, j in itertools.product(range(5), range(2)):
         explained = [np.corrcoef(learnt[:, i, j], rank)[0, 1] ** 2 * rank.var() for rank in ranks.T]
         assert found[i, j] == pytest.approx(max(0, sum(explained) - ranks.var(axis=0).sum() / 200))
     assert (found[:, 2] == 0).all()  # measured: nothing to learn
     one = np.arange(5) == 1
-    assert Choice(tables).reductions(one)[1, :2].min() > 10 * Choice(tables).reductions(one)[0, :2].max()
+    assert CellChoice(tables).reductions(one)[1, :2].min() > 10 * CellChoice(tables).reductions(one)[0, :2].max()
 
 
 def many_cells(draws: int, seed: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_what_is_expected_holds_on_other_draws(draws, least, most):
     """32 cells of 280 draws explain much of them by chance, on which nothing may be built."""
     tables, others = many_cells(draws, 0), many_cells(12_000, 1)
     hours = np.where(np.arange(12) < 2, 1.0, np.inf) * np.ones((16, 1))
-    *_, last = Choice(tables).steps(hours, np.ones(16, dtype=bool))
+    *_, last = CellChoice(tables).steps(hours, np.ones(16, dtype=bool))
     standing, inputs = mean_standing(others), others[..., :2].reshape(len(others), -1)
     inputs = np.column_stack([np.ones(len(others)), inputs])
     estimated = inputs @ np.linalg.lstsq(inputs, standing, rcond=None)[0]
@@ -64,7 +64,7 @@ def test_what_is_expected_holds_on_other_draws(draws, least, most):
     ranks = rank_draws(others)
     left = ranks - inputs @ np.linalg.lstsq(inputs, ranks, rcond=None)[0]
     whole = rank_draws(tables)[draws // 2 :].var(axis=0).sum()
-    fallen = sum(one.reduction for one in Choice(tables).steps(hours, np.ones(16, dtype=bool)))
+    fallen = sum(one.reduction for one in CellChoice(tables).steps(hours, np.ones(16, dtype=bool)))
     assert fallen < 1.3 * (ranks.var(axis=0) - left.var(axis=0)).sum() < whole
 
 
@@ -77,7 +77,7 @@ def pairs(values: np.ndarray) -> np.ndarray:
 def test_the_second_choice_knows_the_first(tables):
     """A cell that only repeats another one says nothing more."""
     tables[:, 0, 1] = tables[:, 0, 0]
-    choice = Choice(tables)
+    choice = CellChoice(tables)
     before = choice.reductions(EVERYONE)
     choice.measure(0, 0)
     after = choice.reductions(EVERYONE)
@@ -89,8 +89,8 @@ def test_once_everything_is_measured_the_ranks_are_sure():
     tables = np.broadcast_to(rng.normal(size=(12, 3)), (300, 12, 3)).copy()
     tables[:, 1, 1] += 0.4 * rng.normal(size=300)
     hours = np.where(np.arange(36).reshape(12, 3) == 4, 2.0, np.inf)
-    (step,) = Choice(tables).steps(hours, np.ones(12, dtype=bool))
-    before = Choice(tables).outlook()
+    (step,) = CellChoice(tables).steps(hours, np.ones(12, dtype=bool))
+    before = CellChoice(tables).outlook()
     assert (step.model, step.benchmark) == (1, 1) and before.tau < 0.99 < step.outlook.tau
     assert step.outlook.half_width[1] < 0.5 * before.half_width[1]
 
@@ -99,17 +99,17 @@ def test_hours_decide_between_cells_that_say_as_much_and_none_is_chosen_that_mus
     tables[:, 0, 1] = tables[:, 0, 0]
     hours = np.full((5, 3), np.inf)
     hours[0, :2] = 2.0, 1.0
-    steps = list(Choice(tables).steps(hours, EVERYONE))
+    steps = list(CellChoice(tables).steps(hours, EVERYONE))
     assert [(one.model, one.benchmark) for one in steps] == [(0, 1)]
     hours[:, :2] = 1.0
-    chosen = [(one.model, one.benchmark) for one in Choice(tables).steps(hours, EVERYONE, most_hours=3.5)]
+    chosen = [(one.model, one.benchmark) for one in CellChoice(tables).steps(hours, EVERYONE, most_hours=3.5)]
     assert len(chosen) == len(set(chosen)) == 3
-    assert not list(Choice(tables).steps(hours, EVERYONE, most_hours=0.5))
+    assert not list(CellChoice(tables).steps(hours, EVERYONE, most_hours=0.5))
 
 
 def test_more_steps_make_ranks_surer(tables):
     hours = np.where(np.arange(3) < 2, 1.0, np.inf) * np.ones((5, 1))
-    outlooks = [Choice(tables).outlook(), *(one.outlook for one in Choice(tables).steps(hours, EVERYONE))]
+    outlooks = [CellChoice(tables).outlook(), *(one.outlook for one in CellChoice(tables).steps(hours, EVERYONE))]
     taus = [one.tau for one in outlooks]
     assert taus == sorted(taus) and taus[-1] > taus[0] + 0.2
     assert outlooks[-1].half_width.mean() < 0.7 * outlooks[0].half_width.mean()

@@ -253,7 +253,7 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
 
 def _rows_of(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """The rows of a reading that the hidden options stand for. Raises InputError for values that are not known."""
-    from lm_validity.tables.columns import SCORE_COLUMNS
+    from lm_validity.tables.columns import MODELS, SCORE_COLUMNS
     from lm_validity.tables.decisions import EVERY, FROM_ITEMS
     from lm_validity.tables.reading import PERCENT, POINTS
 
@@ -262,7 +262,10 @@ def _rows_of(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     across = _one_of("--across", values["across"], ("benchmarks", "models", None))
     tokens = values["tokens_per_step"]
     rows = {
-        **{("column", column): role for role, column in _pairs(values["columns"]).items()},
+        **{
+            ("column", column): MODELS if role == "model" else role
+            for role, column in _pairs(values["columns"]).items()
+        },
         **{("column", column): "score" for column in _split(values["scores"])},
         ("column", EVERY): values["scores"] and "left out",
         ("column", SCORE_COLUMNS): across and across.removesuffix("s"),

@@ -65,6 +65,7 @@ _THINGS = frozenset(
 )  # fmt: skip
 SAYINGS = ("score", "left out", "about the models")  # what a reader may say of a column without a role
 WITH_STEP = "model and step"  # in a reading, a column of models whose names end in steps of training
+MODELS = "models"  # in a reading, one of models whose names may end so
 FIRST = "first column"  # in a reading, one without a name
 SCORE_COLUMNS = "columns of scores"  # in a reading, whose names are those of what: `model`, `benchmark` or `metric`
 _LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
@@ -154,7 +155,9 @@ def _bare(name: str) -> str:
 
 def roles_said(said_of: Mapping[str, str], header: list[str]) -> dict[str, str]:
     """The columns of a header to which the reader gives a role, by role."""
-    roles = {("model" if said == WITH_STEP else said): name for name, said in said_of.items() if name in header}
+    roles = {
+        ("model" if said in (WITH_STEP, MODELS) else said): name for name, said in said_of.items() if name in header
+    }
     return {role: name for role, name in roles.items() if role in ROLES}
 
 
@@ -208,7 +211,8 @@ def classify(
 
     Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
     """
-    sayings = {name: saying for name, saying in sayings.items() if saying in SAYINGS}
+    named = [name for name in header if sayings.get(name) == "score"] if sayings.get(EVERY) == "left out" else None
+    sayings = {name: saying for name, saying in sayings.items() if saying in SAYINGS and name not in (named or ())}
     columns, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
     for name in list(owners.values()):  # x_mean beside x_std
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
@@ -230,15 +234,13 @@ def classify(
             columns.scores.append(name)
     _own_spreads(columns, sayings, texts)
     _whole_counts(columns, sayings, texts)
-    only_named = sayings.get(EVERY) == "left out"
-    of_one = variants([name for name in columns.scores if only_named or sayings.get(name) != "score"])
+    of_one = variants([name for name in columns.scores if sayings.get(name) != "score"])
     for name, variant in of_one.items():
         decided = f"{variant['benchmark']}, {variant['metric']}"
         text = f"{name!r} is {variant['benchmark']} by {variant['metric']}"
         columns.decisions.append(Decision("column", name, decided, "name", CONVERTED, 1, "score", text))
     columns.variants = of_one
-    if only_named:
-        columns.scores = [name for name in columns.scores if sayings.get(name) == "score"]
+    columns.scores = columns.scores if named is None else named
     return columns
 
 

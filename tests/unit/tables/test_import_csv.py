@@ -176,8 +176,9 @@ def test_the_command(tmp_path):
         ("model,x,precision\na,.5,f16\na,.6,f32\n", {"repeats": "first"}, [0.5]),
         ("model,benchmark,value,n_items\na,x,.5,101\n", {"errors_from_items": True}, [0.5]),
         ("model,step,x\na,100,.5\na,200,.6\n", {"tokens_per_step": 2e6}, [0.5, 0.6]),
+        ("Who,x\ng-step_100,.5\ng-step_200,.6\n", {"columns": "model=Who"}, [0.5, 0.6]),
     ],
-    ids=["columns", "pattern", "range", "across", "percent", "as is", "first", "errors", "tokens"],
+    ids=["columns", "pattern", "range", "across", "percent", "as is", "first", "errors", "tokens", "steps"],
 )
 def test_a_hidden_option_is_rows_of_a_reading(text, options, expected, tmp_path):
     """The reading.tsv of an import with the option, given back without it, gives the same scores."""
@@ -188,8 +189,21 @@ def test_a_hidden_option_is_rows_of_a_reading(text, options, expected, tmp_path)
     assert scores.sort_values(["benchmark", "model"])["value"].tolist() == pytest.approx(expected)
     if "errors_from_items" in options:
         assert scores["stderr"].tolist() == pytest.approx([0.05])  # sqrt(.25 / 100)
+    if "step" in text:
+        assert scores["iteration"].tolist() == [100, 200] and set(scores["model"]) <= {"a", "g"}
     if "tokens_per_step" in options:
         assert scores["tokens_b"].tolist() == pytest.approx([0.2, 0.4])
+
+
+def test_options_of_columns_that_are_not_there_are_refused(read):
+    """Also where a table is turned, or its title left out; a column of texts is no score because of a pattern."""
+    turned = "0,1,2\nTask,vt,qa\nScore,50,60\n"
+    for text in (turned, "Results of spring,,\nmodel,x,y\na,.5,.6\n"):
+        name = text.partition(",")[0]
+        for options in ({"columns": f"model={name}"}, {"columns": f"benchmark={name}"}, {"scores": name}):
+            with pytest.raises(InputError, match=f"no column '{name}'"):
+                read(text, **options)
+    assert set(read("task,acc,x\nvt,.5,.6\nqa,.6,.7\n", scores="*a*", across="benchmarks")["model"]) == {"vt", "qa"}
 
 
 def test_rows_of_a_reading_about_one_thing_count_before_those_about_all(tmp_path):

@@ -24,6 +24,7 @@ from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, names_spread, plain, plain_text, read_cell
 from lm_validity.tables.claims import Claim, Facts, as_record
 from lm_validity.tables.columns import (
+    MODELS,
     ROLES,
     SAYINGS,
     SCORE_COLUMNS,
@@ -125,6 +126,7 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
 
 def _read_all(tables: list[Table], options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
     """The claims of tables, with all that is said of them."""
+    tables = [histories(upright(with_points(table, options, notes)), notes) for table in tables]
     files = [file for table in tables for file in _of_table(table, options, model, notes)]
     columns = tuple(name for table in tables for name in table.header)
     return [
@@ -133,7 +135,7 @@ def _read_all(tables: list[Table], options: ImportOptions, model: str | None, no
 
 
 def _of_table(table: Table, options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
-    path, table = table.path, histories(upright(with_points(table, options, notes)), notes)
+    path = table.path
     if (sheet := is_sheet(table.header)) is not None:
         hint = f"give it as --{sheet}." if sheet in ("models", "benchmarks") else "give a table with scores."
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
@@ -153,7 +155,7 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
         return long_items(table, keys, *long, options, notes)
     if "model" not in roles and given.get(SCORE_COLUMNS) != "model":
-        table, roles, own = _models_of(table, roles, given, model, notes, answers=answers)
+        table, roles, own = _models_of(table, roles, options, model, notes, answers=answers)
     return _read_roles(table, options, roles, own, given, notes, answers=answers)
 
 
@@ -162,7 +164,7 @@ def _said(table: Table, options: ImportOptions) -> list[Decision]:
     return [
         Decision(what, where, decided, "reading", READ, number)
         for (what, where), decided in options.corrections.items()
-        if what == "column" and where != EVERY and decided in (*ROLES, *SAYINGS)
+        if what == "column" and where != EVERY and decided in (*ROLES, *SAYINGS, MODELS)
         if (number := len(table.named(where)))
     ]
 
@@ -170,7 +172,7 @@ def _said(table: Table, options: ImportOptions) -> list[Decision]:
 def _models_of(
     table: Table,
     roles: dict[str, str],
-    given: Mapping[str, str],
+    options: ImportOptions,
     model: str | None,
     notes: Notes,
     *,
@@ -185,13 +187,13 @@ def _models_of(
         if model is None:
             notes.decisions.append(by_path(table.path, stem(table.path))._replace(kind=READ))
         return _Roles(table, roles, {"model": model or stem(table.path)})
-    if SCORE_COLUMNS not in given and _of_one_model(table, roles):
+    if ("column", SCORE_COLUMNS) not in options.corrections and _of_one_model(table, roles):
         return _by_path(table, roles, notes)
     if column is not None and column == roles.get("metric") and not {"benchmark", "value"} & set(roles):
         text = f"{column!r} is read as the column of benchmarks, the others as models"
         notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
         return _Roles(table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column})
-    if answers or column is None or "benchmark" in roles or given.get(column) == "score":
+    if answers or column is None or "benchmark" in roles or options.corrections.get(("column", column)) == "score":
         return _Roles(table, roles)
     text = f"{column!r} is read as the column of models: its texts are all different"
     notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
@@ -285,6 +287,7 @@ def _read_roles(
         notes.decisions.append(Decision("model", name, name, "structure", UNSURE, len(keys), "", text))
     key = "benchmark" if spread == "model" else "model"
     if not any(key in said for said in keys):
+        _check_said(table, given, key, MODELS if key == "model" else key)
         way = in_reading("column", telling(table.header, table.texts) or "COLUMN", key)
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
@@ -300,7 +303,8 @@ def _read_roles(
     facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
     told = _facts(table, keys, facts, notes) if spread != "model" else {}
     if not scores:
-        raise _no_scores(table, given)
+        _check_said(table, given, "score")
+        raise InputError(f"{path}: no column of scores.", f"name each: {in_reading('column', 'COLUMN', 'score')}.")
     if spread == "benchmark" and len(scores) >= FEWEST_TOLD and only_answers(table, scores):
         notes.decisions.append(of_answers(table, scores, "benchmarks", options))
     errors = _errors(table, roles, columns, scores, spread, options)
@@ -382,7 +386,7 @@ def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: No
 def _split_steps(keys: list[Claim], column: str, given: Mapping[str, str], notes: Notes) -> None:
     """Points of training out of models' names, where one name comes with several steps (`name-step_100`), not with
     rounds of tuning (`name-iter2`). Where the reader says so, any number at the end is a step; or none is."""
-    said = given.get(column)
+    said = None if given.get(column) == MODELS else given.get(column)
     ends: list[re.Match[str] | None] = []
     for key in keys:
         is_number = _NUMBER.fullmatch(key["model"]) if said == WITH_STEP else None
@@ -564,13 +568,10 @@ def _claims(
     return claims
 
 
-def _no_scores(table: Table, given: Mapping[str, str]) -> InputError:
-    """Says that there is no column of scores. Raises InputError itself for one that the reader names and that is not
-    there."""
-    for name in (name for name, said in given.items() if said == "score"):
+def _check_said(table: Table, given: Mapping[str, str], *sayings: str) -> None:
+    """Raises InputError for a column of which the reader says one of `sayings`, and that is not there."""
+    for name in (name for name, said in given.items() if said in sayings):
         check_column(name, table.header, table.path)
-    hint = f"name each: {in_reading('column', 'COLUMN', 'score')}."
-    return InputError(f"{table.path}: no column of scores.", hint)
 
 
 def _no_number(table: Table, columns: list[str]) -> InputError:

@@ -3,9 +3,12 @@
 `workflow/scripts/tasks_table.py` makes the table and says what is in it.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from lm_validity.tables.cell_text import names_average, plain
 
 TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
 COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
@@ -43,6 +46,18 @@ def names_task(name: str) -> bool:
     """Whether a name is that of a task of the table, or of a group that its tasks' names begin with."""
     name = name.lower()
     return find_task_facts(name) is not None or (bool(name) and any(task.startswith(f"{name}_") for task in _table()))
+
+
+def are_tasks(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether names are those of benchmarks rather than of models: most of them, averages aside, are known tasks, and
+    none of the `others`, which cross them in a table, is one."""
+    known = [_may_name_task(name) for name in names if not names_average(name)]
+    return 2 * sum(known) > len(known) and not any(map(_may_name_task, others))
+
+
+def _may_name_task(name: str) -> bool:
+    """Whether a name as people write it (`HellaSwag`, `ARC-Easy`) is that of a task of the table."""
+    return any(map(names_task, {name, plain(name), plain(name).replace("_", "")}))
 
 
 def metric_direction(metric: str) -> bool | None:

@@ -70,7 +70,7 @@ from lm_validity.tables.formats.text_tables import (
 )
 from lm_validity.tables.reading import KEY
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.tables.task_facts import find_task_facts
+from lm_validity.tables.task_facts import are_tasks, find_task_facts
 from lm_validity.words import count, listing
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -195,6 +195,10 @@ def _models_of(
         return _Roles(table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column})
     if answers or column is None or "benchmark" in roles or options.corrections.get(("column", column)) == "score":
         return _Roles(table, roles)
+    if are_tasks(table.texts(column), [name for name in table.header if name != column]):
+        text = f"{column!r} is read as the column of benchmarks: its texts are names of tasks"
+        notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
+        return _Roles(table, roles | {"benchmark": column})
     text = f"{column!r} is read as the column of models: its texts are all different"
     notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
     if runs:
@@ -659,8 +663,10 @@ def _recognises(opened: Opened) -> bool:
     turned = names == [*map(str, range(len(names)))] and plain("".join(below[:1])) in TASKS
     of_one = bool(found & {"benchmark", *ROLES["benchmark"]}) and any(map(names_metric, names))
     first, *others = names or [""]
-    of_names = plain(first) in _NAMED_FIRST and sum(read_cell(cell) is not None for cell in below[1:]) > 1
-    of_names &= below[:1] != [""] and (first != "" or any(find_task_facts(plain(name)) for name in others))
+    of_tasks = first == "" and are_tasks(below[:1], others)  # in rows
+    of_names = of_tasks or (plain(first) in _NAMED_FIRST and below[:1] != [""])
+    of_names &= sum(read_cell(cell) is not None for cell in below[1:]) > 1
+    of_names &= of_tasks or first != "" or any(find_task_facts(plain(name)) for name in others)
     return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned or of_names
 
 

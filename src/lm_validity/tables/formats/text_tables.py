@@ -25,6 +25,7 @@ from lm_validity.tables.columns import (
 from lm_validity.tables.decisions import CONVERTED, EVERY, READ, UNSURE, Corrections, Decision
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import readable
+from lm_validity.tables.task_facts import are_tasks
 from lm_validity.words import listing
 
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
@@ -148,7 +149,8 @@ def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
     header = table.header
     said_of = table.said(options.corrections)
     said = said_of.get(FIRST)
-    key = said if said in ROLES else "benchmark" if said_of.get(SCORE_COLUMNS) == "model" else "model"
+    of_tasks = said_of.get(SCORE_COLUMNS) == "model" or are_tasks(table.cells[:, 0], header[1:])
+    key = said if said in ROLES else "benchmark" if of_tasks else "model"
     names = {plain(name) for name in header} | set(roles_said(said_of, header))
     unnamed = header[:1] == [""] and said != "left out" and not {key, *ROLES[key]} & names
     if unnamed and all(map(_is_name, table.cells[:, 0])):

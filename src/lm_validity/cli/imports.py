@@ -41,17 +41,17 @@ class _Option(NamedTuple):
     default: object
 
 
-def _option(
-    kind: Any, default: object, meaning: str, *names: str, hidden: bool = False, least: float | None = None
-) -> _Option:
-    return _Option(Annotated[kind, typer.Option(*names, help=meaning, hidden=hidden, min=least)], default)
+def _option(kind: Any, default: object, meaning: str, *names: str) -> _Option:
+    return _Option(Annotated[kind, typer.Option(*names, help=meaning)], default)
 
 
-def _flag(meaning: str, name: str, *, hidden: bool = False) -> _Option:
-    return _Option(Annotated[bool, typer.Option(name, help=meaning, hidden=hidden)], default=False)
+def _alias(kind: Any, *names: str, default: object = None, least: float | None = None) -> _Option:
+    """A hidden option that stands for rows of a reading (`_rows_of`), and goes in a later version."""
+    option = typer.Option(*names, help="Rows of a reading say the same (--reading).", hidden=True, min=least)
+    return _Option(Annotated[kind, option], default)
 
 
-# Options of `import` and of `report`. Those that are hidden stand for rows of a reading, and go in a later version
+# Options of `import` and of `report`
 _OPTIONS = {
     "model": _option(list[str] | None, None, "PATH=NAME: the model's name for a file, or for all in a folder."),
     "path": _option(
@@ -65,29 +65,24 @@ _OPTIONS = {
         None,
         "What models were prepared on before the test: a benchmark (its training set), or other data by name.",
     ),
-    "groups": _option(
-        str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks.", hidden=True
-    ),
-    "errors_from_items": _flag(
-        "Standard errors of accuracies from their numbers of items.", "--errors-from-items", hidden=True
-    ),
-    "tokens_per_step": _option(
-        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", least=1, hidden=True
-    ),
     "format_name": _option(str | None, None, "Read the files as this format only.", "--format"),
-    "strict": _flag("Fail if a file would be skipped or a score occurs twice.", "--strict"),
-    "columns": _option(str, "", "model=Model,value=Score,...: which column of a CSV file holds what.", hidden=True),
-    "scores": _option(
-        str, "", "COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores.", hidden=True
+    "strict": _Option(
+        Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")],
+        default=False,
     ),
-    "across": _option(str | None, None, "benchmarks or models: what the columns of a wide CSV table are.", hidden=True),
-    "percent": _flag("Scores of CSV files are percentages.", "--percent", hidden=True),
-    "as_is": _flag("Scores of CSV files are neither fractions nor percentages.", "--as-is", hidden=True),
-    "repeats": _option(str, "refuse", "Different scores under one key of a CSV file: refuse, or first.", hidden=True),
     "reading": _option(
         Path | None, None, "A corrected reading.tsv of an earlier import: what columns, units, errors and names are."
     ),
     "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
+    "groups": _alias(str, default="keep"),
+    "errors_from_items": _alias(bool, "--errors-from-items", default=False),
+    "tokens_per_step": _alias(float | None, least=1),
+    "columns": _alias(str, default=""),  # model=Model,value=Score
+    "scores": _alias(str, default=""),  # COLUMN,eval/*,FIRST..LAST
+    "across": _alias(str | None),
+    "percent": _alias(bool, "--percent", default=False),
+    "as_is": _alias(bool, "--as-is", default=False),
+    "repeats": _alias(str, default="refuse"),
 }
 _OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats", "reading")
 OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")

@@ -16,7 +16,7 @@ CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
 SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
 
-ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = CODES = (
+ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = (
     "zero",
     "other_size",
     "too_large",

@@ -264,6 +264,11 @@ def test_standard_errors_from_numbers_of_items(tmp_path):
     scores, _ = read(tmp_path / "a.csv", errors_from_items=True)
     assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx({"x": 0.04, "y": 0, "z": 0})
     assert read(tmp_path / "a.csv")[0]["stderr"].isna().all()
+    put(tmp_path / "b.csv", "model,benchmark,metric,value,n_items,stderr\na,x,acc,0.2,101,\na,y,acc,0.5,101,0.1\n")
+    for errors in ({"x": 0.04, "y": 0.1}, {"x": 0, "y": 0.1}):  # an error that a file has stays
+        rows = {("errors", name): "from items" for name in "xy" if errors["x"] or name == "y"}
+        scores, _ = read(tmp_path / "b.csv", corrections=rows)
+        assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx(errors)
 
 
 def test_what_a_file_leaves_open_is_filled_in(tmp_path):

@@ -279,6 +279,9 @@ def test_tokens_of_steps(tmp_path):
     put(tmp_path / "in", "d_agg.json", {"checkpoints": [2000], "results": {"quiz": {"acc": [0.5]}}})
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options_of(tokens_per_step=2e6))
     assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": 2.0, "b": 7.0, "c": -1.0, "d": 4.0}
+    of_one = ImportOptions(corrections={("tokens_per_step", "d"): "3,000,000"})
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "of_one", of_one)
+    assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": -1.0, "b": 7.0, "c": -1.0, "d": 6.0}
 
 
 def test_files_that_no_table_can_hold_are_skipped(imported, tmp_path):

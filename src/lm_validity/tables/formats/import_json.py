@@ -57,6 +57,28 @@ def _records(document: object, outer: str | None = None) -> list[Document]:
     return document if flat else []
 
 
+def _rows(document: object) -> object:
+    """A table as pandas writes it, by columns (objects whose keys are row numbers, or lists) or in parts (`columns` and
+    `data`), as a list of its rows; anything else as it is."""
+    if not isinstance(document, dict):
+        return document
+    names, cells = document.get("columns"), document.get("data")
+    if isinstance(names, list) and isinstance(cells, list) and document.keys() <= {"columns", "data", "index"}:
+        whole = all(isinstance(row, list) and len(row) == len(names) for row in cells)
+        return [dict(zip(map(str, names), row, strict=True)) for row in cells] if whole else document
+    columns = [*document.values()]
+    if len(columns) < 2 or not all(isinstance(column, type(columns[0])) and column for column in columns):
+        return document
+    if isinstance(columns[0], dict) and all(
+        [*column] == [str(row) for row in range(len(column))] for column in columns
+    ):
+        columns = [[*column.values()] for column in columns]
+    of_rows = all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns)
+    if not of_rows or any(isinstance(cell, list | dict) for column in columns for cell in column):
+        return document
+    return [dict(zip(document, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _inner(document: object) -> object:
     """The longest list of objects that an object holds, else the only object in it; else the document itself."""
     if not isinstance(document, dict):
@@ -215,7 +237,8 @@ def _recognises_records(opened: Opened) -> bool:
         except ValueError:
             return False
     else:
-        records = _records(opened.document) if _may_be_scores(opened.document) else []
+        document = _rows(opened.document)
+        records = _records(document) if _may_be_scores(document) else []
     keys = {plain(key) for key in records[0]} if records else set()
     of_one = opened.model is not None and bool({"benchmark", *ROLES["benchmark"]} & keys)
     return of_one or bool({"model", *ROLES["model"]} & keys)
@@ -249,7 +272,7 @@ def _may_be_scores(document: object) -> bool:
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
-    document = _lines_of_json(path) if path.suffix == ".jsonl" else opened.document
+    document = _lines_of_json(path) if path.suffix == ".jsonl" else _rows(opened.document)
     decisions = [*_levels(document, path, outer), *_objects_left(document, path)]
     return read_records(path, _records(document, outer), options, opened.model, decisions)
 

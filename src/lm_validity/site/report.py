@@ -615,8 +615,9 @@ def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str
             f"{path}: names none of the {noun} that have scores ({', '.join(sorted(known_names.unique())[:3])}, ...).",
             "write their names as in the results, or leave the sheet out to have one guessed.",
         )
-    unlisted = sorted(set(known_names) - set(names))
-    near = {name: nearest(name, unlisted) for name in names if name not in set(known_names)}
+    scored = set(known_names.unique())
+    unlisted = sorted(scored - set(names))
+    near = {name: nearest(name, unlisted) for name in names if name not in scored}
     return [f"{path}: {name} has no scores. Did you mean {close}?" for name, close in near.items() if close]
 
 

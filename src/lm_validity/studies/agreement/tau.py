@@ -37,10 +37,10 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import (
     RankAgreement,
-    finite_mean,
     kendall_tau_matrix,
     known_in_all,
     mean_over_pairs,
+    mean_with_others,
     pair_signs,
     resampled_kendall_tau,
 )
@@ -170,19 +170,19 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         taus, models = data.resampled_tau[protocol], len(data.matrix.models)
         means = mean_over_pairs_by_resample(taus)
         over_models = percentile_interval(means, models)
-        of_these_models = np.broadcast_to(kendall_tau_matrix(pair_signs(scores)), taus.shape)
+        of_these_models = kendall_tau_matrix(pair_signs(scores))[None]
         over_benchmarks = two_way_interval(
             mean_over_pairs_by_resample(taus, data.benchmark_weights),
             means,
             mean_over_pairs_by_resample(of_these_models, data.benchmark_weights),
             models,
         )
-        off_diagonal = np.where(np.eye(len(names), dtype=bool), np.nan, 1.0)
-        model_interval = percentile_interval(finite_mean(taus * off_diagonal, axis=2), models)
+        model_interval = percentile_interval(np.array([mean_with_others(tau) for tau in taus]), models)
         if data.opposed[protocol]:  # whichever way those benchmarks count
             turned = np.where(np.isin(names, data.opposed[protocol]), -1.0, 1.0)
+            both_turned = np.outer(turned, turned)
             interval_turned = percentile_interval(
-                finite_mean(taus * np.outer(turned, turned) * off_diagonal, axis=2), models
+                np.array([mean_with_others(tau * both_turned) for tau in taus]), models
             )
             model_interval = hull(model_interval, interval_turned)
         bounds = zip(names, *model_interval, strict=True)
@@ -326,7 +326,7 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
             taus = {p: resampled_kendall_tau(signs[p], weights) for p in PROTOCOLS}
         taus = known_in_all(taus)
         observed = known_in_all({p: kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
-        fixed = {p: np.broadcast_to(observed[p], taus[p].shape) for p in PROTOCOLS}
+        fixed = {p: observed[p][None] for p in PROTOCOLS}
         of_models, of_both, of_benchmarks = (
             mean_over_pairs_by_resample(resampled[TRAINED], weights)
             - mean_over_pairs_by_resample(resampled[DIRECT], weights)

@@ -255,8 +255,8 @@ def _sums_by_resample(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: n
     for weight, total in zip(weights, sums, strict=True):
         of_pairs = weight[signs.first] * weight[signs.second]
         drawn = np.flatnonzero(of_pairs)
-        left = x[drawn]
-        np.matmul((left * of_pairs[drawn, None]).T, left if y is x else y[drawn], out=total)
+        x_drawn = x[drawn]
+        np.matmul((x_drawn * of_pairs[drawn, None]).T, x_drawn if y is x else y[drawn], out=total)
     return sums
 
 

@@ -140,12 +140,26 @@ def two_way_interval(
     return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
 
 
+TAUS_AT_ONCE = 2**22
+
+
 def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray | None = None) -> np.ndarray:
-    """(resamples,) means over the pairs a < b of `tau` (resamples, k, k), symmetric, NaN left out.
+    """(resamples,) means over the pairs a < b of `tau` (resamples or 1, k, k), symmetric, NaN left out.
 
     `benchmark_weights`: (resamples, k) multiplicities of benchmarks; None counts each benchmark once.
     """
     weights = np.ones((1, tau.shape[1])) if benchmark_weights is None else benchmark_weights
+    resamples, step = max(len(tau), len(weights)), max(1, TAUS_AT_ONCE // max(1, tau.shape[1] ** 2))
+    tau, weights = (
+        np.broadcast_to(tau, (resamples, *tau.shape[1:])),
+        np.broadcast_to(weights, (resamples, tau.shape[1])),
+    )
+    parts = [slice(start, start + step) for start in range(0, max(1, resamples), step)]
+    return np.concatenate([_means_over_pairs(tau[part], weights[part]) for part in parts])
+
+
+def _means_over_pairs(tau: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """As `mean_over_pairs_by_resample`, of few of them: `tau` (resamples, k, k) and `weights` (resamples, k)."""
     sums, weighed = weighted_pairs(tau, weights[:, :, None])
     diagonal = (np.nan_to_num(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
     on_diagonal = (np.isfinite(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
@@ -171,7 +185,9 @@ def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
     taus is that of w (sum_a s_a / n_a)². Rounded to 1e-12, above its error. `weights`: (resamples, models).
     """
     if signs.sign.shape[1] <= FEW_COLUMNS or not (signs.known > 0).all():
-        return mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
+        step = max(1, TAUS_AT_ONCE // max(1, signs.sign.shape[1] ** 2))
+        draws = (weights[start : start + step] for start in range(0, max(1, len(weights)), step))
+        return np.concatenate([mean_over_pairs_by_resample(resampled_kendall_tau(signs, part)) for part in draws])
     columns, total, squares = signs.sign.shape[1], np.zeros(len(weights)), np.zeros((len(weights), signs.sign.shape[1]))
     of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
     step = max(1, 2**20 // max(1, len(weights), columns))  # pairs at a time

@@ -351,24 +351,21 @@ def _made(document: Document, config: Document, arguments: dict[str, str]) -> Se
     """How the scores of a file were made, as far as it says so."""
     version = document.get("lm_eval_version") or document.get("git_hash")
     backend, dtype, limit = config.get("model"), arguments.get("dtype"), config.get("limit")
-    settings_said: Settings = {"harness": "lm-eval", "limit": checked.finite(limit)}
-    if isinstance(version, str):
-        settings_said["harness_version"] = version
-    if "chat_template" in document:
-        settings_said["chat_template"] = bool(document["chat_template"])
-    if "system_instruction" in document:
-        settings_said["system_instruction"] = str(
-            document.get("system_instruction_sha") or document["system_instruction"] or "none"
-        )
-    if isinstance(backend, str) and "/" not in backend:
-        settings_said["backend"] = backend
-    if dtype and dtype != "auto":
-        settings_said["dtype"] = dtype.removeprefix("torch.")
-    if (seed := _seed(config, arguments)).isdigit():
-        settings_said["seed"] = int(seed)
-    if arguments:
-        settings_said["adapter"] = arguments.get("peft") or arguments.get("delta") or "none"
-    return settings_said
+    seed, system = (
+        _seed(config, arguments),
+        document.get("system_instruction_sha") or document.get("system_instruction"),
+    )
+    return {
+        "harness": "lm-eval",
+        "harness_version": version if isinstance(version, str) else None,
+        "chat_template": bool(document["chat_template"]) if "chat_template" in document else None,
+        "system_instruction": str(system or "none") if "system_instruction" in document else None,
+        "limit": checked.finite(limit),
+        "backend": backend if isinstance(backend, str) and "/" not in backend else None,
+        "dtype": dtype.removeprefix("torch.") if dtype and dtype != "auto" else None,
+        "seed": int(seed) if seed.isdigit() else None,
+        "adapter": (arguments.get("peft") or arguments.get("delta") or "none") if arguments else None,
+    }
 
 
 def _made_of_task(document: Document, task: str, members: list[str], path: Path) -> Settings:

@@ -270,7 +270,7 @@ def _rows_of(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
         ("errors", EVERY): values["errors_from_items"] and FROM_ITEMS,
         ("tokens_per_step", EVERY): tokens and f"{tokens:.17g}",
     }
-    return {place: str(said) for place, said in rows.items() if said}
+    return {subject: str(decided) for subject, decided in rows.items() if decided}
 
 
 def _names_of(texts: list[str]) -> dict[Path, str]:

@@ -156,7 +156,7 @@ def _bare(name: str) -> str:
 def roles_said(said_of: Mapping[str, str], header: list[str]) -> dict[str, str]:
     """The columns of a header to which the reader gives a role, by role."""
     roles = {
-        ("model" if said in (WITH_STEP, MODELS) else said): name for name, said in said_of.items() if name in header
+        ("model" if role in (WITH_STEP, MODELS) else role): name for name, role in said_of.items() if name in header
     }
     return {role: name for role, name in roles.items() if role in ROLES}
 
@@ -275,12 +275,12 @@ def _whole_counts(columns: Columns, sayings: Mapping[str, str], texts: Callable[
     """Leave out numbers of things (`error_outputs`): by a last word in the plural, and whole numbers where another
     column has decimals."""
     cells = {name: [read_cell(text) for text in texts(name) if not is_missing(text)] for name in columns.scores}
-    whole = {
+    integer_columns = {
         name for name, numbers in cells.items() if all(number is None or number.value % 1 == 0 for number in numbers)
     }
-    if len(whole) == len(columns.scores):
+    if len(integer_columns) == len(columns.scores):
         return
-    for name in [name for name in columns.scores if name in whole and sayings.get(name) != "score"]:
+    for name in [name for name in columns.scores if name in integer_columns and sayings.get(name) != "score"]:
         if parts(name)[-1:] and parts(name)[-1] in _THINGS and not any(n and n.percent for n in cells[name]):
             columns.scores.remove(name)
             columns.leave_out(name, "counts things", "name and values")

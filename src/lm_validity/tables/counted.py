@@ -95,8 +95,10 @@ class Counted:
                 f"{self.source}: {model} has the checkpoints {problem}.",
                 "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
             )
-        names_used = f"No final checkpoint: the only or last one is used for {listing(last.used)}."
-        return self._of(rows[last.rows], [names_used] if last.used else [], ("model", "benchmark", "protocol", "seed"))
+        names_used = f"No final checkpoint: the only or last one is used for {listing(last.substitutes)}."
+        return self._of(
+            rows[last.rows], [names_used] if last.substitutes else [], ("model", "benchmark", "protocol", "seed")
+        )
 
     def common_points(self) -> "CommonPoints":
         """The points of training at which all models were scored: billions of tokens where all of them say these, else
@@ -192,8 +194,8 @@ class Counted:
                 original = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
                 copies |= {model: original} if original != model else {}
         names = [f"{model} (as {original})" for model, original in copies.items()]
-        said = with_names({"Models with the same scores everywhere count once, under the first name: {}.": names})
-        return replace(self, rows=self.rows[~self.rows["model"].isin(copies)], notes=(*self.notes, *said))
+        lines = with_names({"Models with the same scores everywhere count once, under the first name: {}.": names})
+        return replace(self, rows=self.rows[~self.rows["model"].isin(copies)], notes=(*self.notes, *lines))
 
     def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":
         """Some of the rows, with more notes, in which a `key` of columns is that of one score."""
@@ -259,8 +261,8 @@ def _stamp(path: str | Path | None) -> _Stamp | None:
     """The stamp of a file; None where there is none."""
     if path is None or not Path(path).exists():
         return None
-    found = Path(path).stat()
-    return _Stamp(str(Path(path).resolve()), found.st_ino, found.st_size, found.st_mtime_ns)
+    status = Path(path).stat()
+    return _Stamp(str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
@@ -625,12 +627,12 @@ def _wanted_point(point_text: str | None) -> float | None:
 
 
 class LastCheckpoints(NamedTuple):
-    """rows: (n,) True for the scores of a model's last checkpoint. used: the models without one called final, each with
-    the checkpoint used instead. unknown: by model, the checkpoints of which the last is not known, and why; none of
-    their rows count."""
+    """rows: (n,) True for the scores of a model's last checkpoint. substitutes: the models without one called final,
+    each with the checkpoint used instead. unknown: by model, the checkpoints of which the last is not known, and why;
+    none of their rows count."""
 
     rows: np.ndarray
-    used: list[str]
+    substitutes: list[str]
     unknown: dict[str, str]
 
 

@@ -64,12 +64,12 @@ def unit_of(values: np.ndarray, *, unbounded: bool = False) -> Unit:
     size = np.abs(values)
     if size.max() > 100 * _ONE or (values.min() < 0 and -values.min() > _SLIGHTLY * max(values.max(), 0)):
         beyond = _beyond(values)
-        rest = unit_of(values[~beyond]) if 0 < beyond.sum() <= max(1, _FEW * len(values)) else Unit(None, none)
-        if rest.name is None or len(values) < _FEWEST_VALUES:
+        remaining = unit_of(values[~beyond]) if 0 < beyond.sum() <= max(1, _FEW * len(values)) else Unit(None, none)
+        if remaining.name is None or len(values) < _FEWEST_VALUES:
             return Unit(None, none)
         odd = none.copy()
-        odd[~beyond] = rest.odd
-        return Unit(rest.name, odd, beyond)
+        odd[~beyond] = remaining.odd
+        return Unit(remaining.name, odd, beyond)
     if size.max() <= _ONE:
         return Unit(SHARE, none)
     small = size <= _ONE
@@ -234,11 +234,11 @@ def _of_whole_models(
     return factor
 
 
-def _leads(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether a model's small values, as shares, would be above all `others` somewhere, and are coarse."""
-    others = others[others["benchmark"].isin(rows["benchmark"])]
-    first = rows["value"] * 100 > rows["benchmark"].map(others.groupby("benchmark")["value"].max())
-    digits = min(_FINE - 1, decimals(others["value"].to_numpy(float)))
+def _leads(rows: pd.DataFrame, other_rows: pd.DataFrame) -> bool:
+    """Whether a model's small values, as shares, would be above all `other_rows` somewhere, and are coarse."""
+    other_rows = other_rows[other_rows["benchmark"].isin(rows["benchmark"])]
+    first = rows["value"] * 100 > rows["benchmark"].map(other_rows.groupby("benchmark")["value"].max())
+    digits = min(_FINE - 1, decimals(other_rows["value"].to_numpy(float)))
     return bool(first.any()) and decimals(rows["value"].to_numpy(float)) <= digits
 
 
@@ -337,10 +337,10 @@ def pooled_error(values: np.ndarray, errors: np.ndarray) -> float | None:
 def with_suites(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with the suite before a task's name where two suites have tasks of that name with equally many solved
     examples, in whatever file."""
-    known = claims[claims["suite"].notna()]
-    if known.empty:
+    in_suites = claims[claims["suite"].notna()]
+    if in_suites.empty:
         return claims
-    suites = known.groupby(["benchmark", "num_fewshot"], dropna=False)["suite"].nunique()
+    suites = in_suites.groupby(["benchmark", "num_fewshot"], dropna=False)["suite"].nunique()
     several = sorted(
         {name for (name, _), n in suites.items() if n > 1 and reading.given.get(("benchmark", name)) != name}
     )
@@ -365,8 +365,8 @@ def with_groups(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     stderr = claims["stderr"].copy()
     for group in groups:
         tasks = claims["benchmark"].map(member_of) == group
-        whole = (claims["benchmark"] == group) & ~tasks
-        with_tasks, with_whole = set(claims.loc[tasks, "model"]), set(claims.loc[whole, "model"])
+        is_group = (claims["benchmark"] == group) & ~tasks
+        with_tasks, with_whole = set(claims.loc[tasks, "model"]), set(claims.loc[is_group, "model"])
         correction = reading.said("benchmark", group)
         if correction:
             keep_tasks = correction in OF_TASKS
@@ -374,12 +374,12 @@ def with_groups(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             keep_tasks = False
         else:
             keep_tasks = with_whole <= with_tasks or len(with_tasks) > len(with_whole)
-            kept = "its tasks" if keep_tasks else "its own score"
-            text = f"{group}: {len(with_whole)} models have the group, {len(with_tasks)} its tasks; {kept} for all"
+            choice = "its tasks" if keep_tasks else "its own score"
+            text = f"{group}: {len(with_whole)} models have the group, {len(with_tasks)} its tasks; {choice} for all"
             reading.add("benchmark", group, "tasks" if keep_tasks else "group", "structure", CONTRADICTED, 1, "", text)
-        out |= whole if keep_tasks else tasks
+        out |= is_group if keep_tasks else tasks
         if not keep_tasks:
-            _pool(claims, whole, tasks, stderr, group, reading)
+            _pool(claims, is_group, tasks, stderr, group, reading)
             number = claims.loc[tasks, "benchmark"].nunique()
             text = f"{number} tasks of {group}, whose own score counts"
             reading.add("benchmark", group, "group", "structure", LEFT_OUT, number, "tasks", text)
@@ -387,13 +387,13 @@ def with_groups(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def _pool(
-    claims: pd.DataFrame, whole: pd.Series, tasks: pd.Series, stderr: pd.Series, group: str, reading: Reading
+    claims: pd.DataFrame, is_group: pd.Series, tasks: pd.Series, stderr: pd.Series, group: str, reading: Reading
 ) -> None:
     """Replace the group's errors that those of its tasks contradict."""
     replaced, times, key = 0, 0.0, ["file", "metric"]
     own_rows = {row_index: rows for row_index, rows in claims[tasks].groupby(key, dropna=False)}
     own_rows = {} if reading.given.get(("errors", group)) == STDERR else own_rows
-    for row_index in claims.index[whole & claims["stderr"].notna()]:
+    for row_index in claims.index[is_group & claims["stderr"].notna()]:
         of_tasks = own_rows.get(tuple(claims.loc[row_index, key]))
         if of_tasks is None:
             continue
@@ -525,14 +525,14 @@ def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
     if facts.metric in names or not names:
         return facts.metric or None
     bare, _, filter_name = facts.metric.partition(",")
-    for wanted in (bare, *_FALLBACK):
-        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
+    for candidate in (bare, *_FALLBACK):
+        matches = sorted(name for name in names if name.partition(",")[0] == candidate)
         if matches:  # one with the same filter before others
             return min(matches, key=lambda name: name.partition(",")[2] != filter_name)
     scores = sorted(name for name in names if not is_no_score(name)) or (list(names) if len(names) == 1 else [])
-    for left in (scores, [name for name in scores if _SCORE_WORDS & set(parts(name.partition(",")[0]))]):
-        if len({name.partition(",")[0] for name in left}) == 1:
-            return left[0]
+    for candidates in (scores, [name for name in scores if _SCORE_WORDS & set(parts(name.partition(",")[0]))]):
+        if len({name.partition(",")[0] for name in candidates}) == 1:
+            return candidates[0]
     return None
 
 
@@ -590,25 +590,25 @@ def one_model(names: Iterable[str], scores: Mapping[str, Mapping[object, float]]
         groups[normal_name(name).rpartition("/")[2]].append(name)
     merged: dict[str, tuple[str, str]] = {}
     for alike in groups.values():
-        kept: list[str] = []
+        distinct: list[str] = []
         for name in sorted(alike, key=lambda each: ("/" not in normal_name(each), each != each.lower(), each)):
-            match = next((other for other in kept if _are_one(name, other, scores)), None)
+            match = next((candidate for candidate in distinct if _are_one(name, candidate, scores)), None)
             if match is None:
-                kept.append(name)
+                distinct.append(name)
             else:
-                same = normal_name(name) == normal_name(match)
-                merged[name] = (match, "name" if same else "equal scores")
+                same_spelling = normal_name(name) == normal_name(match)
+                merged[name] = (match, "name" if same_spelling else "equal scores")
     return merged
 
 
-def _are_one(name: str, other: str, scores: Mapping[str, Mapping[object, float]]) -> bool:
-    mine, theirs = scores.get(name, {}), scores.get(other, {})
-    both = mine.keys() & theirs.keys()
-    equal = all(abs(mine[key] - theirs[key]) <= _SAME_VALUE for key in both)
-    if normal_name(name) == normal_name(other):
+def _are_one(name: str, second_name: str, scores: Mapping[str, Mapping[object, float]]) -> bool:
+    mine, theirs = scores.get(name, {}), scores.get(second_name, {})
+    common_keys = mine.keys() & theirs.keys()
+    equal = all(abs(mine[key] - theirs[key]) <= _SAME_VALUE for key in common_keys)
+    if normal_name(name) == normal_name(second_name):
         return equal
-    owners = {normal_name(each).rpartition("/")[0] for each in (name, other)} - {""}
-    return equal and len(both) >= _FEWEST_EQUAL and (len(owners) < 2 or len(both) >= _FEWEST_EQUAL)
+    owners = {normal_name(spelled).rpartition("/")[0] for spelled in (name, second_name)} - {""}
+    return equal and len(common_keys) >= _FEWEST_EQUAL and (len(owners) < 2 or len(common_keys) >= _FEWEST_EQUAL)
 
 
 def _say_alike(names: list[str], scores: Mapping[str, Mapping[object, float]], reading: Reading) -> None:
@@ -656,12 +656,12 @@ def equal_benchmarks(claims: pd.DataFrame, reading: Reading) -> None:
         return
     matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
     values, alike = matrix.to_numpy(float), matrix.corr(min_periods=FEWEST_ROWS).abs().to_numpy()
-    found = []
+    pairs = []
     for j, k in np.argwhere(np.tril(alike, -1) > _ALIKE):
-        known = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
-        if (how := linear_in(values[known, k], values[known, j])) is not None:
-            found.append((how, matrix.columns[k], matrix.columns[j], int(known.sum())))
-    for how, first, second, number in sorted(found, key=lambda each: each[0] not in _EQUAL):
+        has_both = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
+        if (how := linear_in(values[has_both, k], values[has_both, j])) is not None:
+            pairs.append((how, matrix.columns[k], matrix.columns[j], int(has_both.sum())))
+    for how, first, second, number in sorted(pairs, key=lambda each: each[0] not in _EQUAL):
         text = f"{first} and {second} have {how}"
         reading.add("benchmark", second, second, "equal scores", UNSURE, number, first, text)
 

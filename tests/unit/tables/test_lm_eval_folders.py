@@ -92,7 +92,7 @@ def test_foreign_and_broken_files_are_listed_and_skipped(imported, tmp_path):
     assert {os.path.basename(path) for path, _ in log.skipped} == {
         "config.json", "broken.json", "list.json", "wrong.json",
     }  # fmt: skip
-    assert dict(log.others) == {".md": 1, ".py": 1}
+    assert dict(log.other_files) == {".md": 1, ".py": 1}
     written = json.loads((tmp_path / "out" / "import.json").read_text())
     assert written["models"] == ["org/a"] and len(written["skipped"]) == 4 and written["num_fewshot"] == []
 
@@ -295,4 +295,4 @@ def test_files_that_no_table_can_hold_are_skipped(imported, tmp_path):
     scores, log = imported({"many.json": result("c", config=config)})
     assert sorted(os.path.basename(path) for path, _ in log.skipped) == ["bytes.json", "half.json", "large.json"]
     assert scores.set_index("model")["iteration"].isna().to_dict() == {"\U0001f600": True, "c": True}
-    assert dict(log.others) == {"LICENSE": 1}
+    assert dict(log.other_files) == {"LICENSE": 1}

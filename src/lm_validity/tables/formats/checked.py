@@ -58,7 +58,7 @@ def part(value: object, *names: str) -> Document:
 
 def objects(value: object) -> list[Document]:
     """A list of objects; [] for anything else."""
-    return value if isinstance(value, list) and all(isinstance(each, dict) for each in value) else []
+    return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else []
 
 
 def finite(value: object) -> float | None:

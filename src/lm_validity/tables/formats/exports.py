@@ -265,7 +265,7 @@ def _document(file: _File, identifier: str, publisher: dict[str, str]) -> dict[s
 def _result(row: Any) -> dict[str, object]:
     name, _, filter_name = row.metric.partition(",")
     metric_known = METRICS.get(name)
-    own = {
+    metric_details = {
         f"{OWN}benchmark": row.benchmark,
         f"{OWN}metric": row.metric,
         f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
@@ -275,10 +275,10 @@ def _result(row: Any) -> dict[str, object]:
         "metric_id": metric_known.identifier if metric_known else name,
         "metric_name": name,
         "lower_is_better": not row.higher_is_better,
-        "additional_details": own,
+        "additional_details": metric_details,
     }
     if metric_known is None:
-        own["bounds_status"] = "unknown"
+        metric_details["bounds_status"] = "unknown"
     else:
         metric |= {"score_type": "continuous", "min_score": metric_known.low, "max_score": metric_known.high}
         metric |= {"metric_unit": "proportion"} if metric_known.high == 1 else {}

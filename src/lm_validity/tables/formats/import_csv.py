@@ -208,8 +208,8 @@ def _models_of(
 
 def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether a table without a column of models has rows of benchmarks and columns of metrics."""
-    others = [name for name in table.header if name not in roles.values()]
-    return "benchmark" in roles and ("value" in roles or any(map(names_metric, others)))
+    further_columns = [name for name in table.header if name not in roles.values()]
+    return "benchmark" in roles and ("value" in roles or any(map(names_metric, further_columns)))
 
 
 def _by_path(table: Table, roles: dict[str, str], notes: Notes) -> _Roles:
@@ -270,28 +270,28 @@ def _read_roles(
     table: Table,
     options: ImportOptions,
     roles: dict[str, str],
-    own: Claim,
-    given: dict[str, str],
+    common: Claim,
+    sayings: dict[str, str],
     notes: Notes,
     *,
     answers: bool,
 ) -> list[ScoreFile]:
     path = table.path
-    columns = classify(table.header, table.texts, roles, given) if not answers else Columns()
-    spread = _spread(roles, given.get(SCORE_COLUMNS), columns, with_models=bool(own or "model" in roles))
+    columns = classify(table.header, table.texts, roles, sayings) if not answers else Columns()
+    spread = _spread(roles, sayings.get(SCORE_COLUMNS), columns, with_models=bool(common or "model" in roles))
     if spread is not None:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value")}
         if not answers:
-            columns = classify(table.header, table.texts, roles, given, facts=spread != "model")
-    keys = [own | said for said in _keys(table, roles)]
+            columns = classify(table.header, table.texts, roles, sayings, facts=spread != "model")
+    keys = [common | fields for fields in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
-        keys = [said | {"model": f"{stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
+        keys = [fields | {"model": f"{stem(path)}-{row}"} for row, fields in enumerate(keys, 1)]
         name = keys[0]["model"]
         text = f"{path.name} names no models: they are called as the file, with the number of their row"
         notes.decisions.append(Decision("model", name, name, "structure", UNSURE, len(keys), "", text))
     key = "benchmark" if spread == "model" else "model"
-    if not any(key in said for said in keys):
-        _check_said(table, given, key, MODELS if key == "model" else key)
+    if not any(key in fields for fields in keys):
+        _check_said(table, sayings, key, MODELS if key == "model" else key)
         way = in_reading("column", telling(table.header, table.texts) or "COLUMN", key)
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
@@ -302,23 +302,23 @@ def _read_roles(
         notes.decisions.append(of_answers(table, own_columns, "items", options))
         return item_files(table, keys, own_columns)
     if spread != "model":
-        _split_steps(keys, roles.get("model", "model"), given, notes)
+        _split_steps(keys, roles.get("model", "model"), sayings, notes)
     scores = [roles["value"]] if spread is None else columns.scores
     facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
-    told = _facts(table, keys, facts, notes) if spread != "model" else {}
+    facts_of_models = _facts(table, keys, facts, notes) if spread != "model" else {}
     if not scores:
-        _check_said(table, given, "score")
+        _check_said(table, sayings, "score")
         raise InputError(f"{path}: no column of scores.", f"name each: {in_reading('column', 'COLUMN', 'score')}.")
     if spread == "benchmark" and len(scores) >= FEWEST_TOLD and only_answers(table, scores):
         notes.decisions.append(of_answers(table, scores, "benchmarks", options))
     errors = _errors(table, roles, columns, scores, spread, options)
     notes.decisions += columns.decisions if spread is not None else _further_scores(columns, scores[0], len(keys))
-    said = columns.variants if spread == "benchmark" else {}
-    claims = _claims(table, _cells(table, scores, errors, spread, said), keys, options, notes)
+    variants = columns.variants if spread == "benchmark" else {}
+    claims = _claims(table, _cells(table, scores, errors, spread, variants), keys, options, notes)
     rows = _once(table, claims, options, notes.lines)
     if not rows:
         raise _no_number(table, scores)
-    return [ScoreFile(path, rows, date=date_in(path.stem), facts=told)]
+    return [ScoreFile(path, rows, date=date_in(path.stem), facts=facts_of_models)]
 
 
 def _further_scores(columns: Columns, value: str, rows: int) -> list[Decision]:
@@ -332,14 +332,14 @@ def _further_scores(columns: Columns, value: str, rows: int) -> list[Decision]:
     ]
 
 
-def _spread(roles: dict[str, str], said: str | None, columns: Columns, *, with_models: bool) -> str | None:
+def _spread(roles: dict[str, str], correction: str | None, columns: Columns, *, with_models: bool) -> str | None:
     """What the names of the columns of scores are, `model`, `benchmark` or `metric`; None where each row is one score.
-    With columns of models and benchmarks and none of values, the columns of numbers are metrics. `said`: what the
+    With columns of models and benchmarks and none of values, the columns of numbers are metrics. `correction`: what the
     reader says of it."""
     if with_models and {"benchmark", "value"} <= set(roles):
         return None
-    if said in ("model", "benchmark", "metric"):
-        return said
+    if correction in ("model", "benchmark", "metric"):
+        return correction
     if "benchmark" in roles and not with_models:
         return "model"
     return "metric" if with_models and "benchmark" in roles and columns.scores else "benchmark"
@@ -374,9 +374,9 @@ def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: No
             if value is not None:
                 by_model[key["model"]].add(value)
         decided, kind = fact, READ
-        if all(len(said) == 1 for said in by_model.values()):
-            for model, said in by_model.items():
-                facts[model].setdefault(fact, *said)
+        if all(len(model_values) == 1 for model_values in by_model.values()):
+            for model, model_values in by_model.items():
+                facts[model].setdefault(fact, *model_values)
         elif fact == "tokens_b" and not any(isinstance(value, str) for value in values):
             for key, value in zip(keys, values, strict=True):
                 key.setdefault("tokens_b", None if isinstance(value, str) else value)
@@ -387,30 +387,30 @@ def _facts(table: Table, keys: list[Claim], described: dict[str, str], notes: No
     return dict(facts)
 
 
-def _split_steps(keys: list[Claim], column: str, given: Mapping[str, str], notes: Notes) -> None:
+def _split_steps(keys: list[Claim], column: str, sayings: Mapping[str, str], notes: Notes) -> None:
     """Points of training out of models' names, where one name comes with several steps (`name-step_100`), not with
     rounds of tuning (`name-iter2`). Where the reader says so, any number at the end is a step; or none is."""
-    said = None if given.get(column) == MODELS else given.get(column)
+    correction = None if sayings.get(column) == MODELS else sayings.get(column)
     ends: list[re.Match[str] | None] = []
     for key in keys:
-        is_number = _NUMBER.fullmatch(key["model"]) if said == WITH_STEP else None
-        told = {"checkpoint", "iteration"} & set(key) or said == "model"
-        ends.append(None if told else _STEP.fullmatch(key["model"]) or is_number)
+        is_number = _NUMBER.fullmatch(key["model"]) if correction == WITH_STEP else None
+        has_step = {"checkpoint", "iteration"} & set(key) or correction == "model"
+        ends.append(None if has_step else _STEP.fullmatch(key["model"]) or is_number)
     steps: dict[str, set[int]] = defaultdict(set)
     for end in filter(None, ends):
         steps[end[1]].add(int(end[2]))
     runs = {
         name for name, numbers in steps.items()
-        if said == WITH_STEP or (len(numbers) > 1 and max(numbers) >= _FEWEST_STEPS)
+        if correction == WITH_STEP or (len(numbers) > 1 and max(numbers) >= _FEWEST_STEPS)
     }  # fmt: skip
-    for key, found in zip(keys, ends, strict=True):
-        if found and found[1] in runs:
-            key |= {"model": found[1], "iteration": int(found[2]), "checkpoint": f"step{int(found[2])}"}
+    for key, ending in zip(keys, ends, strict=True):
+        if ending and ending[1] in runs:
+            key |= {"model": ending[1], "iteration": int(ending[2]), "checkpoint": f"step{int(ending[2])}"}
         elif (match := _LAST.fullmatch(key["model"])) and match[1] in runs:
             key["model"] = match[1]
     if runs:
         text = f"models' names end in steps of training, read as {count(len(runs), 'model')}"
-        kind, source = (READ, "reading") if said else (UNSURE, "name")
+        kind, source = (READ, "reading") if correction else (UNSURE, "name")
         notes.decisions.append(Decision("column", column, WITH_STEP, source, kind, len(runs), "model", text))
 
 
@@ -484,18 +484,18 @@ def _cells(
         name = column
         if errors.get(column) and spread == "benchmark":  # x_mean beside x_std is x
             name = re.sub(r"[-_ ](mean|avg)$", "", column, flags=re.IGNORECASE) or column
-        said = (
+        fields = (
             Claim()
             if spread is None
             else as_record(Claim, {spread: metric_key(column) if spread == "metric" else name})
         )
-        said |= variants.get(column, Claim())
-        own = {
+        fields |= variants.get(column, Claim())
+        error_texts = {
             kind: table.texts(texts) if isinstance(texts, str) else texts
             for kind, texts in errors.get(column, {}).items()
         }
         for row, text in enumerate(table.texts(column)):
-            yield _Cell(row, column, said, text, {kind: texts[row] for kind, texts in own.items()})
+            yield _Cell(row, column, fields, text, {kind: texts[row] for kind, texts in error_texts.items()})
 
 
 def _errors(
@@ -518,14 +518,14 @@ def _errors(
 
 def _of_long(table: Table, roles: dict[str, str], columns: Columns) -> Mapping[str, _Errors]:
     """The columns of errors of a long table: `stderr`, or one named as a kind of error is."""
-    own = dict(columns.spreads.get(roles["value"], {}))
+    error_columns = dict(columns.spreads.get(roles["value"], {}))
     for name in table.header:
         kind = SPREAD_ENDS.get(plain(name))
         if kind not in (None, "n", "other") and name not in roles.values():
-            own.setdefault(str(kind), name)
+            error_columns.setdefault(str(kind), name)
     if "stderr" in roles:
-        own["stderr"] = roles["stderr"]
-    return {roles["value"]: own}
+        error_columns["stderr"] = roles["stderr"]
+    return {roles["value"]: error_columns}
 
 
 def _beside_errors(table: Table, spread: str, options: ImportOptions) -> Mapping[str, _Errors]:
@@ -533,8 +533,8 @@ def _beside_errors(table: Table, spread: str, options: ImportOptions) -> Mapping
     beside = _beside(table.path, of_errors=True)
     if beside is None:
         return {}
-    same = replace(options, corrections={**options.corrections, ("column", SCORE_COLUMNS): spread})
-    (errors,) = open_tables(beside, same, Notes([], []))
+    same_spread = replace(options, corrections={**options.corrections, ("column", SCORE_COLUMNS): spread})
+    (errors,) = open_tables(beside, same_spread, Notes([], []))
     if errors.header != table.header or errors.cells.shape != table.cells.shape:
         hint = "give it the same rows and columns, or another name."
         raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
@@ -572,9 +572,9 @@ def _claims(
     return claims
 
 
-def _check_said(table: Table, given: Mapping[str, str], *sayings: str) -> None:
+def _check_said(table: Table, corrections: Mapping[str, str], *sayings: str) -> None:
     """Raises InputError for a column of which the reader says one of `sayings`, and that is not there."""
-    for name in (name for name, said in given.items() if said in sayings):
+    for name in (name for name, role in corrections.items() if role in sayings):
         check_column(name, table.header, table.path)
 
 
@@ -609,10 +609,10 @@ def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> 
 
 def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, notes: list[str]) -> list[Claim]:
     """Each score once. Raises InputError for two different scores under one key, unless the reader says `first`."""
-    kept: dict[tuple[object, ...], Claim] = {}
+    first_rows: dict[tuple[object, ...], Claim] = {}
     different = []
     for cell, row in rows:
-        first = kept.setdefault(tuple(row.get(name) for name in KEY), row)
+        first = first_rows.setdefault(tuple(row.get(name) for name in KEY), row)
         if first["value"] != row["value"]:
             different.append((cell, row))
     if different and options.corrections.get(("cell", EVERY)) != "first":
@@ -624,9 +624,9 @@ def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions,
             f"({count(len(different), 'such score')}).",
             f"say which column tells them apart: {way}; with cell,*,first the first of them counts.",
         )
-    if len(kept) < len(rows):
-        notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
-    return list(kept.values())
+    if len(first_rows) < len(rows):
+        notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(first_rows), 'score')}.")
+    return list(first_rows.values())
 
 
 # ---- records -----------------------------------------------------------------------------------------------------

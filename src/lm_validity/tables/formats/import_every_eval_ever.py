@@ -192,20 +192,20 @@ def _row(result: Document, document: Document, where: str) -> Claim:
     error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     named = _names(benchmark, metric, document)
-    own = checked.part(metric, "additional_details")
-    shots = {**own, **checked.part(result, "generation_config", "additional_details")}.get("num_fewshot")
+    own_details = checked.part(metric, "additional_details")
+    shots = {**own_details, **checked.part(result, "generation_config", "additional_details")}.get("num_fewshot")
     return {
         "benchmark": checked.required_text(
-            own.get(f"{OWN}benchmark", named["benchmark"]), f"{where}, '{OWN}benchmark'", _HINT
+            own_details.get(f"{OWN}benchmark", named["benchmark"]), f"{where}, '{OWN}benchmark'", _HINT
         ),
-        "metric": checked.text(own.get(f"{OWN}metric", named["metric"]), f"{where}, '{OWN}metric'"),
+        "metric": checked.text(own_details.get(f"{OWN}metric", named["metric"]), f"{where}, '{OWN}metric'"),
         "value": checked.score(details.get("score"), f"{where}, 'score'", _HINT),
         "stderr": error,
-        "unit": "own" if f"{OWN}metric" in own or f"{OWN}benchmark" in own else _unit(metric),
+        "unit": "own" if f"{OWN}metric" in own_details or f"{OWN}benchmark" in own_details else _unit(metric),
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
         "num_fewshot": checked.whole(_number(shots, f"{where}, 'num_fewshot'"), f"{where}, 'num_fewshot'", least=0),
-        "selected": own.get(f"{OWN}selected", "true") == "true",
+        "selected": own_details.get(f"{OWN}selected", "true") == "true",
         "made": _made_of_result(result),
     }
 

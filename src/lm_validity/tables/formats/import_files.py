@@ -86,7 +86,7 @@ FORMATS: tuple[Format, ...] = (
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
-_HINT = f"known formats are {', '.join(known.name for known in FORMATS)}; --format names one."
+_HINT = f"known formats are {', '.join(file_format.name for file_format in FORMATS)}; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 
@@ -123,7 +123,11 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
         archives = [path] if is_archive else []
         if path.is_dir():
-            archives = [each.path for each in find_files([path], _ARCHIVES).files if each.path.name.endswith(_ARCHIVES)]
+            archives = [
+                found_file.path
+                for found_file in find_files([path], _ARCHIVES).files
+                if found_file.path.name.endswith(_ARCHIVES)
+            ]
         places += [] if is_archive else [path]
         for archive in archives:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{archive.name}."))
@@ -188,24 +192,30 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
         hint = did_you_mean(options.format, names, f"one of {', '.join(names)}.")
         raise InputError(f"--format {options.format}: not known.", hint)
     formats = [file_format for file_format in FORMATS if options.format in (None, file_format.name)]
-    files, log.others = find_files(paths, tuple({suffix for file_format in formats for suffix in file_format.suffixes}))
+    files, log.other_files = find_files(
+        paths, tuple({suffix for file_format in formats for suffix in file_format.suffixes})
+    )
     _check_places(options, files)
     pattern = None if options.path is None else PathPattern(options.path)
     results: list[ScoreFile] = []
     samples: list[Found] = []
     places = PlacesRead()
-    for each in with_progress(files, "files"):
-        if is_samples(each.path) and any(file_format.name == "lm-eval" for file_format in formats):
-            samples.append(each)
+    for found_file in with_progress(files, "files"):
+        if is_samples(found_file.path) and any(file_format.name == "lm-eval" for file_format in formats):
+            samples.append(found_file)
             continue
         try:
-            opened = _opened(each, options, pattern)
-            if not each.named and each.path.suffix in import_texts.SUFFIXES and not import_texts.recognises(opened):
-                log.others[each.path.suffix] += 1  # a text such as any folder has
+            opened = _opened(found_file, options, pattern)
+            if (
+                not found_file.named
+                and found_file.path.suffix in import_texts.SUFFIXES
+                and not import_texts.recognises(opened)
+            ):
+                log.other_files[found_file.path.suffix] += 1  # a text such as any folder has
                 continue
-            yaml = not each.named and each.path.suffix in (".yaml", ".yml")
+            yaml = not found_file.named and found_file.path.suffix in (".yaml", ".yml")
             if yaml and not any(file_format.recognises(opened) for file_format in formats):
-                log.others[each.path.suffix] += 1  # settings
+                log.other_files[found_file.path.suffix] += 1  # settings
                 continue
             chosen = _whose(opened, formats)
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
@@ -215,14 +225,16 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
             results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, named=each.named)
+            log.skip(found_file.path, error.problem, error.hint, named=found_file.named)
     results = import_harnesses.with_totals(with_runs(results), options.corrections, log.reading)
-    names_given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
+    names_given = {
+        found_file.path: name for found_file in samples if (name := _given_name(found_file.path, options, pattern))
+    }
     matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, names_given, log)]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
-        kinds = ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(log.others.items()))
+        kinds = ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(log.other_files.items()))
         first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({kinds or 'no file'})"
         format_name = formats[0].name if options.format else "any known format"
         raise InputError(f"no results of {format_name} in the given paths ({first}).", log.hint or _HINT)
@@ -299,7 +311,7 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
     common = Claim(source=source) | file.common
     protocol = _protocol_of(file.path, options)
     if protocol is not None:
-        protocols_said = {said for row in [common, *file.rows] if (said := row.get("protocol")) is not None}
+        protocols_said = {stated for row in [common, *file.rows] if (stated := row.get("protocol")) is not None}
         if protocols_said - {protocol}:
             raise InputError(
                 f"{file.path}: its scores are {', '.join(sorted(protocols_said))}, not {protocol}.",
@@ -370,13 +382,13 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
 
 
-def _check_columns(asked: Corrections, files: list[ScoreFile]) -> None:
+def _check_columns(corrections: Corrections, files: list[ScoreFile]) -> None:
     """Raises InputError for a column that is asked for and that no table has."""
     tables = [file for file in files if file.columns]
-    known = {decision.where for file in tables for decision in file.decisions if decision.what == "column"}
-    for what, place in asked if tables else ():
-        if what == "column" and place not in (*known, EVERY, SCORE_COLUMNS):
-            check_column(place, [name for file in tables for name in file.columns], tables[0].path)
+    columns_decided = {decision.where for file in tables for decision in file.decisions if decision.what == "column"}
+    for kind, column in corrections if tables else ():
+        if kind == "column" and column not in (*columns_decided, EVERY, SCORE_COLUMNS):
+            check_column(column, [name for file in tables for name in file.columns], tables[0].path)
 
 
 def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, Facts]:

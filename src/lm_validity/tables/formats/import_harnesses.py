@@ -110,7 +110,7 @@ def _is_list(opened: Opened) -> bool:
 
 def _ids(value: object) -> frozenset[str] | None:
     """The ids of a list of texts; None for what is none."""
-    return frozenset(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+    return frozenset(value) if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else None
 
 
 def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -140,7 +140,9 @@ def _read_list(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     return [ListFile(path, rows, common, date_in(folder.name), right=right, named=named, total=total)]
 
 
-def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str], reading: Reading) -> list[ScoreFile]:
+def with_totals(
+    files: Sequence[ScoreFile], corrections: Mapping[tuple[str, str], str], reading: Reading
+) -> list[ScoreFile]:
     """The files, those of lists with their shares and items: of as many items as files or the reader say, else of those
     that the lists of all files name.
 
@@ -151,20 +153,20 @@ def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str]
     for file in files:
         if isinstance(file, ListFile):
             benchmarks[file.rows[0]["benchmark"]].append(file)
-    known: dict[str, list[str]] = {}
+    items_by_benchmark: dict[str, list[str]] = {}
     for benchmark, lists in benchmarks.items():
         named = sorted(frozenset[str]().union(*(file.named for file in lists)))
-        said, decided = max((file.total or 0 for file in lists), default=0), given.get(("items", benchmark))
+        stated, decided = max((file.total or 0 for file in lists), default=0), corrections.get(("items", benchmark))
         if decided is not None and not (decided.isdigit() and int(decided) >= len(named)):
             raise InputError(
                 f"--reading: items of {benchmark}: {decided!r}.", f"a number from {len(named)}, the named."
             )
-        if decided is None and 0 < said < len(named):
-            raise _too_many(benchmark, lists, named, said)
-        total = int(decided) if decided else max(said, len(named))
+        if decided is None and 0 < stated < len(named):
+            raise _too_many(benchmark, lists, named, stated)
+        total = int(decided) if decided else max(stated, len(named))
         if not total:
             raise InputError(f"{lists[0].path}: its lists, and those beside it, name no item.", "leave it out.")
-        source = "reading" if decided else "said by the file" if said >= len(named) else "structure"
+        source = "reading" if decided else "said by the file" if stated >= len(named) else "structure"
         text = (
             f"{benchmark}: shares are of {total} items, which {count(len(lists), 'file')} name; perhaps there are more"
         )
@@ -173,24 +175,24 @@ def with_totals(files: Sequence[ScoreFile], given: Mapping[tuple[str, str], str]
             text = f"{benchmark}: shares are of {total} items, though files count {counted[0]} to {counted[-1]}"
         kind = UNSURE if source == "structure" or (len(counted) > 1 and decided is None) else READ
         reading.add("items", benchmark, str(total), source, kind, len(lists), "more", text)
-        known[benchmark] = named + [f"unlisted {number}" for number in range(1, total - len(named) + 1)]
-    return [_with_total(file, known) if isinstance(file, ListFile) else file for file in files]
+        items_by_benchmark[benchmark] = named + [f"unlisted {number}" for number in range(1, total - len(named) + 1)]
+    return [_with_total(file, items_by_benchmark) if isinstance(file, ListFile) else file for file in files]
 
 
-def _too_many(benchmark: str, lists: Sequence[ListFile], named: Sequence[str], said: int) -> InputError:
+def _too_many(benchmark: str, lists: Sequence[ListFile], named: Sequence[str], stated: int) -> InputError:
     """The error of lists that name more items than there are: the first such file, else all together."""
-    file = next((file for file in lists if len(file.named) > (file.total or said)), None)
+    file = next((file for file in lists if len(file.named) > (file.total or stated)), None)
     where = f"{lists[0].path.parent}: all lists" if file is None else f"{file.path}: its lists"
-    number, of = (len(named), said) if file is None else (len(file.named), file.total or said)
+    number, total = (len(named), stated) if file is None else (len(file.named), file.total or stated)
     return InputError(
-        f"{where} name {number} items, of {of} that there are.",
+        f"{where} name {number} items, of {total} that there are.",
         f"keep files of one set of items in a folder, or say how many there are in a reading: items, {benchmark}.",
     )
 
 
-def _with_total(file: ListFile, known: Mapping[str, list[str]]) -> ScoreFile:
+def _with_total(file: ListFile, items_by_benchmark: Mapping[str, list[str]]) -> ScoreFile:
     row = file.rows[0]
-    names = known[row["benchmark"]]
+    names = items_by_benchmark[row["benchmark"]]
     values = mean_of_items(np.array([float(name in file.right) for name in names]))
     return replace(file, rows=[row | values], items=partial(_listed, row["benchmark"], names, file.right))
 
@@ -258,14 +260,18 @@ def _cases(document: object) -> list[Document]:
 
 def _measured(case: Document) -> list[Document]:
     values = next((case[name] for name in _MEASURED if case.get(name)), None)
-    return [each for each in values if isinstance(each, dict) and each.get("name")] if isinstance(values, list) else []
+    return (
+        [measure for measure in values if isinstance(measure, dict) and measure.get("name")]
+        if isinstance(values, list)
+        else []
+    )
 
 
 def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of each case by metric. The model is that of the hyperparameters, else the path names it."""
     path, document = opened.path, opened.document
-    said = opened.model or checked.part(document, "hyperparameters").get("model")
-    name = said if isinstance(said, str) and said else folder_name(path)
+    stated_model = opened.model or checked.part(document, "hyperparameters").get("model")
+    name = stated_model if isinstance(stated_model, str) and stated_model else folder_name(path)
     dataset = next(
         (document[key] for key in ("datasetAlias", "testFile") if document.get(key)), path.parent.parent.name
     )
@@ -273,14 +279,14 @@ def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         {
             "model": name,
             "benchmark": re.sub(r"\.py$", "", str(dataset)),
-            "metric": plain(str(each["name"])),
+            "metric": plain(str(measure["name"])),
             "sample_id": case.get("name") or case.get("input") or number,
-            "score": None if each.get("error") else each.get("score"),
+            "score": None if measure.get("error") else measure.get("score"),
         }
         for number, case in enumerate(_cases(document))
-        for each in _measured(case)
+        for measure in _measured(case)
     ]
-    return read_records(path, records, options, None, [] if said else [by_path(path, name)])
+    return read_records(path, records, options, None, [] if stated_model else [by_path(path, name)])
 
 
 DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.document)), _read_deepeval)
@@ -317,7 +323,11 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         kinds = Counter(kind for kind, _, _ in answers)
         kind = kinds.most_common(1)[0][0]
         fields = {"model": model, "benchmark": benchmark, "metric": "accuracy"}
-        records = [fields | {"sample_id": name, "correct": int(right)} for of, name, right in answers if of == kind]
+        records = [
+            fields | {"sample_id": name, "correct": int(right)}
+            for event_kind, name, right in answers
+            if event_kind == kind
+        ]
         further = len(answers) - kinds[kind]
         text = f"{path.name}: answers in events {kind!r} count, {further} in others do not"
         left_out = [Decision("cell", path.name, "left out", "structure", LEFT_OUT, further, "", text)]
@@ -344,8 +354,8 @@ _END = re.compile(r"_(acc|acc_all|score|scores|rating)$")
 
 def _is_vlm(opened: Opened) -> bool:
     header = {plain(name) for name in opened.head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")}
-    own = opened.path.name.startswith(f"{opened.path.absolute().parent.name}_")
-    return opened.path.suffix == ".csv" and own and {"split", "overall"} <= header
+    named_as_folder = opened.path.name.startswith(f"{opened.path.absolute().parent.name}_")
+    return opened.path.suffix == ".csv" and named_as_folder and {"split", "overall"} <= header
 
 
 def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -355,15 +365,17 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     name = _END.sub("", path.stem.removeprefix(f"{folder}_"))
     rows, missing = list[Claim](), 0
     for line, cells in enumerate(table, 2):
-        whole = f"{name}/{cells.get('split')}" if len(table) > 1 else name
+        benchmark = f"{name}/{cells.get('split')}" if len(table) > 1 else name
         for column, text in cells.items():
             number = read_cell(text or "")
             missing += plain(column or "") != "split" and number is None
             if plain(column or "") != "split" and number is not None:
                 is_whole = plain(column) == "overall"
-                place = f"{path}, row {line}, column {column!r}"
-                part: Claim = {"benchmark": whole} if is_whole else {"benchmark": f"{whole}/{column}", "group": whole}
-                rows.append(part | {"value": number.value, "place": place})
+                cell_place = f"{path}, row {line}, column {column!r}"
+                part: Claim = (
+                    {"benchmark": benchmark} if is_whole else {"benchmark": f"{benchmark}/{column}", "group": benchmark}
+                )
+                rows.append(part | {"value": number.value, "place": cell_place})
     return [ScoreFile(path, rows, {"model": opened.model or folder.replace("__", "/", 1)}, missing=missing)]
 
 

@@ -152,7 +152,7 @@ def _is_table(table: Document) -> bool:
 def _read_tables(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The table of accuracies of a group, else its first; the others are of calibration, seconds and such."""
     tables = _tables(opened.document)
-    table = next((each for each in tables if str(each.get("title")).casefold() == "accuracy"), tables[0])
+    table = next((candidate for candidate in tables if str(candidate.get("title")).casefold() == "accuracy"), tables[0])
     names, *rows = [[cell["value"] for cell in row] for row in (table["header"], *table["rows"])]
     if any(len(row) != len(names) for row in rows):
         raise InputError(
@@ -160,10 +160,10 @@ def _read_tables(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         )
     (file,) = read_text_table(text_table(opened.path, names, rows), options, opened.model)
     text = f"{opened.path.name}: the table {table.get('title')!r} counts, not its {len(tables) - 1} others"
-    others = [
+    decisions = [
         Decision("cell", f"{opened.path.name}, other tables", "left out", "name", LEFT_OUT, len(tables) - 1, "", text)
     ]
-    return [replace(file, decisions=(*file.decisions, *(others if len(tables) > 1 else ())))]
+    return [replace(file, decisions=(*file.decisions, *(decisions if len(tables) > 1 else ())))]
 
 
 FORMAT = Format("helm", (".json",), _recognises, _read)

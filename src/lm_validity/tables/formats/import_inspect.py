@@ -138,7 +138,7 @@ def _scorers(results: Document) -> dict[str, dict[str, object]]:
 
 def _rows(results: Document, eval_part: Document, where: str) -> Iterable[Claim]:
     epochs = eval_part["config"].get("epochs") or 1
-    scored = {str(each.get("name")): each.get("scored_samples") for each in results.get("scores") or ()}
+    scored = {str(entry.get("name")): entry.get("scored_samples") for entry in results.get("scores") or ()}
     of_all = [(eval_part.get("dataset") or {}).get("samples"), (results.get("total_samples") or 0) // epochs]
     total = max((number for number in of_all if type(number) is int), default=0)
     for scorer, values in _scorers(results).items():
@@ -200,8 +200,8 @@ def _answers(opened: Opened, results: Document) -> dict[str, _Answers]:
         if (metric := next((name for name in _MEANS if name in values), None))
     }
     answers_found = {key: _Answers(defaultdict(dict), {}) for key in keys_known}
-    whole = opened.document
-    samples = whole.get("samples") if isinstance(whole, dict) else _member(opened.path, "summaries.json")
+    log_document = opened.document
+    samples = log_document.get("samples") if isinstance(log_document, dict) else _member(opened.path, "summaries.json")
     for sample in samples or ():
         document, epoch = str(sample.get("id")), sample.get("epoch") or 1
         for key, scorer in keys_known.items():
@@ -236,9 +236,9 @@ def _items(opened: Opened, benchmark: str, shots: int | None, results: Document,
             means = []
             for key, answers_found in answers.items():
                 values = [
-                    answers_found.values[document][each]
-                    for each in chosen
-                    if each in answers_found.values.get(document, {})
+                    answers_found.values[document][epoch]
+                    for epoch in chosen
+                    if epoch in answers_found.values.get(document, {})
                 ]
                 means += [(key, sum(values) / len(values))] if values else []
             yield {

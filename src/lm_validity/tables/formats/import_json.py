@@ -100,14 +100,16 @@ def _levels(document: object, path: Path, outer: str | None) -> list[Decision]:
     says so: neither the outer nor the inner names are those of known tasks."""
     by_name = _by_name(_inner(document)) or {}
     inner = [name for entry in by_name.values() for name, scores in entry.items() if isinstance(scores, dict)]
-    known = any(names_task(name) or name in (*_HOLDERS, *_SETTINGS) for name in (*by_name, *inner))
-    if not inner or (known and outer is None):
+    has_known_names = any(names_task(name) or name in (*_HOLDERS, *_SETTINGS) for name in (*by_name, *inner))
+    if not inner or (has_known_names and outer is None):
         return []
     decided = outer if outer in (_MODELS, _BENCHMARKS) else _MODELS
-    other = _BENCHMARKS if decided == _MODELS else _MODELS
-    text = f"{path.name}: {listing([*by_name], 2)} are read as {decided}, {listing(sorted(set(inner)), 2)} as {other}"
+    inner_kind = _BENCHMARKS if decided == _MODELS else _MODELS
+    text = (
+        f"{path.name}: {listing([*by_name], 2)} are read as {decided}, {listing(sorted(set(inner)), 2)} as {inner_kind}"
+    )
     kind, source = (UNSURE, "structure") if outer is None else (READ, "reading")
-    return [Decision("column", _outer_names(path), decided, source, kind, len(by_name), other, text)]
+    return [Decision("column", _outer_names(path), decided, source, kind, len(by_name), inner_kind, text)]
 
 
 def _outer_names(path: Path) -> str:
@@ -119,7 +121,7 @@ def _objects_left(document: object, path: Path) -> list[Decision]:
     """The objects with numbers that stand in records beside the one that holds the scores, and are not read."""
     inner = _inner(document)
     entries = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
-    left = Counter(
+    unread = Counter(
         name
         for entry in entries
         if isinstance(entry, dict) and len([name for name in entry if name in _HOLDERS]) == 1
@@ -130,7 +132,7 @@ def _objects_left(document: object, path: Path) -> list[Decision]:
     text = "{path}: {name!r} stands beside the object of scores and is not read"
     return [
         Decision("column", name, "left out", "structure", LEFT_OUT, number, "", text.format(path=path.name, name=name))
-        for name, number in left.items()
+        for name, number in unread.items()
     ]
 
 
@@ -329,8 +331,8 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         }
         for answer in opened.document
     ]
-    own = [] if named else [by_path(opened.path, of_path["model"])]
-    return read_records(opened.path, records, options, None, own)
+    decisions = [] if named else [by_path(opened.path, of_path["model"])]
+    return read_records(opened.path, records, options, None, decisions)
 
 
 def _benchmarks(document: object, *, of_one: bool = False) -> dict[str, Document]:
@@ -341,8 +343,8 @@ def _benchmarks(document: object, *, of_one: bool = False) -> dict[str, Document
     ):
         return {}
     own_scores = {name: metrics for name, metrics in document.items() if name not in _SETTINGS}
-    known = of_one or len(own_scores) < len(document)
-    is_known = known or any(names_average(name) or names_task(name) for name in own_scores)
+    is_told = of_one or len(own_scores) < len(document)
+    is_known = is_told or any(names_average(name) or names_task(name) for name in own_scores)
     return own_scores if is_known and all(any(map(names_metric, metrics)) for metrics in own_scores.values()) else {}
 
 
@@ -461,8 +463,8 @@ def _of_one_model(opened: Opened) -> bool:
     if opened.model is None or not isinstance(document, dict) or not _only_scores(document, 100.0):
         return False
     words = {word.removesuffix("s") for word in plain(opened.path.stem).split("_")}
-    known = any(map(names_task, document))
-    return known or (bool(words & _OF_SCORES) and not any(map(names_metric, document)))
+    has_task = any(map(names_task, document))
+    return has_task or (bool(words & _OF_SCORES) and not any(map(names_metric, document)))
 
 
 JSON = Format("json", (".json",), _of_one_model, _read_json)

@@ -73,7 +73,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     chat = config.get("override_chat_template") or general.get("use_chat_template")
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
     groups = _groups(tasks)
-    drawn = next(filter(None, (checked.part(each, "generation_parameters") for each in (general, config))), {})
+    drawn = next(filter(None, (checked.part(settings, "generation_parameters") for settings in (general, config))), {})
     rows = _rows(tasks, groups, document, str(path))
     seed = "" if drawn.get("seed") is None else str(drawn["seed"])
     return [

@@ -501,10 +501,10 @@ class _Reader:
                 self.repeated += 1
                 return
 
-    def _free_number(self, sample: Sample, place: int) -> int:
+    def _free_number(self, sample: Sample, position: int) -> int:
         number = 1
         for metric in sample.values:
-            while len(column := self.values.get((metric, number), ())) > place and not math.isnan(column[place]):
+            while len(column := self.values.get((metric, number), ())) > position and not math.isnan(column[position]):
                 number += 1
         return number
 

@@ -165,10 +165,10 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
             path,
             _grouped(list(rows_of_limit.values())),
             {"model": name, "unit": "own"},
-            limited=most is not None,
-            made={"harness": "lm-eval", "limit": most},
+            limited=limit is not None,
+            made={"harness": "lm-eval", "limit": limit},
         )
-        for (name, most), rows_of_limit in rows.items()
+        for (name, limit), rows_of_limit in rows.items()
     ]
 
 

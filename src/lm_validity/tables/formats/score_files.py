@@ -43,7 +43,7 @@ class FoundFiles(NamedTuple):
     """Files, and how many with other suffixes their folders hold, by suffix."""
 
     files: list[Found]
-    others: Counter[str]
+    other_files: Counter[str]
 
 
 def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundFiles:
@@ -134,7 +134,7 @@ class ImportLog:
     skipped: list[tuple[str, str]] = field(default_factory=list)  # file and reason
     repeated: list[str] = field(default_factory=list)  # scores that a newer or larger file has too
     notes: list[str] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
+    other_files: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
     paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
@@ -179,8 +179,8 @@ class ImportLog:
         lines += self.reading.lines()
         lines += _block("Left out, since another file has the score too", self.repeated)
         lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
-        if self.others:
-            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items())[:6])
+        if self.other_files:
+            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.other_files.items())[:6])
             lines.append(f"Not read, because of their file extensions: {kinds}.")
         room = max(_MOST_LINES - len(lines), 1)
         notes = self.notes if len(self.notes) <= room else self.notes[: room - 1]
@@ -212,7 +212,7 @@ class ImportLog:
                 "notes": self.notes,
                 "repeated": self.repeated,
                 "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-                "other_files": dict(sorted(self.others.items())),
+                "other_files": dict(sorted(self.other_files.items())),
             },
         )
 
@@ -399,15 +399,15 @@ def mean_of_items(values: np.ndarray) -> Claim:
 def with_tokens(file: ScoreFile, options: ImportOptions) -> ScoreFile:
     """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not, where the
     reader says how many an optimizer step of their model has. Raises InputError for what is no such number."""
-    if not any(what == "tokens_per_step" for what, _ in options.corrections):
+    if not any(kind == "tokens_per_step" for kind, _ in options.corrections):
         return file
 
     def filled(claim: Claim) -> Claim:
-        said = options.said("tokens_per_step", str((file.common | claim).get("model")))
+        correction = options.said("tokens_per_step", str((file.common | claim).get("model")))
         iteration = claim.get("iteration")
-        if said is None or iteration is None or claim.get("tokens_b") is not None:
+        if correction is None or iteration is None or claim.get("tokens_b") is not None:
             return claim
-        return claim | {"tokens_b": iteration * _tokens(said) / 1e9}
+        return claim | {"tokens_b": iteration * _tokens(correction) / 1e9}
 
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
@@ -425,13 +425,15 @@ def with_item_errors(scores: pd.DataFrame, items: pd.Series, options: ImportOpti
 
     items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
     """
-    asked = scores["benchmark"].map(lambda benchmark: options.said("errors", benchmark) == FROM_ITEMS).astype(bool)
-    if not asked.any():
+    is_requested = (
+        scores["benchmark"].map(lambda benchmark: options.said("errors", benchmark) == FROM_ITEMS).astype(bool)
+    )
+    if not is_requested.any():
         return scores, None
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
     from_items = (
-        asked
+        is_requested
         & names.isin((*SHARES_OF_ITEMS, "accuracy"))
         & scores["stderr"].isna()
         & value.between(0, 1)
@@ -464,7 +466,9 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     frame = read_claims(frame, log.reading)
     if frame.empty:
         raise InputError(
-            "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",
+            "no score is left: "
+            + "; ".join(decision.text for decision in log.reading.decisions if decision.text)[:300]
+            + ".",
             "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
         )
     _settle(frame, files, log)
@@ -636,19 +640,19 @@ def _conflict(
     frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
 ) -> InputError:
     """Every pair of files with different scores of one thing, and what would separate them."""
-    told, ways = list[str](), dict[str, None]()
+    conflict_lines, ways = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         ways.setdefault(_way_apart(files[winner], files[lost]))
         cell_place, value = rows[0]
         row = frame.loc[cell_place]
-        told.append(
+        conflict_lines.append(
             f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
             f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
         )
     number = sum(map(len, conflicts.values()))
     return InputError(
         f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
-        f"settings decides: {'; '.join(told)}.",
+        f"settings decides: {'; '.join(conflict_lines)}.",
         " Or ".join(ways),
     )
 

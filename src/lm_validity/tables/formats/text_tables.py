@@ -55,23 +55,23 @@ class Table:
         """The indices of the columns, by name."""
         return {name: index for index, name in reversed(list(enumerate(self.header)))}
 
-    def named(self, place: str) -> list[str]:
+    def named(self, selector: str) -> list[str]:
         """The columns that a row of a reading is about: of that name, else of a range `FIRST..LAST`, else of names that
         fit a pattern such as `eval/*`. Raises InputError for a range of which one end is not there."""
-        first, dots, last = place.partition("..")
-        if place in self.places:
-            return [place]
+        first, dots, last = selector.partition("..")
+        if selector in self.places:
+            return [selector]
         if dots and {first, last} & self.places.keys():
             check_column(first, self.header, self.path)
             check_column(last, self.header, self.path)
             return self.header[self.places[first] : self.places[last] + 1]
-        return [name for name in self.header if fnmatchcase(name, place)] if set(place) & set("*?[") else []
+        return [name for name in self.header if fnmatchcase(name, selector)] if set(selector) & set("*?[") else []
 
-    def said(self, given: Corrections) -> dict[str, str]:
+    def said(self, corrections: Corrections) -> dict[str, str]:
         """What a reading says of columns, those of a row of their own before ranges and patterns; also of others."""
-        rows = {place: said for (what, place), said in given.items() if what == "column"}
-        others = [place for place in rows if place not in self.places and place != EVERY]
-        return {name: rows[place] for place in reversed(others) for name in self.named(place)} | rows
+        rows = {selector: role for (kind, selector), role in corrections.items() if kind == "column"}
+        patterns = [selector for selector in rows if selector not in self.places and selector != EVERY]
+        return {name: rows[selector] for selector in reversed(patterns) for name in self.named(selector)} | rows
 
     def where(self, row: int, column: str) -> str:
         """The place of a cell."""
@@ -190,19 +190,19 @@ _OF_RUN = re.compile(r"(.+?) - (\S+?)(?:__(?:MIN|MAX))?")
 def histories(table: Table, notes: Notes) -> Table:
     """The table; of a tracker's histories, a column for each run, a row for each run, step and measure."""
     names = {name: match for name in table.header[1:] if (match := _OF_RUN.fullmatch(name))}
-    own = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
-    if len(names) < len(table.header) - 1 or len(names) != 3 * len(own) or not own:
+    runs = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
+    if len(names) < len(table.header) - 1 or len(names) != 3 * len(runs) or not runs:
         return table
     rows = [
         [table.texts(table.header[0])[row], names[name][1], names[name][2], table.texts(name)[row]]
-        for name in own
+        for name in runs
         for row in range(len(table.lines))
     ]
-    kept = [index for index, row in enumerate(rows) if not is_missing(row[-1])]
-    text = f"{table.path.name}: each column is a run, {own[0]} is {names[own[0]][2]} of {names[own[0]][1]}"
-    notes.decisions.append(Decision("column", table.path.name, "runs", "structure", CONVERTED, len(own), "", text))
-    cells = np.array([rows[index] for index in kept], dtype=object).reshape(len(kept), 4)
-    lines = [table.lines[index % len(table.lines)] for index in kept]
+    scored_rows = [index for index, row in enumerate(rows) if not is_missing(row[-1])]
+    text = f"{table.path.name}: each column is a run, {runs[0]} is {names[runs[0]][2]} of {names[runs[0]][1]}"
+    notes.decisions.append(Decision("column", table.path.name, "runs", "structure", CONVERTED, len(runs), "", text))
+    cells = np.array([rows[index] for index in scored_rows], dtype=object).reshape(len(scored_rows), 4)
+    lines = [table.lines[index % len(table.lines)] for index in scored_rows]
     return Table(table.path, ["iteration", "model", "benchmark", "value"], cells, lines)
 
 

@@ -33,7 +33,17 @@ _TASKS = ("task_name", "task", "benchmark", "dataset")
 
 def _records(document: object, outer: str | None = None) -> list[Document]:
     """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, whose keys
-    are models, or where `outer` or their names say so benchmarks; else []."""
+    are models, or where `outer` or their names say so benchmarks; else []. Of answers, lists and objects stay out."""
+    records = _unfolded(document, outer)
+    lists = _nested(records)
+    names = {plain(name) for name in records[0] if name not in lists} if records else set()
+    if lists and not (names & {*ITEM} and names & {*RIGHT}):
+        return []
+    return [{name: value for name, value in record.items() if name not in lists} for record in records]
+
+
+def _unfolded(document: object, outer: str | None) -> list[Document]:
+    """The objects of `_records`, with the lists and objects in them that are no scores."""
     document = _inner(document)
     if (by_name := _by_name(document)) is not None:
         if outer == _BENCHMARKS or (outer is None and _are_models_of_benchmarks(by_name)):
@@ -46,15 +56,19 @@ def _records(document: object, outer: str | None = None) -> list[Document]:
             document = [{"model": key, **entry} for key, entry in by_name.items()]
     if not isinstance(document, list) or not document or not all(isinstance(entry, dict) for entry in document):
         return []
-    document = [
+    return [
         row
         for entry in document
         for of_metric in _of_metrics(entry)
         for of_task in _of_task(of_metric)
         for row in _of_objects(of_task)
     ]
-    flat = all(not isinstance(value, dict | list) for entry in document for value in entry.values())
-    return document if flat else []
+
+
+def _nested(records: list[Document]) -> list[str]:
+    """The names under which records hold lists or objects."""
+    found = (name for entry in records for name, value in entry.items() if isinstance(value, dict | list))
+    return list(dict.fromkeys(found))
 
 
 def _rows(document: object) -> object:
@@ -117,8 +131,8 @@ def _outer_names(path: Path) -> str:
     return f"{path.name}, outer names"
 
 
-def _objects_left(document: object, path: Path) -> list[Decision]:
-    """The objects with numbers that stand in records beside the one that holds the scores, and are not read."""
+def _not_read(document: object, path: Path, outer: str | None) -> list[Decision]:
+    """Objects with numbers that stand in records beside the one that holds the scores, and what `_records` leaves."""
     inner = _inner(document)
     entries = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
     unread = Counter(
@@ -129,7 +143,8 @@ def _objects_left(document: object, path: Path) -> list[Decision]:
         if isinstance(scores, dict) and name not in (*_HOLDERS, *_SETTINGS)
         if any(checked.finite(value) is not None for value in scores.values())
     )
-    text = "{path}: {name!r} stands beside the object of scores and is not read"
+    unread |= Counter(dict.fromkeys(_nested(_unfolded(document, outer)), 1))
+    text = "{path}: {name!r} is an object or a list beside the scores, and is not read"
     return [
         Decision("column", name, "left out", "structure", LEFT_OUT, number, "", text.format(path=path.name, name=name))
         for name, number in unread.items()
@@ -275,7 +290,7 @@ def _may_be_scores(document: object) -> bool:
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
     document = _lines_of_json(path) if path.suffix == ".jsonl" else _rows(opened.document)
-    decisions = [*_levels(document, path, outer), *_objects_left(document, path)]
+    decisions = [*_levels(document, path, outer), *_not_read(document, path, outer)]
     return read_records(path, _records(document, outer), options, opened.model, decisions)
 
 

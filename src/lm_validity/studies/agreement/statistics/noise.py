@@ -475,6 +475,7 @@ LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_CORRECTED = 5  # with fewer, tau takes so few values that correcting it is mostly chance
 MANY_MODELS = 300  # from here on fewer tables are simulated: each averages over more pairs of models
 SIGNS_AT_ONCE = 2**22  # signs of simulated tables that are counted together
+IN_CACHE = 2**20  # of them, in one product of matrices
 
 
 @dataclass(frozen=True)
@@ -584,6 +585,7 @@ class _Expectation:
         self.known = is_known[self.first] & is_known[self.second]
         self.all_known = bool(self.known.all())
         self.group = np.zeros(len(self.first), dtype=int) if groups is None else groups
+        self.pairs = {group: np.flatnonzero(self.group == group) for group in np.unique(self.group)}
         self.at_once = max(1, SIGNS_AT_ONCE // max(1, self.known.size))  # tables
         self.product = np.zeros((int(self.group.max(initial=0)) + 1, columns, columns))
         self.untied = np.zeros(self.known.shape, dtype=np.int16)
@@ -596,9 +598,8 @@ class _Expectation:
         product = np.zeros((len(tables), signs.shape[2], signs.shape[2]))
         untied = np.zeros_like(product)
         # whole numbers are exact in single precision up to 2^24
-        step = max(1, min(SIGNS_AT_ONCE // max(1, signs[0].size), 2**24))
-        for group in np.unique(self.group):
-            pairs = np.flatnonzero(self.group == group)
+        step = max(1, min(IN_CACHE // max(1, signs[0].size), 2**24))
+        for group, pairs in self.pairs.items():
             for start in range(0, len(pairs), step):
                 part = pairs[start : start + step]
                 is_known = None if self.all_known else self.known[part].astype(np.float32)

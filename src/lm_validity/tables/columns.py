@@ -162,8 +162,9 @@ def roles_said(said_of: Mapping[str, str], header: list[str]) -> dict[str, str]:
 
 
 def check_column(column: str, header: list[str], where: object) -> None:
-    """Raises InputError for a column that is not there."""
+    """Raises InputError for a column that is not there; of a range `FIRST..LAST` for the end that is not."""
     if column not in header:
+        column = next((end for end in column.split("..") if end not in header), column)
         hint = did_you_mean(column, header[:10_000], f"the columns are: {listing(header, 20)}.")
         raise InputError(f"{where}: no column {column!r}.", hint)
 

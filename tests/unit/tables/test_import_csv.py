@@ -218,6 +218,10 @@ def test_rows_of_a_reading_about_one_thing_count_before_those_about_all(tmp_path
     rows = {("column", "e/*"): "left out", ("column", "e/b"): "score"}
     scores = import_files([tmp_path / "w.csv"], tmp_path / "o2", ImportOptions(corrections=rows)).scores
     assert by_cell(scores) == {("m", "e/b"): 0.2, ("m", "other"): 0.3}
+    (tmp_path / "v.csv").write_text("model,e/a..x,other\nn,.4,.5\n")  # whose column is no range in the other table
+    rows = {("column", "e/a..x"): "left out"}
+    scores = import_files([tmp_path / "w.csv", tmp_path / "v.csv"], tmp_path / "o5", ImportOptions(corrections=rows))[0]
+    assert set(by_cell(scores)) == {("m", "e/a"), ("m", "e/b"), ("m", "other"), ("n", "other")}
     rows = {("column", "steps"): "score"}  # by its name a number of steps
     (tmp_path / "s.csv").write_text("model,steps\nm,.5\n")
     assert by_cell(import_files([tmp_path / "s.csv"], tmp_path / "o3", ImportOptions(corrections=rows)).scores) == {

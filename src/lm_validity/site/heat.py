@@ -71,6 +71,14 @@ def heat_picture(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> Pictu
     return Picture(Markup("").join(tables), " ".join(notes))
 
 
+class _Score(NamedTuple):
+    """A score and its interval, NaN where unknown."""
+
+    value: float
+    low: float
+    high: float
+
+
 class _HeatTable(NamedTuple):
     """The table of a protocol, and how many models it leaves out."""
 
@@ -87,7 +95,11 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> _HeatTable:
     models_shown = order[: max(1, MOST // max(1, len(values.columns)))]
     short = unique_labels(pd.Series([name.split("/")[-1] for name in order]), pd.Series(order))
     labels = dict(zip(order, short, strict=True))
-    rows_by_cell = rows.set_index(["model", "benchmark"])
+    numbers = rows[["value", "low", "high"]].to_numpy(dtype=float, na_value=math.nan).tolist()
+    scores = {
+        cell: _Score(*row)
+        for cell, row in zip(zip(rows["model"], rows["benchmark"], strict=True), numbers, strict=True)
+    }
     head = Markup("").join(
         Markup('<th scope="col"><button type="button">{} <span class="nb"></span></button></th>').format(_broken(name))
         for name in ("model", *values.columns)
@@ -96,13 +108,7 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> _HeatTable:
         Markup('<tr><th scope="row" data-v="{}">{}</th>{}</tr>').format(
             labels[model],
             labels[model],
-            Markup("").join(
-                _cell(
-                    rows_by_cell.loc[(model, name)] if (model, name) in rows_by_cell.index else None,
-                    places.at[model, name],
-                )
-                for name in values.columns
-            ),
+            Markup("").join(_cell(scores.get((model, name)), places.at[model, name]) for name in values.columns),
         )
         for model in models_shown
     )
@@ -117,18 +123,18 @@ def _broken(name: str) -> Markup:
     return Markup("_<wbr>").join(name.split("_"))
 
 
-def _cell(row: pd.Series | None, share: float) -> Markup:
+def _cell(score: _Score | None, share: float) -> Markup:
     """A score, shaded by its place among the models, with its interval under the pointer and for a screen reader."""
-    if row is None or not math.isfinite(row["value"]):
+    if score is None or not math.isfinite(score.value):
         return Markup('<td data-v="" class="none">–</td>')
-    tooltip = f"{row['value']:.4g}"
-    if math.isfinite(row["low"]):
-        tooltip += f" (95%: {row['low']:.4g} to {row['high']:.4g})"
+    tooltip = f"{score.value:.4g}"
+    if math.isfinite(score.low):
+        tooltip += f" (95%: {score.low:.4g} to {score.high:.4g})"
     shade = min(SHADES - 1, int(share * SHADES))
     return Markup('<td data-v="{}" class="h{}" title="{}" tabindex="0" aria-label="{}">{}</td>').format(
-        row["value"],
+        score.value,
         shade,
         tooltip,
         tooltip,
-        f"{row['value']:.3f}" if abs(row["value"]) <= 1 else f"{row['value']:.4g}",
+        f"{score.value:.3f}" if abs(score.value) <= 1 else f"{score.value:.4g}",
     )

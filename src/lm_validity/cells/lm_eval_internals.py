@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import random
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,13 @@ def add_metric(task: Task, metric: str) -> None:
     task._higher_is_better[metric] = is_higher_better(metric)
 
 
+def _split_named(name: object, path: Path | None) -> str | None:
+    """Which key of a task's file names this split of its data set; None where none does."""
+    text = "" if path is None else path.read_text(encoding="utf-8", errors="replace")
+    found = re.search(rf"(\w+_split)[\"']?[ \t]*:[ \t]*[\"']?{re.escape(str(name))}[\"']?\s*(?:[,}}#\n]|$)", text)
+    return None if found is None else found[1]
+
+
 def cause_of(error: BaseException, path: Path | None) -> str:
     """What is at fault, in a line: the data library says only in an error's cause which column does not fit, and names
     no file."""
@@ -110,6 +118,8 @@ def cause_of(error: BaseException, path: Path | None) -> str:
                 else "its files differ in columns"
             )
             return f"column {names[0]!r}: {cause}"
+    if isinstance(error, KeyError) and error.args and (split := _split_named(error.args[0], path)) is not None:
+        return f"its data have no split {error.args[0]!r}, which {split} names"
     if isinstance(error, ArrowInvalid):
         for file in _data_files(path):
             if (number := _bad_line(file)) is not None:

@@ -262,12 +262,36 @@ ASKED = {
         ([{"q": "a", "a": "2020-01-02T00:00:00"}], {}, "document test:0: its target is a date"),
         ([{"q": "a", "a": "x"}], {"generation_kwargs": {"until": ["\n", ""], "max_gen_toks": 4}}, "an empty text is"),
         ([{"q": "a", "a": "x"}], {"generation_kwargs": {"until": ["\n"], "max_gen_toks": 0}}, "answers have no tokens"),
+        (
+            [{"q": "a", "a": "x"}],
+            {"generation_kwargs": {"until": None, "max_gen_toks": 4}},
+            "until. are None, no texts",
+        ),
+        ([{"q": "a", "a": "x"}], {"generation_kwargs": {"until": [1], "max_gen_toks": 4}}, "until. are .1., no texts"),
     ],
 )
 def test_answers_that_cannot_be_compared_are_refused(choice_task, llama, rows_of_test, keys, problem):
     task = choice_task({"test": rows_of_test}, **{**ASKED, **keys})
     with pytest.raises(CellError, match=problem):
         evaluate(llama, task, test_documents(task), metric="exact_match,none")
+
+
+def test_a_stop_string_that_stands_alone_stops_as_in_a_list(choice_task, llama):
+    """An empty text is a part of every text, and no item of a list."""
+    scores = []
+    for until in ("\n", ["\n"]):
+        task = choice_task(
+            {"test": [{"q": name, "a": "x"} for name in "abc"]},
+            **{**ASKED, "generation_kwargs": {"until": until, "max_gen_toks": 4, "do_sample": False}},
+        )
+        scores.append(evaluate(llama, task, test_documents(task), metric="exact_match,none").items["response"].tolist())
+    assert scores[0] == scores[1] and len(scores[0]) == 3
+
+
+def test_a_split_that_the_data_have_not_is_named_with_the_key(choice_task):
+    for key in ("fewshot_split", "test_split"):
+        with pytest.raises(InputError, match=rf"its data have no split 'dev', which {key} names"):
+            choice_task({"test": [{"q": "a", "a": "x"}]}, shots=2, **{**ASKED, key: "dev"})
 
 
 @pytest.mark.parametrize(("label", "said"), [(1.0, "its label is 1.0"), (None, "its label is missing")])

@@ -334,6 +334,21 @@ def test_weights_that_are_not_whole_are_named(tmp_path):
         record_of(folder)
 
 
+def test_one_tensor_with_two_values_in_two_shards_is_refused(tmp_path):
+    """Which of the two is loaded depends on the order of the files."""
+    folder = toy_model("llama", tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="60KB")
+    first, *_, last = sorted(folder.glob("model-*.safetensors"))
+    name, held = next(iter(load_file(first))), load_file(last)
+    save_file(held | {name: load_file(first)[name]}, last, metadata={"format": "pt"})
+    assert record_of(folder)["model"] == "m", "the same twice is one"
+    save_file(held | {name: torch.zeros_like(load_file(first)[name])}, last, metadata={"format": "pt"})
+    with pytest.raises(InputError, match=rf"{last.name} and a file before it hold .* one name \({name}\)"):
+        record_of(folder)
+
+
 def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
     """transformers loads model.safetensors and does not look at the shards."""
     folder = toy_model("llama", tmp_path)

@@ -50,9 +50,10 @@ def load(base: Path, **options) -> LanguageModel:
     return load_language_model(base, dtype="float32", device="cpu", eval_batch_size=8, **options)
 
 
-KEPT = ({}, {"use_dora": True}, {"use_rslora": True})
+PATTERNS = {"rank_pattern": {"layers.1.self_attn.q_proj": 8}, "alpha_pattern": {"layers.1.self_attn.q_proj": 64}}
+KEPT = ({}, {"use_dora": True}, {"use_rslora": True}, PATTERNS)
 # more than the weights of layers: the base is loaded again
-NOT_KEPT = ({"modules_to_save": ["norm"]}, {"lora_bias": True}, {"bias": "lora_only"})
+NOT_KEPT = ({"modules_to_save": ["norm"]}, {"modules_to_save": ["lm_head"]}, {"lora_bias": True}, {"bias": "lora_only"})
 
 
 @pytest.mark.parametrize("options", [*KEPT, *NOT_KEPT], ids=str)
@@ -460,6 +461,22 @@ def test_settings_that_this_peft_does_not_know_are_said(tmp_path, caplog):
     change_settings(adapter, sixth_sense={"rho": 2}, seventh_sense=None)
     prefetch_model(model_row(tmp_path))
     assert "sixth_sense" in caplog.text and "seventh_sense" not in caplog.text
+
+
+@pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora"])
+def test_an_adapter_that_took_a_part_of_its_bases_weights_is_refused(tmp_path, begun):
+    """Its file fits the base less that part, which PEFT computes anew: `pissa_niter_4` gives another part each time."""
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter", init_lora_weights=begun)
+    with pytest.raises(InputError, match=f"a part out of the base's weights .init_lora_weights {begun}."):
+        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))
+
+
+def test_biases_of_an_adapter_without_a_place_are_refused_when_fetched(tmp_path):
+    base = toy_model("llama", tmp_path / "base")  # whose layers have no biases; GPT-2's have
+    adapter = write_adapter(base, tmp_path / "adapter", lora_bias=True)
+    with pytest.raises(InputError, match=r"it has biases \(lora_bias\) for layers that have none"):
+        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))
 
 
 def test_half_of_a_tokenizer_beside_an_adapter_is_refused(tmp_path):

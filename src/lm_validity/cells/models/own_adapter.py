@@ -140,6 +140,10 @@ def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
     if tokens is not None:
         model.resize_token_embeddings(tokens, mean_resizing=False)  # each row is one of the file's from here on
     adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False).eval()
+    if read_json(folder / CONFIG_NAME).get("lora_bias"):
+        layers = [layer.get_base_layer() for layer in adapted.modules() if isinstance(layer, BaseTunerLayer)]
+        if any(getattr(layer, "bias", None) is None for layer in layers):
+            raise ValueError("it has biases (lora_bias) for layers that have none, where no weight can hold them")
     return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None)
 
 

@@ -421,6 +421,9 @@ def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> 
     return record
 
 
+# ways to begin LoRA that subtract from the base's weights what the adapter begins with
+CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")
+
 # where else a column may stand
 _OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
 
@@ -446,6 +449,13 @@ def _adapter_record(model: Model, adapter: str) -> AdapterRecord:
         raise InputError(
             f"{where}: it repeats layers of its base (layer_replication), which one set of weights cannot hold.",
             "merge the two where it was trained, and give the merged model as `path`.",
+        )
+    begun = str(configuration.get("init_lora_weights")).lower()
+    if begun.startswith(CHANGES_ITS_BASE):
+        raise InputError(
+            f"{where}: its training took a part out of the base's weights (init_lora_weights {begun}), and it fits no "
+            "other weights.",
+            "save it with PEFT's path_initial_model_for_weight_conversion, or give a merged model as `path`.",
         )
     if not (folder / ADAPTER_FILES[1]).is_file():
         raise InputError(

@@ -71,7 +71,13 @@ def check_weights(where: str, folder: Path) -> Tensors:
         raise InputError(f"{where}: {problem}{remainder}.", hint)
     tensors: Tensors = {}
     for name in sorted(files_expected):
-        tensors |= read_tensors(where, folder / name, hint)
+        of_file = read_tensors(where, folder / name, hint)
+        if (twice := _differing(tensors, of_file)) is not None:
+            raise InputError(
+                f"{where}: {folder / name} and a file before it hold different weights under one name ({twice}).",
+                "save the model again: which of the two is meant is not known.",
+            )
+        tensors |= of_file
     if WHOLE in names and index.is_file():
         _check_one_model(where, folder, tensors, names)
     return tensors
@@ -83,14 +89,20 @@ def _check_one_model(where: str, folder: Path, tensors: Tensors, names: set[str]
     hint = "remove the files that do not belong to the model, or give the two models folders of their own."
     weights = read_saved(where, folder / INDEX, hint).get("weight_map")
     for name in sorted({*weights.values()} & names - {WHOLE} if isinstance(weights, dict) else set()):
-        for tensor, of_shard in read_tensors(where, folder / name, hint).items():
-            of_one = tensors.get(tensor)
-            if (
-                of_one is None
-                or (of_one.dtype, of_one.shape) != (of_shard.dtype, of_shard.shape)
-                or of_one.digest(FIRST_BYTES) != of_shard.digest(FIRST_BYTES)
-            ):
-                raise InputError(f"{where}: {WHOLE} and {name} in {folder} hold different weights ({tensor}).", hint)
+        of_shard = read_tensors(where, folder / name, hint)
+        differing = next((tensor for tensor in of_shard if tensor not in tensors), _differing(tensors, of_shard))
+        if differing is not None:
+            raise InputError(f"{where}: {WHOLE} and {name} in {folder} hold different weights ({differing}).", hint)
+
+
+def _differing(tensors: Tensors, others: Tensors) -> str | None:
+    """The first tensor that is in both, and not with the same type, shape and first bytes."""
+    for name in others.keys() & tensors.keys():
+        one, other = tensors[name], others[name]
+        same_form = (one.dtype, one.shape) == (other.dtype, other.shape)
+        if not same_form or one.digest(FIRST_BYTES) != other.digest(FIRST_BYTES):
+            return name
+    return None
 
 
 def read_tensors(where: str, path: Path, hint: str) -> Tensors:

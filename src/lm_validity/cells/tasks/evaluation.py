@@ -290,7 +290,14 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
     for options in (request.args[1] for request in requests if request.request_type == "generate_until"):
         if normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
             raise CellError(f"{task}: its answers have no tokens (max_gen_toks).", "set at least 1.")
-        if "" in options.get("until", ()):
+        ends = options.get("until", [])
+        ends = [ends] if isinstance(ends, str) else ends
+        if not isinstance(ends, list) or not all(isinstance(text, str) for text in ends):
+            raise CellError(
+                f"{task}: its stop strings (until) are {ends!r}, no texts.",
+                "give a list of texts in generation_kwargs, or leave `until` out.",
+            )
+        if "" in ends:
             raise CellError(
                 f"{task}: an empty text is among its stop strings (until), which ends each answer at its first token.",
                 "take it out of generation_kwargs.",

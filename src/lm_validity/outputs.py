@@ -104,13 +104,6 @@ def check_file(path: str | Path, marks: Iterable[str] = ()) -> None:
         raise InputError(f"{path}: it is there already, and this command did not write it.", "name a new file.")
 
 
-def remove_written(output: Path, command: str) -> None:
-    """Remove what `command` wrote into `output`, and the folders that are empty then."""
-    if output.is_dir() and (own_files := _own(output, command)):
-        _remove(output, [name for name in own_files if _is_own(output / name, own_files[name])])
-        _write_list(output, command, {})
-
-
 def files_of_page(folder: Path) -> list[str]:
     """The files that belong to a report's page.json of any version, by their paths below the folder; none where it is
     no report."""

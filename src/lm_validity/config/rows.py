@@ -73,9 +73,9 @@ class TextRows:
         return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
 
 
-def read_text_rows(path: Path, layout: str, *, headless: Collection[str] = frozenset()) -> TextRows:
+def read_text_rows(path: Path, layout: str) -> TextRows:
     """The rows of a file, as `read_text` and `parse_text_rows` have them. Raises InputError."""
-    return parse_text_rows(read_text(path, layout), path, layout, short_rows=True, headless=headless)
+    return parse_text_rows(read_text(path, layout), path, layout, short_rows=True)
 
 
 def read_text(path: Path, layout: str) -> str:

@@ -18,8 +18,8 @@ from lm_validity.studies.bias.effects import (
     OPEN,
     PLANNED,
     STOPPED,
+    CellPower,
     ModelDistributions,
-    PowerPoint,
     TaskEffect,
     TaskStop,
     without_arms,
@@ -27,7 +27,6 @@ from lm_validity.studies.bias.effects import (
 from lm_validity.studies.bias.numbers import (
     BaseDrift,
     CellMeans,
-    CellPower,
     ModelCorrelation,
     PretrainingLoss,
     TaskMeans,
@@ -405,9 +404,9 @@ def shared_section(correlations: list[ModelCorrelation], accuracies: pd.DataFram
     return Part({}, section)
 
 
-def power_section(study: Study, cells: list[CellPower], curves: list[PowerPoint]) -> Part:
-    """How many subsamples and tasks it takes to detect half a point; `curves`: of the cells whose power is known."""
-    frame = frame_of(CellPower, cells)
+def power_section(study: Study, cells: list[CellPower]) -> Part:
+    """How many subsamples and tasks it takes to detect half a point."""
+    frame = frame_of(CellPower, cells).drop(columns="curve")
     able = frame[frame["power"].map(is_known).astype(bool)]
 
     def sentence(rows: pd.DataFrame) -> str:
@@ -434,8 +433,8 @@ def power_section(study: Study, cells: list[CellPower], curves: list[PowerPoint]
             "(subsamples, training noise) is estimated from these data. More subsamples reduce only the variance "
             "within."
         ),
-        figures=[Figure("power", "Power against the number of subsamples", _power_curves(curves), caption)]
-        if curves
+        figures=[Figure("power", "Power against the number of subsamples", _power_curves(cells), caption)]
+        if len(able)
         else [],
         tables=[
             Table(
@@ -451,9 +450,19 @@ def power_section(study: Study, cells: list[CellPower], curves: list[PowerPoint]
     return Part({}, section)
 
 
-def _power_curves(curves: list[PowerPoint]) -> alt.LayerChart:
+def _power_curves(cells: list[CellPower]) -> alt.LayerChart:
     """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line per cell."""
-    frame = frame_of(PowerPoint, curves)
+    rows = [
+        {
+            "model": cell.language_model,
+            "cell": f"{cell.experiment}, {cell.language_model}, m={cell.m}, n={cell.n}",
+            "subsamples": subsamples,
+            "power": power,
+        }
+        for cell in cells
+        for subsamples, power in cell.curve.items()
+    ]
+    frame = pd.DataFrame(rows)
     chart = figures.lines(
         frame,
         x="subsamples",

@@ -16,13 +16,13 @@ from scipy import stats
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known
+from lm_validity.results.summary import page_only
 from lm_validity.studies.bias.import_published import MAJORITY
 from lm_validity.studies.bias.statistics.effects import (
     LEVEL,
     ONE_TASK,
     ROUNDING,
     Density,
-    EffectVariance,
     MeanOverTasks,
     common_subsamples,
     detection_power,
@@ -418,46 +418,56 @@ def accuracies(trials: pd.DataFrame) -> pd.DataFrame:
 DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
 
 
-def cell_power(trials: pd.DataFrame) -> pd.DataFrame:
-    """What each cell's t test over task means could have detected, and what it takes to detect `DETECTABLE_BIAS`."""
-    rows = []
-    for key, cell in with_difference(trials, "bias").groupby(CELL):
-        tasks = cell["task"].nunique()
-        subsamples = max(1, round(len(cell) / tasks))
-        components = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
-        if isinstance(components, Missing):
-            values: list[float | Missing] = [components] * 6
-        else:
-            values = [
-                components.within_task,
-                components.between_tasks,
-                detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
-                smallest_detectable(components, tasks, subsamples),
-                subsamples_needed(DETECTABLE_BIAS, components, tasks),
-                tasks_needed(DETECTABLE_BIAS, components, subsamples),
-            ]
-        rows.append([*key, DETECTABLE_BIAS, *values[:2], tasks, subsamples, *values[2:]])
-    columns = ["effect_size", "within_task_sd", "between_tasks_sd", "tasks", "subsamples", "power"]
-    return pd.DataFrame(rows, columns=[*CELL, *columns, "smallest_detectable", "subsamples_needed", "tasks_needed"])
+NUMBERS_OF_SUBSAMPLES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of a task, at which the curve of a cell is drawn
 
 
 @dataclass(frozen=True)
-class PowerPoint:
-    """Power of a cell to find `DETECTABLE_BIAS` with so many subsamples of each task."""
+class CellPower:
+    """What a cell's t test over its tasks' means could have detected, and what it takes to detect `effect_size`.
 
-    model: str
-    cell: str
+    power: to find that. curve: the same by the number of subsamples of each task; empty where the power is not known.
+    """
+
+    experiment: str
+    language_model: str
+    m: int
+    n: int
+    effect_size: float
+    within_task_sd: float | Missing
+    between_tasks_sd: float | Missing
+    tasks: int
     subsamples: int
-    power: float
+    power: float | Missing
+    smallest_detectable: float | Missing
+    subsamples_needed: int | Missing
+    tasks_needed: int | Missing
+    curve: dict[int, float] = page_only(default_factory=dict)
 
 
-def power_curves(cells: pd.DataFrame) -> list[PowerPoint]:
-    """Power against the number of subsamples, of the rows of `cell_power` whose power is known."""
-    points = []
-    for row in cells[cells["power"].map(is_known).astype(bool)].itertuples():
-        components = EffectVariance(row.between_tasks_sd, row.within_task_sd)
-        cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
-        for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
-            power = detection_power(DETECTABLE_BIAS, components, row.tasks, subsamples)
-            points.append(PowerPoint(row.language_model, cell, subsamples, power))
-    return points
+def cell_power(trials: pd.DataFrame) -> list[CellPower]:
+    """The power of each cell to find `DETECTABLE_BIAS`."""
+    cells, effect = [], DETECTABLE_BIAS
+    for (experiment, language_model, m, n), cell in with_difference(trials, "bias").groupby(CELL):
+        tasks = cell["task"].nunique()
+        subsamples = max(1, round(len(cell) / tasks))
+        key = str(experiment), str(language_model), int(m), int(n), effect
+        variances = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
+        if isinstance(variances, Missing):
+            missing = variances
+            cells.append(CellPower(*key, missing, missing, tasks, subsamples, missing, missing, missing, missing))
+            continue
+        cells.append(
+            CellPower(
+                *key,
+                variances.within_task,
+                variances.between_tasks,
+                tasks,
+                subsamples,
+                detection_power(effect, variances, tasks, subsamples),
+                smallest_detectable(variances, tasks, subsamples),
+                subsamples_needed(effect, variances, tasks),
+                tasks_needed(effect, variances, subsamples),
+                {number: detection_power(effect, variances, tasks, number) for number in NUMBERS_OF_SUBSAMPLES},
+            )
+        )
+    return cells

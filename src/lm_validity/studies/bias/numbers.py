@@ -9,8 +9,8 @@ import pandas as pd
 from lm_validity.missing import Missing
 from lm_validity.results.summary import page_only
 from lm_validity.studies.bias.effects import (
+    CellPower,
     ModelDistributions,
-    PowerPoint,
     TaskEffect,
     TaskStop,
     accuracies,
@@ -20,7 +20,6 @@ from lm_validity.studies.bias.effects import (
     headline,
     model_correlations,
     model_distributions,
-    power_curves,
     task_effects,
     task_stops,
     task_tests,
@@ -129,25 +128,6 @@ class ModelCorrelation:
 
 
 @dataclass(frozen=True)
-class CellPower:
-    """What a cell's t test over tasks could have detected, and what it takes (`effects.cell_power`)."""
-
-    experiment: str
-    language_model: str
-    m: int
-    n: int
-    effect_size: float
-    within_task_sd: float | Missing
-    between_tasks_sd: float | Missing
-    tasks: int
-    subsamples: int
-    power: float | Missing
-    smallest_detectable: float | Missing
-    subsamples_needed: int | Missing
-    tasks_needed: int | Missing
-
-
-@dataclass(frozen=True)
 class BaseDrift:
     """Base accuracy at one n against that at another, which cannot depend on it (`trials.base_drift`)."""
 
@@ -230,7 +210,6 @@ class BiasSummary:
     complete: dict[str, dict[str, Extent]] = page_only()
     distributions: list[ModelDistributions] = page_only()
     trial_spreads: list[TrialSpread] = page_only()
-    power_curves: list[PowerPoint] = page_only()
     accuracies: pd.DataFrame = page_only()
     base_by_n: pd.DataFrame = page_only()
 
@@ -244,7 +223,7 @@ def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -
     trials, plan = study.trials, study.plan
     stops = task_stops(trials, plan)  # first: it refuses trials that are not those of the plan
     fits = fit_all(trials, formula, sampler)
-    tasks, power = task_effects(trials), cell_power(trials)
+    tasks = task_effects(trials)
     drift, mismatches = base_drift(trials), mismatched_test_sets(trials)
     of_experiment = {name: trials[trials["experiment"] == name] for name in study.experiments}
     return BiasSummary(
@@ -258,7 +237,7 @@ def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -
         permutation=_records(TaskTest, task_tests(trials)),
         correlations=_records(ModelCorrelation, model_correlations(trials)),
         meta_analysis=slice_shares(fits),
-        power=_records(CellPower, power),
+        power=cell_power(trials),
         base_drift=_records(BaseDrift, drift),
         pretraining_loss=_records(PretrainingLoss, pretraining_losses(trials)),
         test_set_mismatches=_records(TestSetMismatch, mismatches),
@@ -276,7 +255,6 @@ def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -
         },
         distributions=model_distributions(trials),
         trial_spreads=trial_spreads(trials),
-        power_curves=power_curves(power),
         accuracies=accuracies(trials),
         base_by_n=base_by_n(trials),
     )

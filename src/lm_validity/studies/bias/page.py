@@ -63,7 +63,7 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
         test_section(study, summary.permutation),
         shared_section(summary.correlations, summary.accuracies),
         slice_section(study, summary.meta_analysis),
-        power_section(study, summary.power, summary.power_curves),
+        power_section(study, summary.power),
         belonging(summary.base_drift, summary.base_by_n, summary.pretraining_loss, summary.test_set_mismatches),
     )
     basis = _basis_words(study, summary.extent[study.main])

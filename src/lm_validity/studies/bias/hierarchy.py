@@ -1,7 +1,8 @@
 """The hierarchical model of all answers: its fits by setting, effect and formula, and fits of slices of the data."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import joblib
 import numpy as np
@@ -140,19 +141,6 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
-@dataclass(frozen=True)
-class _OfSampler:
-    """The fields of `Fit` that one of the samplers gives alone."""
-
-    divergences: int | Missing = NO_CHAINS
-    rhat_max: float | Missing = NO_CHAINS
-    effective_nodes: float | Missing = NO_NODES
-    effective_draws_min: float | Missing = NO_CHAINS
-    log_evidence: float | Missing = NO_EVIDENCE
-    accuracies: pd.DataFrame = field(default_factory=pd.DataFrame)
-    by_task: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-
 def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Fit:
     """The hierarchical model's fit to one effect in one setting.
 
@@ -166,7 +154,8 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         draws, fixed = posterior.difference_draws, posterior.fixed
         weights = np.full(len(draws), 1 / len(draws))
         ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
-        of_sampler = _OfSampler(
+        fit = partial(
+            Fit,
             divergences=posterior.divergences,
             rhat_max=posterior.rhat_max,
             effective_draws_min=posterior.effective_draws_min,
@@ -184,7 +173,8 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
         quantiles = np.quantile(predictive.by_task, list(PREDICTIVE_QUANTILES.values()), axis=0)
         by_task = pd.DataFrame(dict(zip(PREDICTIVE_QUANTILES, quantiles, strict=True)))
-        of_sampler = _OfSampler(
+        fit = partial(
+            Fit,
             effective_nodes=posterior.effective_nodes,
             log_evidence=posterior.log_evidence,
             accuracies=answers.dropna().reset_index(),
@@ -192,7 +182,7 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         )
     levels, spreads = model_levels(design, fixed), model_spreads(design, posterior.scales)
     mean, low, high = marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
-    return Fit(
+    return fit(
         experiment=experiment,
         m=m,
         n=n,
@@ -209,7 +199,6 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
         reliable=posterior.reliable,
         scales=dict(zip(design.names, (weights @ posterior.scales).tolist(), strict=True)),
         difference_draws=draws,
-        **vars(of_sampler),
     )
 
 

@@ -195,6 +195,15 @@ def test_a_hidden_option_is_rows_of_a_reading(text, options, expected, tmp_path)
         assert scores["tokens_b"].tolist() == pytest.approx([0.2, 0.4])
 
 
+def test_a_column_has_the_role_that_the_reader_gives_it_and_no_other(read):
+    """Seeds that are read as runs are none of fine-tuning; a column of datasets that is one of models has no tasks."""
+    seeds = "model,benchmark,value,seed\na,x,.5,0\na,x,.6,1\nb,x,.7,0\nb,x,.8,1\n"
+    scores = read(seeds, corrections={("column", "seed"): "run"})
+    assert scores["seed"].isna().all() and scores["run"].tolist() == [0, 1, 0, 1]
+    scores = read("name,dataset,score\nq,m1,.5\nq,m2,.6\n", corrections={("column", "dataset"): "model"})
+    assert by_cell(scores) == {("m1", "score"): 0.5, ("m2", "score"): 0.6}
+
+
 def test_options_of_columns_that_are_not_there_are_refused(read):
     """Also where a table is turned, or its title left out; a column of texts is no score because of a pattern."""
     turned = "0,1,2\nTask,vt,qa\nScore,50,60\n"

@@ -220,6 +220,7 @@ class _Asked(NamedTuple):
 def _import_options(results: list[Path], **option_values: object) -> _Asked:
     """What is to be imported, and how. Raises InputError for values that are not known."""
     values: dict[str, Any] = {name: option.default for name, option in _OPTIONS.items()} | option_values
+    from lm_validity.tables.decisions import Corrections
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
@@ -240,7 +241,7 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
         protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
         format=values["format_name"],
         schema=None if values["schema"] is None else find_schema(values["schema"]),
-        corrections=_rows_of(values),
+        corrections=Corrections().beside(_rows_of(values)),
         **{name: values[name] for name in ("path", "prepared_on", "strict", "reading")},
     )
     return _Asked(paths, options)

@@ -58,7 +58,17 @@ ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "
         "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
 RIGHT = ("pass1", "pass_1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match",
          "passed", "pass", "resolved", "right", "em", "f1")  # fmt: skip
-_SCORE_ENDS = ("low", "high", "lower", "upper", "err", "margin", "conf")  # benchmarks may end so: `mmlu_high`
+_SCORE_ENDS = (
+    "lo",
+    "hi",
+    "low",
+    "high",
+    "lower",
+    "upper",
+    "err",
+    "margin",
+    "conf",
+)  # benchmarks may end so: `mmlu_high`
 _THINGS = frozenset(
     ("outputs", "errors", "comments", "asks", "timeouts", "windows", "responses", "cases", "calls", "turns", "attempts",
      "retries", "failures", "requests", "problems", "questions", "examples", "instances", "items")
@@ -86,7 +96,8 @@ _FACTS = {
 _OTHER_FACT = re.compile(
     r"((peak|max)_)?lr|(.*_)?(learning_rate(_\w+)?|vocab(ulary)?_size|batch_size|(n|num)_(layers?|heads?)|hidden_(size|dim)|d_model|"
     r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops|date|year|"
-    r"max_tokens|params_\w+|parameters_\w+|release(d|_date)?)"
+    r"max_tokens|params_\w+|parameters_\w+|\w+_[mbg]?params|[mbg]params|release(d|_date)?|"
+    r"(image|text|vision)_(size|width|dim)|(embed(ding)?|projection)_(dim|size))"
     r"|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
 )
 
@@ -133,6 +144,11 @@ def in_billions(column_name: str, values: list[str | float | None]) -> list[str 
         else:
             scaled.append(value * scale if isinstance(value, float) else value)
     return scaled
+
+
+def is_setting(name: str) -> bool:
+    """Whether a column says how or where a model is, and is neither a score nor a part of its name."""
+    return plain(name) in _LEFT
 
 
 def find_roles(header: list[str], roles_given: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, str]:
@@ -218,10 +234,10 @@ def classify(
     for name in list(owners.values()):  # x_mean beside x_std
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
     for name in header:
-        if name in roles.values() or sayings.get(name) == "left out":
-            continue
         saying, spread = sayings.get(name), spread_of(name, owners)
         fact = fact_column(name) if facts else None
+        if name in roles.values() or saying == "left out" or (saying == "about the models" and not fact):
+            continue
         if saying is None and spread is not None and _is_numeric(texts(name)):
             columns.spreads.setdefault(spread.owner, {})[spread.kind] = name
             columns.decisions.append(

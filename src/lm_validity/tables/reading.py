@@ -33,6 +33,7 @@ from lm_validity.words import count, listing
 # The unit of a value.
 
 SHARE, PERCENT, POINTS = UNITS = ("share", "percent", "points")
+_UNIT_ROWS = (*UNITS, LEFT_OUT)
 _SCALE = {SHARE: 1.0, PERCENT: 0.01, POINTS: 1.0}
 _ONE = 1 + 1e-9
 _CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit
@@ -103,12 +104,10 @@ def with_units(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     odd = pd.Series(data=False, index=claims.index)
     guessed = _among_percentages(claims, unknown)
     for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
-        correction = reading.said("unit", benchmark)
-        if correction == "left out":
+        correction = reading.said("unit", benchmark, _UNIT_ROWS)
+        if correction == LEFT_OUT:
             factor[rows.index] = np.nan
             continue
-        if correction and correction not in UNITS:
-            raise InputError(f"--reading: unit of {benchmark}: {correction!r} is none.", f"one of {', '.join(UNITS)}.")
         name = f"{benchmark} {'' if pd.isna(metric) else metric}"
         unbounded = is_unbounded(benchmark) or (not pd.isna(metric) and is_unbounded(metric))
         unbounded &= not share[rows.index[0]]  # `stories_ppl` under accuracy is a share
@@ -141,23 +140,43 @@ def _among_percentages(claims: pd.DataFrame, unknown: pd.Series) -> dict[str, st
     if not (unknown & (largest <= _ONE)).any() or not (unknown & (largest > _CLEAR)).any():
         return {}
     table = table.assign(small=largest <= _ONE, percent=(largest > _CLEAR) & (largest <= 100 * _ONE))
-    guesses = {}
+    guesses, by_files = {}, dict[frozenset[int], _Beside | None]()
     for name, rows in table[table["small"]].groupby("name", sort=False):
-        values, near = rows["value"].to_numpy(float), table[table["file"].isin(rows["file"])]
-        beside = near[near["percent"]]
-        digits = decimals(beside["value"].to_numpy(float))
-        sure = [each for _, each in near.loc[near["small"], "value"].groupby(near["name"]) if decimals(each) > digits]
-        scored, has_percent = rows.loc[rows["value"] > 0, "model"], beside.loc[beside["value"].abs() > _ONE, "model"]
+        values, files = rows["value"].to_numpy(float), frozenset(rows["file"])
+        if files not in by_files:
+            by_files[files] = _percentages_of(table[table["file"].isin(files)])
+        beside, scored = by_files[files], rows.loc[rows["value"] > 0, "model"]
         if (
-            rows["known"].any() or near["known"].any() or sure or values.min() < 0
-            or not ((values > 0) & (values < 1)).any() or not scored.isin(has_percent).all()
-            or rows["metric"].iloc[0] not in set(beside["metric"]) or _may_be_negative(name)
+            beside is None or values.min() < 0
+            or not ((values > 0) & (values < 1)).any() or not scored.isin(beside.models).all()
+            or rows["metric"].iloc[0] not in beside.metrics or _may_be_negative(name)
             or lower_is_better(name) or metric_direction(rows["benchmark"].iloc[0]) is not None
         ):  # fmt: skip
             continue
-        many = beside["name"].nunique() >= max(2, near.loc[near["small"], "name"].nunique())
-        guesses[name] = PERCENT if many and decimals(values) <= _FINE else SHARE
+        guesses[name] = PERCENT if beside.many and decimals(values) <= _FINE else SHARE
     return guesses
+
+
+class _Beside(NamedTuple):
+    """The columns of percentages of some files: their models and metrics, and whether they are as many as the columns
+    of small values."""
+
+    models: set[str]
+    metrics: set[str]
+    many: bool
+
+
+def _percentages_of(near: pd.DataFrame) -> _Beside | None:
+    """The percentages beside columns of small values; None where there are none, where a file says a unit, and where
+    small values have more decimals."""
+    beside, small = near[near["percent"]], near[near["small"]]
+    if near["known"].any() or beside.empty:
+        return None
+    digits = decimals(beside["value"].to_numpy(float))
+    if any(decimals(values.to_numpy(float)) > digits for _, values in small.groupby("name")["value"]):
+        return None
+    many = beside["name"].nunique() >= max(2, small["name"].nunique())
+    return _Beside(set(beside.loc[beside["value"].abs() > _ONE, "model"]), set(beside["metric"]), many)
 
 
 def _beyond_all(claims: pd.DataFrame, places: pd.Index, factor: pd.Series, reading: Reading) -> pd.Series:
@@ -165,7 +184,7 @@ def _beyond_all(claims: pd.DataFrame, places: pd.Index, factor: pd.Series, readi
     factor = factor.copy()
     for row_index in places:
         where = f"{claims.at[row_index, 'model']} on {claims.at[row_index, 'benchmark']}"
-        correction = reading.said("unit", where)
+        correction = reading.said("unit", where, _UNIT_ROWS)
         factor[row_index] = _SCALE.get(correction or "", np.nan)
         if correction is None:
             value = claims.at[row_index, "value"]
@@ -206,7 +225,7 @@ def _of_whole_models(
     factor = factor.copy()
     for model, rows in claims[unknown & claims["model"].isin(claims.loc[odd, "model"])].groupby("model"):
         mine = odd[rows.index]
-        correction = reading.said("unit", str(model))
+        correction = reading.said("unit", str(model), _UNIT_ROWS)
         if correction is not None:
             factor[rows.index] = _SCALE.get(correction, np.nan)
             continue
@@ -222,7 +241,7 @@ def _of_whole_models(
             continue
         for row_index in rows.index[mine]:
             benchmark, value = claims.at[row_index, "benchmark"], claims.at[row_index, "value"]
-            correction = reading.said("unit", f"{model} on {benchmark}")
+            correction = reading.said("unit", f"{model} on {benchmark}", _UNIT_ROWS)
             factor[row_index] = _SCALE.get(correction or "", np.nan)
             if correction is not None:
                 continue
@@ -246,6 +265,7 @@ def _leads(rows: pd.DataFrame, other_rows: pd.DataFrame) -> bool:
 # What an error is.
 
 STDERR, SD, CI95, VARIANCE = ERRORS = ("stderr", "sd", "ci95", "variance")
+_NOT_USED = "not used"
 _Z95 = 1.959964
 _LIKE = 0.08  # relative difference between an error and the one that its share would have
 _FEWEST_ERRORS = 3
@@ -283,7 +303,7 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         return claims
     stderr = claims["stderr"].astype(float).copy()
     for (benchmark, said), rows in claims[known].groupby(["benchmark", "error"], sort=False):
-        correction = reading.said("errors", benchmark)
+        correction = reading.said("errors", benchmark, (*ERRORS, _NOT_USED, FROM_ITEMS))
         correction = None if correction == FROM_ITEMS else correction
         items = rows["n_items"].astype("float64").to_numpy()
         values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
@@ -310,9 +330,9 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             text = f"{benchmark}: numbers after ± are of an unknown kind and are not used"
             if said == SD and kind is None:
                 text = f"{benchmark}: of what its sd is, items or runs, is unknown, so not used"
-            elif kind is not None:
+            elif kind not in (None, _NOT_USED):
                 text = f"{benchmark}: errors are {kind}, and the number of items is unknown, so not used"
-            reading.add("errors", benchmark, "not used", source, UNSURE, len(rows), ", ".join(ERRORS), text)
+            reading.add("errors", benchmark, _NOT_USED, source, UNSURE, len(rows), ", ".join(ERRORS), text)
     return claims.assign(stderr=stderr)
 
 
@@ -413,6 +433,7 @@ _AVERAGES = [{kind, "average"} for kind in ("naive", "weighted", "macro", "micro
     {"average"},
     {"mean", "win", "rate"},
 ]
+_AVERAGE_ROWS = (LEFT_OUT, "benchmark")
 
 
 def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
@@ -421,6 +442,9 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     by_metric = named.map({name: set(parts(name)) in _AVERAGES for name in named.unique()})
     out = by_metric.copy()
     for name in claims.loc[by_metric, "benchmark"].unique():
+        if _is_said_benchmark(name, reading):
+            out &= claims["benchmark"] != name
+            continue
         reading.add("average", name, "left out", "said by the file", LEFT_OUT, 1, "benchmark", f"{name}: an average")
     free = claims[~out & (claims["unit"] != "own")]
     several = free.groupby("benchmark", sort=False)["metric"].nunique() > 1
@@ -443,13 +467,18 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     if len(found) == len(several):
         return claims[~out]
     for name, (what, source) in found.items():
-        correction = reading.said("average", name)
-        if correction is not None and correction != "left out":
+        if _is_said_benchmark(name, reading):
             continue
         out |= claims["benchmark"] == name
         text = f"{name!r} is {what}"
         reading.add("average", name, "left out", source, LEFT_OUT, 1, "benchmark", text)
     return claims[~out]
+
+
+def _is_said_benchmark(name: str, reading: Reading) -> bool:
+    """Whether the reader says that a name is that of a benchmark, or of a column of scores."""
+    decided = reading.said("average", name, _AVERAGE_ROWS)
+    return decided == "benchmark" or (decided is None and dict(reading.given).get(("column", name)) == "score")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -487,7 +516,7 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with the direction of each benchmark and metric, where file, table or name tell it."""
     higher = claims["higher_is_better"].astype("boolean").copy()
     for (benchmark, metric), rows in claims.groupby(["benchmark", "metric"], dropna=False, sort=False):
-        correction = reading.said("direction", benchmark)
+        correction = reading.said("direction", benchmark, ("higher", "lower", "unknown"))
         if correction is not None:
             higher[rows.index] = {"higher": True, "lower": False}.get(correction, pd.NA)
             continue
@@ -641,7 +670,7 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             renamed[name] = other
             text = f"{name} and {other} are one model"
             reading.add("model", name, other, source, CONVERTED, len(scores[name]), name, text)
-    reading.renamed["model"] = renamed
+    reading.renamed["model"] = reading.renamed.get("model", {}) | renamed
     if not renamed:
         return claims
     claims = claims.assign(model=claims["model"].replace(renamed))
@@ -685,15 +714,28 @@ def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
 # All of it.
 
 
+def _as_said(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with the benchmarks' names that the reader says, without benchmarks and models that are left out."""
+    out = pd.Series(data=False, index=claims.index)
+    for column in ("model", "benchmark"):
+        present = claims[column].unique()
+        names = {name: text for name in present if (text := reading.given.peek(column, name)) is not None}
+        if column == "benchmark":
+            names = {name: text for name, text in names.items() if text not in ("group", *OF_TASKS)}
+        reading.given.take(column, names)
+        absent = [name for name, text in names.items() if text == LEFT_OUT]
+        out |= claims[column].isin(absent)
+        reading.renamed[column] = dict.fromkeys(absent, "") | {
+            name: text for name, text in names.items() if column == "benchmark" and text not in (LEFT_OUT, name)
+        }
+        for name in sorted(reading.renamed[column]):
+            reading.add(column, name, names[name], "reading")
+    return claims[~out].assign(benchmark=claims["benchmark"].replace(reading.renamed["benchmark"]))
+
+
 def read_claims(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The scores that claims mean."""
-    correction = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
-    out = claims["benchmark"].isin([name for name, decided in correction.items() if decided == "left out"])
-    names = {name: other for name, other in correction.items() if other not in ("left out", "group", *OF_TASKS, name)}
-    for name in sorted({*names, *claims.loc[out, "benchmark"]} & {*claims["benchmark"]}):
-        reading.add("benchmark", name, correction[name], "reading")
-    reading.renamed["benchmark"] = names
-    claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
+    claims = _as_said(claims, reading)
     claims = with_suites(claims, reading)
     claims = with_groups(claims, reading)
     claims = with_units(claims, reading)

@@ -442,7 +442,7 @@ def test_answers_without_a_value_are_named(tmp_path):
     scores, items, decided = imported(tmp_path, "model,question_id,correct\n" + "\n".join(rows), "quiz.csv")
     assert by_cell(scores) == pytest.approx({("a", "quiz"): 2 / 3, ("b", "quiz"): 0.6})
     assert scores.set_index("model")["n_items"].to_dict() == {"a": 3, "b": 5} and len(items) == 8
-    assert decided["cell", "question_id"] == ("left out", "left out")
+    assert decided["cell", "question_id without a value"] == ("left out", "left out")
 
 
 def test_a_score_a_row_leaves_further_columns_of_scores_out_by_name(read, tmp_path):
@@ -480,3 +480,25 @@ def test_tables_in_a_folder_need_a_column_of_models_or_steps(tmp_path):
     (tmp_path / "sheet.csv").write_text("task,shots\nx,5\n")
     scores = read_files([tmp_path], ImportOptions(), log := ImportLog())
     assert by_cell(scores) == {("a", "x"): 0.5} and "sheet.csv" in log.skipped[0][0]
+
+
+def test_languages_are_no_ends_of_intervals(tmp_path):
+    """Hindi beside other languages is a benchmark; the ends of an interval beside its score are not."""
+    text = "model,recall ar,recall hi,coins,coins_lo,coins_hi\nant,0.3,0.2,0.5,0.4,0.6\nbee,0.4,0.3,0.6,0.5,0.7\n"
+    (tmp_path / "t.csv").write_text(text)
+    scores = import_files([tmp_path / "t.csv"], tmp_path / "out").scores
+    assert set(scores["benchmark"]) == {"recall ar", "recall hi", "coins"}
+
+
+def test_settings_are_no_parts_of_names_and_the_reader_says_which_are(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("name,data,ledger,coins\nant,old,0.3,0.5\nant,new,0.4,0.6\nbee,old,0.5,0.7\n")
+    scores, log = import_files([table], tmp_path / "out")
+    assert set(scores["model"]) == {"ant old", "ant new", "bee old"}
+    assert ("column", "data", "model name") in {each[:3] for each in log.reading.decisions if each.kind == "unsure"}
+    table.write_text(table.read_text().replace("name,data", "model,precision"))
+    with pytest.raises(InputError, match="another score"):
+        import_files([table], tmp_path / "out")
+    (tmp_path / "r.tsv").write_text("what\twhere\tdecided\ncolumn\tprecision\tmodel name\n")
+    scores = import_files([table], tmp_path / "out", ImportOptions(reading=tmp_path / "r.tsv")).scores
+    assert set(scores["model"]) == {"ant old", "ant new", "bee old"}

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,16 @@ import pyarrow.parquet as pq
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
-from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, names_spread, plain, plain_text, read_cell
+from lm_validity.tables.cell_text import (
+    FAILED,
+    SPREAD_ENDS,
+    is_missing,
+    names_spread,
+    parts,
+    plain,
+    plain_text,
+    read_cell,
+)
 from lm_validity.tables.claims import Claim, Facts, as_record
 from lm_validity.tables.columns import (
     MODELS,
@@ -32,14 +42,16 @@ from lm_validity.tables.columns import (
     Columns,
     check_column,
     classify,
+    fact_column,
     find_roles,
     in_billions,
+    is_setting,
     is_sheet,
     names_metric,
     roles_said,
     telling,
 )
-from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision, in_reading
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Corrections, Decision, in_reading
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.item_tables import (
     FEWEST_TOLD,
@@ -51,7 +63,7 @@ from lm_validity.tables.formats.item_tables import (
     of_answers,
     only_answers,
 )
-from lm_validity.tables.formats.lm_eval_results import model_of_path
+from lm_validity.tables.formats.lm_eval_results import by_path, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.formats.text_tables import (
     MARKDOWN,
@@ -85,7 +97,24 @@ _FEWEST_STEPS = 100  # of the last of several such names
 _NUMBER = re.compile(r"(.+?)[-_/@: ]*(?<!\d)(\d{1,15})")
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _OURS = {"protocol", "prompt"}  # columns of our own tables, which are read as they are
-_NAMED_FIRST = ("", "system", "systems", "method", "methods", "approach", "checkpoints", "runs")  # columns of names
+_NAMED_FIRST = (
+    "",
+    "name",
+    "system",
+    "systems",
+    "method",
+    "methods",
+    "approach",
+    "checkpoints",
+    "runs",
+)  # columns of names
+# Roles of columns that may tell the rows of a model apart, and how far to the right a part of its name is looked for
+_APART = frozenset(("benchmark", "iteration", "checkpoint", "tokens_b", "protocol", "prompt", "prompt_variant", "run",
+                    "seed", "split", "num_fewshot", "metric"))  # fmt: skip
+_MOST_NAMES = 10
+_OF_AVERAGES = (["average"], ["avg"], ["mean"], ["overall"])  # first words of columns beside scores
+_PART = "model name"  # in a reading, a column that is a part of the models' names
+_COLUMN_ROWS = (*SAYINGS, *ROLES, WITH_STEP, _PART, "item", "no item")  # what it may say of a column
 _NAMES = ("name", "run_name")  # the column of runs in a tracker's table
 _BETWEEN = ("pred", "synthetic")  # folders between a model's and its files
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
@@ -140,6 +169,7 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         hint = f"give it as --{sheet}." if sheet in ("models", "benchmarks") else "give a table with scores."
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
     given = table.said(options.corrections)
+    options.corrections.known("column", table.header, _COLUMN_ROWS)
     notes.decisions += _said(table, options)
     roles = find_roles(
         table.header, roles_said(given, table.header), [name for name, said in given.items() if said in SAYINGS]
@@ -151,16 +181,22 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         hint = f"{in_reading('column', EVERY, 'left out')}, and a row for each column of scores: column,NAME,score."
         raise InputError(problem, hint)
     long = None if answers else item_rows(table, roles, given)
-    if long and given.get(long[0]) != "no item":
+    if long and long.item in given:
+        options.corrections.take("column", [long.item])
+    if long and given.get(long.item) != "no item":
         keys = _keys(table, {role: name for role, name in roles.items() if role in OF_ITEMS})
         return long_items(table, keys, *long, options, notes)
-    if "model" not in roles and given.get(SCORE_COLUMNS) != "model":
+    of_models = given.get(SCORE_COLUMNS) == "model"
+    if not answers and not of_models and model is None:
+        table, roles, own = _with_whole_names(table, roles, own, given, options, notes)
+    if "model" not in roles and not of_models:
         table, roles, own = _models_of(table, roles, options, model, notes, answers=answers)
     return _read_roles(table, options, roles, own, given, notes, answers=answers)
 
 
 def _said(table: Table, options: ImportOptions) -> list[Decision]:
     """What the reader says of the table's columns."""
+    options.corrections.take("column", [SCORE_COLUMNS])
     return [
         Decision(what, where, decided, "reading", READ, number)
         for (what, where), decided in options.corrections.items()
@@ -193,7 +229,7 @@ def _models_of(
         text = f"{column!r} is read as the column of benchmarks, the others as models"
         notes.decisions.append(Decision("column", column, "benchmark", "values", UNSURE, 1, "model", text))
         return _Roles(table, {role: name for role, name in roles.items() if role != "metric"} | {"benchmark": column})
-    if answers or column is None or "benchmark" in roles or options.corrections.get(("column", column)) == "score":
+    if answers or column is None or "benchmark" in roles or options.corrections.peek("column", column) == "score":
         return _Roles(table, roles)
     if are_tasks(table.texts(column), [name for name in table.header if name != column]):
         text = f"{column!r} is read as the column of benchmarks: its texts are names of tasks"
@@ -204,6 +240,36 @@ def _models_of(
     if runs:
         roles = {role: name for role, name in roles.items() if not name.startswith("_")}  # a tracker's own steps
     return _Roles(table, roles | {"model": column})
+
+
+def _with_whole_names(
+    table: Table, roles: dict[str, str], common: Claim, sayings: Mapping[str, str], options: ImportOptions, notes: Notes
+) -> _Roles:
+    """The table with whole names of models, where a part of them stands in a column of texts of its own: one column
+    does not tell the rows apart, and two do. Only where no column has a role that may tell them apart, and not of
+    settings (`precision`); or the part is the column that the reader says."""
+    named = roles.get("model")
+    part = next((name for name, saying in sayings.items() if saying == _PART), None)
+    if part is None and (_APART & set(roles) or (named is None and telling(table.header, table.texts) is not None)):
+        return _Roles(table, roles, common)
+    free = [name for name in table.header[:_MOST_NAMES] if name not in roles.values() and name not in sayings]
+    free = [name for name in free if not is_setting(name) and fact_column(name) is None]
+    free = [name for name in free if all(text and read_cell(text) is None for text in table.texts(name))]
+    pairs = combinations(free, 2) if named is None else ((named, name) for name in free)
+    for first, second in pairs if part is None else [(named or next(iter(free), part), part)]:
+        names = [" ".join(texts) for texts in zip(table.texts(first), table.texts(second), strict=True)]
+        if (part is None and not len(set(table.texts(first))) < len(set(names)) == len(names)) or first == second:
+            continue
+        options.corrections.take("column", [second] if part else [])
+        cells = table.cells.copy()
+        cells[:, table.places[first]] = names
+        text = f"{second!r} is read as a part of the models' names, behind {first!r}: only both tell rows apart"
+        kind, source = (READ, "reading") if part else (UNSURE, "values")
+        notes.decisions.append(Decision("column", second, _PART, source, kind, 1, LEFT_OUT, text))
+        header = [name for name in table.header if name != second]
+        cells = cells[:, [table.places[name] for name in header]]
+        return _Roles(replace(table, header=header, cells=cells), roles | {"model": first}, common)
+    return _Roles(table, roles, common)
 
 
 def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
@@ -225,11 +291,6 @@ def _by_path(table: Table, roles: dict[str, str], notes: Notes) -> _Roles:
     place = table.places[roles["benchmark"]]
     cells[:, place] = ["/".join([text, *numbers]) for text in cells[:, place]]
     return _Roles(replace(table, cells=cells), roles, own)
-
-
-def by_path(path: Path, model: str) -> Decision:
-    """That the model of a file is the one that its path names."""
-    return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")
 
 
 def _with_runs(
@@ -533,7 +594,8 @@ def _beside_errors(table: Table, spread: str, options: ImportOptions) -> Mapping
     beside = _beside(table.path, of_errors=True)
     if beside is None:
         return {}
-    same_spread = replace(options, corrections={**options.corrections, ("column", SCORE_COLUMNS): spread})
+    spread_said = Corrections().beside({**options.corrections, ("column", SCORE_COLUMNS): spread})
+    same_spread = replace(options, corrections=spread_said)
     (errors,) = open_tables(beside, same_spread, Notes([], []))
     if errors.header != table.header or errors.cells.shape != table.cells.shape:
         hint = "give it the same rows and columns, or another name."
@@ -553,7 +615,10 @@ def _claims(
         number = read_cell(cell.text)
         if number is None:
             where = f"{table.path.name}, {cell.column}, row {table.lines[cell.row]}"
-            number = read_cell(options.corrections.get(("cell", where), ""))
+            text_given = options.corrections.get(("cell", where)) or "missing"
+            number = read_cell(text_given)
+            if number is None and text_given != "missing":
+                raise InputError(f"--reading: cell {where!r}: {text_given!r} is no number.", "a number, or missing.")
         if number is None:
             text = f"{cell.text[:40]!r} in column {cell.column!r}, row {table.lines[cell.row]}, is no score"
             notes.decisions.append(Decision("cell", where, "missing", "values", LEFT_OUT, 1, "", text))
@@ -666,7 +731,8 @@ def _recognises(opened: Opened) -> bool:
     of_tasks = first == "" and are_tasks(below[:1], others)  # in rows
     of_names = of_tasks or (plain(first) in _NAMED_FIRST and below[:1] != [""])
     of_names &= sum(read_cell(cell) is not None for cell in below[1:]) > 1
-    of_names &= of_tasks or first != "" or any(find_task_facts(plain(name)) for name in others)
+    beside_scores = any(find_task_facts(plain(name)) or parts(name)[:1] in _OF_AVERAGES for name in others)
+    of_names &= of_tasks or plain(first) not in ("", "name") or beside_scores
     return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned or of_names
 
 

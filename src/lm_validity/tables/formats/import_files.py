@@ -21,7 +21,7 @@ from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.columns import SCORE_COLUMNS, check_column
-from lm_validity.tables.decisions import EVERY, Corrections, Reading
+from lm_validity.tables.decisions import EVERY, Given, Reading
 from lm_validity.tables.formats import (
     checked,
     import_csv,
@@ -155,7 +155,10 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, l
     """`import_files` of what is unpacked."""
     asked, options = options.corrections, options.with_reading()
     log.reading = Reading(options.corrections)
-    results, samples = _read_all(paths, options, log)
+    try:
+        results, samples = _read_all(paths, options, log)
+    except InputError as error:
+        raise _with_idle_rows(error, log) from error
     _check_columns(asked, results)
     check_identities(
         [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
@@ -171,10 +174,11 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, l
             scores = _settled(results, options, log)
         except InputError as error:
             if len(log.formats) < 2 or options.format:
-                raise
+                raise _with_idle_rows(error, log) from error
             name, number = log.formats.most_common(1)[0]
             hint = f"{error.hint.rstrip('.')}; or read one format only: --format {name} ({count(number, 'file')})."
             raise InputError(error.problem, hint) from error
+        log.notes += log.reading.check_given()
         with_items = [file for file in results if file.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
@@ -184,6 +188,14 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, l
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.write(scores, output)
     return Import(scores, log)
+
+
+def _with_idle_rows(error: InputError, log: ImportLog) -> InputError:
+    """The error, with the first row of the reading whose column no file has: perhaps its name is misspelt."""
+    if (row := log.reading.given.of_no_column()) is None:
+        return error
+    idle_row = f"; {log.reading.given.path}, {row} changes nothing ({log.reading.given.hint(row).rstrip('.')})."
+    return InputError(error.problem, error.hint.rstrip(".") + idle_row)
 
 
 def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLog) -> FilesRead:
@@ -382,7 +394,7 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
 
 
-def _check_columns(corrections: Corrections, files: list[ScoreFile]) -> None:
+def _check_columns(corrections: Given, files: list[ScoreFile]) -> None:
     """Raises InputError for a column that is asked for and that no table has."""
     tables = [file for file in files if file.columns]
     columns_decided = {decision.where for file in tables for decision in file.decisions if decision.what == "column"}

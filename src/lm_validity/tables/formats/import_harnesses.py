@@ -21,8 +21,8 @@ from lm_validity.tables.cell_text import plain, read_cell
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.decisions import LEFT_OUT, READ, UNSURE, Decision, Reading
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.import_csv import by_path, read_records
-from lm_validity.tables.formats.lm_eval_results import folder_name, model_of_path
+from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.lm_eval_results import by_path, folder_name, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.words import count
 

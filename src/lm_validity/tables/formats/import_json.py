@@ -16,8 +16,8 @@ from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.import_csv import by_path, read_records
-from lm_validity.tables.formats.lm_eval_results import model_of_path
+from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.lm_eval_results import by_path, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.reading import PERCENT, SHARE
 from lm_validity.tables.task_facts import names_task
@@ -288,9 +288,11 @@ def _may_be_scores(document: object) -> bool:
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    path, outer = opened.path, options.corrections.get(("column", _outer_names(opened.path)))
+    path, outer = opened.path, options.corrections.peek("column", _outer_names(opened.path))
     document = _lines_of_json(path) if path.suffix == ".jsonl" else _rows(opened.document)
     decisions = [*_levels(document, path, outer), *_not_read(document, path, outer)]
+    if any(decision.source == "reading" for decision in decisions):
+        options.corrections.one_of("column", _outer_names(path), (_MODELS, _BENCHMARKS))
     return read_records(path, _records(document, outer), options, opened.model, decisions)
 
 
@@ -372,7 +374,9 @@ def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     means = {
         name for name in benchmarks for whole in benchmarks if names_average(whole) and name.startswith(f"{whole}-")
     }
-    means = {name for name in means if options.corrections.get(("average", name), "left out") == "left out"}
+    means = {
+        name for name in means if options.corrections.one_of("average", name, (LEFT_OUT, "benchmark")) != "benchmark"
+    }
     decisions = [
         Decision("average", name, "left out", "name", LEFT_OUT, 1, "benchmark", f"{name!r} is an average")
         for name in sorted(means)

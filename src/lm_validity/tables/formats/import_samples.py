@@ -546,7 +546,7 @@ def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Pa
     with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
         for part in parts:
             start, evaluation = 0, (part.file.task, *_with_names(part.file.common, renamed).values())
-            if evaluation in evaluations:
+            if evaluation in evaluations or "" in evaluation:
                 continue
             evaluations.add(evaluation)
             with pq.ParquetFile(part.path) as documents:
@@ -578,7 +578,9 @@ def _rows_of(files: list[ScoreFile], renamed: _Names) -> Iterator[tuple[Mapping[
             if row["run"] is None:
                 row["run"] = runs.get(str(row["benchmark"]))
             row |= _with_names(row, renamed)
-            if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
+            if "" not in (row["model"], row["benchmark"]) and (
+                owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number
+            ):
                 yield row, 0
 
 

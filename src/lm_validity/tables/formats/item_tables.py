@@ -53,7 +53,7 @@ _Answers = dict[_ItemPlace, dict[str | None, dict[str, list[float]]]]  # by metr
 def are_answers(table: Table, columns: list[str], options: ImportOptions) -> bool:
     """Whether many columns, or as many as the reader says, hold nothing but 0 and 1: answers to items rather than
     scores on benchmarks."""
-    said = options.corrections.get(("column", table.path.name))
+    said = options.corrections.peek("column", table.path.name)
     fewest = {"items": 1, "benchmarks": len(columns) + 1}.get(said or "", _FEWEST_ITEMS)
     return len(columns) >= fewest and only_answers(table, columns)
 
@@ -66,6 +66,7 @@ def only_answers(table: Table, columns: list[str]) -> bool:
 def of_answers(table: Table, columns: list[str], decided: str, options: ImportOptions) -> Decision:
     """That columns of 0 and 1 are read as `items` or as `benchmarks`."""
     other = {"items": "benchmarks", "benchmarks": "items"}[decided]
+    options.corrections.one_of("column", table.path.name, ("items", "benchmarks"))
     text = f"{table.path.name}: {len(columns)} columns of 0 and 1 are read as {decided}"
     kind, source = (UNSURE, "values") if ("column", table.path.name) not in options.corrections else (READ, "reading")
     return Decision("column", table.path.name, decided, source, kind, len(columns), other, text)
@@ -116,10 +117,11 @@ def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> 
     """The columns in a table with a row for each answer: each model has many documents, and the same ones, and values
     are from 0 to 1, or to 100.
 
-    `given`: what the reader says of a column; `score` comes first, `left out` not at all.
+    `given`: what the reader says of a column: `item` is that of documents, `score` comes first, `left out` not at all.
     """
     names = {plain(name): name for name in reversed(table.header) if given.get(name) != "left out"}
-    item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
+    free = [names[name] for name in ITEM if name in names and names[name] not in roles.values()]
+    item = next((name for name in names.values() if given.get(name) == "item"), next(iter(free), None))
     said = [name for name in names.values() if given.get(name) == "score"]
     rights = [
         name for name in dict.fromkeys([*said, *(names[name] for name in RIGHT if name in names)]) if name != item
@@ -167,7 +169,7 @@ def long_items(
     shares = counts is not None or plain(right) in _SHARES
     units = {pair: _unit_of_items(*pair, values, options, notes, shares=shares) for pair, values in graded.items()}
     answers: dict[str, _Answers] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
-    several, only_first = 0, options.corrections.get(("cell", item)) == "first"
+    several, only_first = 0, options.corrections.one_of("cell", item, ("first", "mean")) == "first"
     for row, (key, item_place, document, answer) in enumerate(
         zip(keys, places, table.texts(item), answer_values, strict=True)
     ):
@@ -201,7 +203,8 @@ def long_items(
     if without := [row for row, answer in enumerate(answer_values) if answer is None]:
         first = f"{table.where(without[0], right)} ({table.texts(right)[without[0]] or 'empty'})"
         text = f"{count(len(without), 'answer')} without a value, so of fewer items, first {first}"
-        notes.decisions.append(Decision("cell", item, "left out", "values", LEFT_OUT, len(without), "", text))
+        where = f"{item} without a value"
+        notes.decisions.append(Decision("cell", where, "left out", "values", LEFT_OUT, len(without), "", text))
     if several:
         text = f"{several} items with several answers, their mean"
         notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import plain
 from lm_validity.tables.claims import Claim, Settings, as_record
-from lm_validity.tables.decisions import LEFT_OUT, OF_TASKS, Decision
+from lm_validity.tables.decisions import LEFT_OUT, OF_TASKS, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS
@@ -249,7 +249,9 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     ):
         raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
     if isinstance(document.get("checkpoints"), list) and isinstance(results, dict):
-        return [_curves(document, path, opened.model or path.stem.removesuffix("_agg"))]
+        model = opened.model or path.stem.removesuffix("_agg")
+        file = _curves(document, path, model)
+        return [file if opened.model else replace(file, decisions=(by_path(path, model),))]
     config = _section(document, "config", path)
     arguments = parse_arguments(config.get("model_args"))
     name, of_folder = _name(document, config, arguments, opened)
@@ -280,8 +282,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             sampling=sampling,
             made=_made(document, config, arguments),
             members=members,
-            decisions=tuple(
-                Decision("metric", name, "left out", "values", LEFT_OUT, 1, "", f"{name} is no number") for name in odd
+            decisions=(
+                *((by_path(path, name),) if of_folder and not opened.model and "/" not in name else ()),
+                *(
+                    Decision("metric", metric, "left out", "values", LEFT_OUT, 1, "", f"{metric} is no number")
+                    for metric in odd
+                ),
             ),
         )
     ]
@@ -663,6 +669,11 @@ def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ())
     stem = _SHOTS.sub("", stem)
     name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
     return {"model": name, "num_fewshot": int(shots[1])} if shots else {"model": name}
+
+
+def by_path(path: Path, model: str) -> Decision:
+    """That the model of a file is the one that its path names."""
+    return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")
 
 
 def _identity(config: Document, arguments: dict[str, str], folder: Path | None) -> dict[str, str]:

@@ -273,17 +273,16 @@ class ImportOptions:
     strict: bool = False
     schema: Document | None = None
     reading: Path | None = None
-    corrections: Corrections = field(default_factory=dict)
+    corrections: Corrections = field(default_factory=Corrections)
 
     def with_reading(self) -> "ImportOptions":
         """These with the rows of `reading`. Raises InputError as `read_corrections` does."""
-        if self.reading is None:
-            return self
-        return replace(self, corrections={**self.corrections, **read_corrections(self.reading)})
+        rows = Corrections() if self.reading is None else read_corrections(self.reading)
+        return replace(self, corrections=rows.beside(self.corrections))
 
     def said(self, what: str, where: str) -> str | None:
         """What the reader decided of one thing, or of everything; None where nothing is said."""
-        return self.corrections.get((what, where), self.corrections.get((what, EVERY)))
+        return self.corrections.get((what, where)) or self.corrections.get((what, EVERY))
 
 
 class Opened(NamedTuple):
@@ -425,16 +424,18 @@ def with_item_errors(scores: pd.DataFrame, items: pd.Series, options: ImportOpti
 
     items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
     """
-    is_requested = (
-        scores["benchmark"].map(lambda benchmark: options.said("errors", benchmark) == FROM_ITEMS).astype(bool)
-    )
+    corrections, names = options.corrections, scores["benchmark"].unique()
+    general = corrections.get(("errors", EVERY))
+    benchmarks = [name for name in names if (corrections.peek("errors", name) or general) == FROM_ITEMS]
+    corrections.take("errors", benchmarks)
+    is_requested = scores["benchmark"].isin(benchmarks)
     if not is_requested.any():
         return scores, None
-    names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
+    metrics = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
     from_items = (
         is_requested
-        & names.isin((*SHARES_OF_ITEMS, "accuracy"))
+        & metrics.isin((*SHARES_OF_ITEMS, "accuracy"))
         & scores["stderr"].isna()
         & value.between(0, 1)
         & (number > 1)

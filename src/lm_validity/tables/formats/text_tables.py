@@ -21,7 +21,7 @@ from lm_validity.tables.columns import (
     one_header,
     roles_said,
 )
-from lm_validity.tables.decisions import CONVERTED, EVERY, READ, UNSURE, Corrections, Decision
+from lm_validity.tables.decisions import CONVERTED, EVERY, READ, UNSURE, Decision, Given
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import readable
 from lm_validity.tables.task_facts import are_tasks
@@ -64,7 +64,7 @@ class Table:
             return self.header[self.places[first] : self.places[last] + 1]
         return [name for name in self.header if fnmatchcase(name, selector)] if set(selector) & set("*?[") else []
 
-    def said(self, corrections: Corrections) -> dict[str, str]:
+    def said(self, corrections: Given) -> dict[str, str]:
         """What a reading says of columns, those of a row of their own before ranges and patterns; also of others."""
         rows = {selector: role for (kind, selector), role in corrections.items() if kind == "column"}
         patterns = [selector for selector in rows if selector not in self.places and selector != EVERY]
@@ -101,7 +101,11 @@ def open_tables(path: Path, options: ImportOptions, notes: Notes) -> list[Table]
             raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
         if tables:
             return [named_columns(table, options, notes) for table in tables]
-    text, joined = one_header(text) if options.corrections.get(("column", "header")) != "one line" else (text, [])
+    text, joined = (
+        one_header(text)
+        if options.corrections.one_of("column", "header", ("one line", "two lines")) != "one line"
+        else (text, [])
+    )
     if joined:
         words = f"two lines of names are read as one: {listing(joined, 4)}"
         notes.decisions.append(
@@ -150,6 +154,8 @@ def named_columns(table: Table, options: ImportOptions, notes: Notes) -> Table:
     key = said if said in ROLES else "benchmark" if of_tasks else "model"
     names = {plain(name) for name in header} | set(roles_said(said_of, header))
     unnamed = header[:1] == [""] and said != "left out" and not {key, *ROLES[key]} & names
+    if header[:1] == [""]:
+        options.corrections.one_of("column", FIRST, (*ROLES, "left out"))
     if unnamed and all(map(_is_name, table.cells[:, 0])):
         text = f"the first column has no name and is read as that of the {key}s"
         source = "reading" if said else "structure"
@@ -208,7 +214,9 @@ def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:
     cells = [str(text) for text in table.cells.ravel()]
     commas = [text for text in cells if _DECIMAL_COMMA.fullmatch(text)]
     points = any(re.fullmatch(r"[-+]?\d*\.\d+.*", text) for text in cells)
-    if not commas or points or options.corrections.get(("cell", table.path.name), "decimal comma") != "decimal comma":
+    if not commas or points:
+        return table
+    if options.corrections.one_of("cell", table.path.name, ("decimal comma", "thousands")) == "thousands":
         return table
     pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[*_ ]*[-+]?\d*,\d", text) else text for text in cells]
     text = f"{commas[0]} is read as {commas[0].replace(',', '.')}"

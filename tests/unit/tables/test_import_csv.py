@@ -502,3 +502,25 @@ def test_settings_are_no_parts_of_names_and_the_reader_says_which_are(tmp_path):
     (tmp_path / "r.tsv").write_text("what\twhere\tdecided\ncolumn\tprecision\tmodel name\n")
     scores = import_files([table], tmp_path / "out", ImportOptions(reading=tmp_path / "r.tsv")).scores
     assert set(scores["model"]) == {"ant old", "ant new", "bee old"}
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("model,suite,score", ["column,suite,benchmark"]),
+        ("model,area,score", ["column,area,benchmark"]),
+        ("checkpoints,tasks,accuracy", ["column,checkpoints,model", "column,tasks,benchmark"]),
+    ],
+)
+def test_a_column_of_benchmarks_is_no_part_of_names(tmp_path, header, rows):
+    """Of one score in a row the other column tells benchmarks apart; the hint names the column, and can be followed."""
+    table = tmp_path / "t.csv"
+    table.write_text(f"{header}\nant,reading,0.3\nbee,reading,0.4\nant,sums,0.5\nbee,sums,0.6\n")
+    with pytest.raises(InputError) as caught:
+        import_files([table], tmp_path / "out")
+    assert rows[0] in caught.value.hint
+    (tmp_path / "r.csv").write_text("\n".join(["what,where,decided", *rows]) + "\n")
+    scores = import_files([table], tmp_path / "out", ImportOptions(reading=tmp_path / "r.csv")).scores
+    assert scores.set_index(["model", "benchmark"])["value"].to_dict() == {
+        ("ant", "reading"): 0.3, ("bee", "reading"): 0.4, ("ant", "sums"): 0.5, ("bee", "sums"): 0.6,
+    }  # fmt: skip

@@ -112,6 +112,9 @@ _NAMED_FIRST = (
 _APART = frozenset(("benchmark", "iteration", "checkpoint", "tokens_b", "protocol", "prompt", "prompt_variant", "run",
                     "seed", "split", "num_fewshot", "metric"))  # fmt: skip
 _MOST_NAMES = 10
+_FEWEST_SCORES = 2  # columns of numbers in such a table
+_GROUPS = frozenset((*ROLES["benchmark"], *ROLES["metric"], "suite", "subset", "subject", "category", "domain", "group",
+                     "language", "lang"))  # fmt: skip
 _OF_AVERAGES = (["average"], ["avg"], ["mean"], ["overall"])  # first words of columns beside scores
 _PART = "model name"  # in a reading, a column that is a part of the models' names
 _COLUMN_ROWS = (*SAYINGS, *ROLES, WITH_STEP, _PART, "item", "no item")  # what it may say of a column
@@ -250,10 +253,14 @@ def _with_whole_names(
     settings (`precision`); or the part is the column that the reader says."""
     named = roles.get("model")
     part = next((name for name, saying in sayings.items() if saying == _PART), None)
-    if part is None and (_APART & set(roles) or (named is None and telling(table.header, table.texts) is not None)):
+    numbers = [name for name in table.header if name not in roles.values() and _holds_scores(table.texts(name))]
+    long = "value" in roles or len(numbers) < _FEWEST_SCORES  # the other column is rather that of benchmarks
+    if part is None and (
+        long or _APART & set(roles) or (named is None and telling(table.header, table.texts) is not None)
+    ):
         return _Roles(table, roles, common)
     free = [name for name in table.header[:_MOST_NAMES] if name not in roles.values() and name not in sayings]
-    free = [name for name in free if not is_setting(name) and fact_column(name) is None]
+    free = [name for name in free if not is_setting(name) and fact_column(name) is None and plain(name) not in _GROUPS]
     free = [name for name in free if all(text and read_cell(text) is None for text in table.texts(name))]
     pairs = combinations(free, 2) if named is None else ((named, name) for name in free)
     for first, second in pairs if part is None else [(named or next(iter(free), part), part)]:
@@ -270,6 +277,11 @@ def _with_whole_names(
         cells = cells[:, [table.places[name] for name in header]]
         return _Roles(replace(table, header=header, cells=cells), roles | {"model": first}, common)
     return _Roles(table, roles, common)
+
+
+def _holds_scores(cells: np.ndarray) -> bool:
+    numbers = [read_cell(text) for text in cells if not is_missing(text)]
+    return bool(numbers) and None not in numbers
 
 
 def _of_one_model(table: Table, roles: Mapping[str, str]) -> bool:
@@ -353,7 +365,8 @@ def _read_roles(
     key = "benchmark" if spread == "model" else "model"
     if not any(key in fields for fields in keys):
         _check_said(table, sayings, key, MODELS if key == "model" else key)
-        way = in_reading("column", telling(table.header, table.texts) or "COLUMN", key)
+        of_texts = (name for name in table.header if all(map(_is_name, table.texts(name))))
+        way = in_reading("column", telling(table.header, table.texts) or next(of_texts, "COLUMN"), key)
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
             f"say which: {way}; for a table of models in columns: column,{SCORE_COLUMNS},model.",
@@ -672,6 +685,19 @@ def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> 
     return {} if error is None else {"stderr": abs(error), "error": kind or "unknown"}
 
 
+def _is_name(text: str) -> bool:
+    return bool(text) and read_cell(text) is None
+
+
+def _beside_models(table: Table, models: Mapping[int, str]) -> str | None:
+    """The first column of texts that tells the rows of each model apart; None where none does."""
+    for name in (name for name in table.header if not is_setting(name)):
+        texts = {(model, table.texts(name)[row]) for row, model in models.items()}
+        if len(texts) == len(models) and all(text and read_cell(text) is None for _, text in texts):
+            return name
+    return None
+
+
 def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, notes: list[str]) -> list[Claim]:
     """Each score once. Raises InputError for two different scores under one key, unless the reader says `first`."""
     first_rows: dict[tuple[object, ...], Claim] = {}
@@ -684,6 +710,9 @@ def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions,
         cell, row = different[0]
         column = telling(table.header, table.texts)
         way = in_reading("column", column or "COLUMN", "model" if column else "checkpoint")
+        models = {place.row: claim["model"] for place, claim in rows}
+        if column is None and len(models) == len(rows) and (column := _beside_models(table, models)):
+            way = in_reading("column", column, "benchmark")
         raise InputError(
             f"{table.path}, row {table.lines[cell.row]}: another score of {row['model']} on {row['benchmark']} "
             f"({count(len(different), 'such score')}).",

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 from tests.unit.tables.conftest import read_files
 
@@ -83,3 +84,14 @@ def test_answers_in_other_events_of_a_log_are_named(tmp_path):
     scores = read_files([tmp_path], ImportOptions(), log := ImportLog())
     assert scores["value"].tolist() == [0.5] and log.items == 4
     assert [each.values for each in log.reading.decisions if each.decided == "left out"] == [2]
+
+
+def test_of_what_must_not_be_less_is_better(read):
+    """DeepEval's bias and toxicity are shares with a maximum; of its relevancy nothing is known."""
+    names = {"Bias": 0.2, "Toxicity": 0.1, "Answer Relevancy": 0.7}
+    measured = [{"name": name, "score": score} for name, score in names.items()]
+    cases = [{"name": f"case {number}", "metricsData": measured} for number in range(3)]
+    scores, _ = read({"run.json": {"testFile": "quiz.py", "hyperparameters": {"model": "ant"}, "testCases": cases}})
+    better = scores.set_index("metric")["higher_is_better"]
+    assert better["bias,none"] == False and better["toxicity,none"] == False  # noqa: E712 # nullable
+    assert pd.isna(better["answer_relevancy,none"])

@@ -249,6 +249,7 @@ PROMPTFOO = Format("promptfoo", (".json",), lambda opened: bool(_tests(opened.do
 
 # ---- DeepEval: {"testCases": [{"name", "metricsData": [{"name", "score", ...}]}]} ------------------------------------
 
+_LESS_IS_BETTER = ("bias", "toxicity", "hallucination")  # their thresholds are maxima
 _CASES, _MEASURED = ("testCases", "test_cases"), ("metricsData", "metrics_data")
 
 
@@ -286,7 +287,14 @@ def _read_deepeval(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         for number, case in enumerate(_cases(document))
         for measure in _measured(case)
     ]
-    return read_records(path, records, options, None, [] if stated_model else [by_path(path, name)])
+    files = read_records(path, records, options, None, [] if stated_model else [by_path(path, name)])
+    return [replace(file, rows=list(map(_with_direction, file.rows))) for file in files]
+
+
+def _with_direction(row: Claim) -> Claim:
+    """The row; of a share of what must not be (`bias`) with the direction."""
+    lower = (row.get("metric") or "").partition(",")[0] in _LESS_IS_BETTER
+    return row | {"higher_is_better": False} if lower else row
 
 
 DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.document)), _read_deepeval)

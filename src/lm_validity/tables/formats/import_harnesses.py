@@ -300,6 +300,45 @@ def _with_direction(row: Claim) -> Claim:
 DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.document)), _read_deepeval)
 
 
+# ---- EvalPlus: `*_eval_results.json`, outcomes of solutions on the original tests and on more of them ----------------
+
+_TESTS = {"base_status": "", "plus_status": "+"}  # key of an outcome -> end of the benchmark's name
+_FILE = re.compile(r"_eval_results$|_temp_[\d.]+|_(vllm|hf|openai|google|anthropic|bedrock|ollama|gptqmodel)(?=_temp_)")
+
+
+def _solutions(document: object) -> dict[str, list[Document]]:
+    """The solutions of each task; empty for a file that is none of EvalPlus'."""
+    tasks = checked.part(document, "eval")
+    solutions = {task: checked.objects(outcomes) for task, outcomes in tasks.items()}
+    whole = all(found and all("base_status" in each for each in found) for found in solutions.values())
+    return solutions if whole else {}
+
+
+def _read_evalplus(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """Whether each solution passes. A task's number of solutions is that of runs; the file's name is the model's."""
+    name = opened.model or _FILE.sub("", opened.path.stem).replace("--", "/")
+    records = [
+        {
+            "model": name,
+            "benchmark": f"{task.partition('/')[0]}{end}",
+            "metric": "pass@1",
+            "sample_id": task,
+            "run": number,
+            "score": float(solution[key] == "pass"),
+        }
+        for task, solutions in _solutions(opened.document).items()
+        for number, solution in enumerate(solutions)
+        for key, end in _TESTS.items()
+        if isinstance(solution.get(key), str)
+    ]
+    if all(record["run"] == 0 for record in records):
+        records = [{key: value for key, value in record.items() if key != "run"} for record in records]
+    return read_records(opened.path, records, options, None, [] if opened.model else [by_path(opened.path, name)])
+
+
+EVALPLUS = Format("evalplus", (".json",), lambda opened: bool(_solutions(opened.document)), _read_evalplus)
+
+
 # ---- OpenAI's evals: JSON lines, the first of them the `spec` --------------------------------------------------------
 
 _EVALS_HINT = "oaieval writes a line with `spec`, one of each event, and one with `final_report`."
@@ -388,4 +427,4 @@ def _read_vlm(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 VLM = Format("vlmevalkit", (".csv",), _is_vlm, _read_vlm)
-FORMATS = (MTEB, LISTS, PROMPTFOO, DEEPEVAL, EVALS, VLM)
+FORMATS = (MTEB, LISTS, PROMPTFOO, DEEPEVAL, EVALPLUS, EVALS, VLM)

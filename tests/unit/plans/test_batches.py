@@ -271,7 +271,7 @@ def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(sta
     said = said_of_stops(trials, run.bias_plan)
     without = trials.assign(test=np.nan)
     three = pd.concat([without.assign(experiment="body"), trials, without.assign(experiment="last")])
-    plan = replace(run.bias_plan, most=dict.fromkeys(["body", "head", "last"], 22))
+    plan = replace(run.bias_plan, subsamples=dict.fromkeys(["body", "head", "last"], 22))
     assert said_of_stops(three, plan) == f"head: {said}"  # an experiment without the bias leaves no blank
     assert numbers(said)[:2] == ["0", "2"] and said.endswith(": mail, news.")
 

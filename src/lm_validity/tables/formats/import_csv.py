@@ -716,7 +716,8 @@ def _once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions,
         raise InputError(
             f"{table.path}, row {table.lines[cell.row]}: another score of {row['model']} on {row['benchmark']} "
             f"({count(len(different), 'such score')}).",
-            f"say which column tells them apart: {way}; with cell,*,first the first of them counts.",
+            f"say which column tells them apart: {way}; in rows of answers, which has items: column,COLUMN,item; with "
+            "cell,*,first the first of them counts.",
         )
     if len(first_rows) < len(rows):
         notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(first_rows), 'score')}.")

@@ -25,6 +25,7 @@ _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
+_MOST_OF_RATINGS = 10  # on the scales of judges
 _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
 _ROUNDED = 0.01  # of a share beside its counts
 _COUNTS = ("correct", "count")  # right answers and all answers to an item
@@ -233,8 +234,9 @@ def _unit_of_items(
 ) -> _Unit:
     """The unit of answers to items (n,).
 
-    Above 1 they are percentages where nearly all are 0 or 100, or where they are `shares` by their name; else ratings,
-    which stay as they are. What the reader says counts first.
+    Above 1 they are percentages where nearly all are 0 or 100, or where they are `shares` by their name and beyond the
+    scales of judges (to 5 or 10: an `Accuracy` of 4); else ratings, which stay as they are. What the reader says counts
+    first.
     """
     if max(values) <= 1:
         return _Unit(1.0, "share")
@@ -242,7 +244,8 @@ def _unit_of_items(
     by_reading = unit is not None
     if unit is None:
         ends = sum(value in (0, _HUNDRED) for value in values) >= _NEARLY_ALL * len(values)
-        unit = "percent" if shares or ends or (metric or "").partition(",")[0] in _SHARES else "points"
+        named = max(values) > _MOST_OF_RATINGS and (shares or (metric or "").partition(",")[0] in _SHARES)
+        unit = "percent" if ends or named else "points"
     source, name = "reading" if by_reading else "arithmetic", benchmark
     if unit == "percent":
         text = f"{name}: percent to share, {len(values)} answers"

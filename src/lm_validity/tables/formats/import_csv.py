@@ -56,6 +56,7 @@ from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.item_tables import (
     FEWEST_TOLD,
     OF_ITEMS,
+    a_row_an_answer,
     are_answers,
     item_files,
     item_rows,
@@ -172,6 +173,7 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         hint = f"give it as --{sheet}." if sheet in ("models", "benchmarks") else "give a table with scores."
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
     given = table.said(options.corrections)
+    table = a_row_an_answer(table, given, notes)
     options.corrections.known("column", table.header, _COLUMN_ROWS)
     notes.decisions += _said(table, options)
     roles = find_roles(

@@ -11,17 +11,18 @@ import numpy as np
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.claims import Claim, Item, as_record
-from lm_validity.tables.columns import ITEM, RIGHT
+from lm_validity.tables.columns import ITEM, RIGHT, ROLES, SCORE_COLUMNS, names_metric
 from lm_validity.tables.decisions import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats.score_files import ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
 from lm_validity.tables.reading import choose_metric
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
-from lm_validity.tables.task_facts import TaskFacts, find_task_facts
+from lm_validity.tables.task_facts import TaskFacts, are_tasks, find_task_facts
 from lm_validity.words import count
 
 _HUNDRED = 100.0
 _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
+_FEWEST_MODELS = 2  # columns of nothing but 0 and 1 beside a column of items
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
@@ -112,6 +113,33 @@ class ItemColumns(NamedTuple):
 
     item: str
     rights: list[str]
+
+
+def a_row_an_answer(table: Table, given: Mapping[str, str], notes: Notes) -> Table:
+    """The table; of one with a row for each item and a column of 0 and 1 for each model, a row for each answer.
+
+    `given`: what the reader says of columns. Tasks, metrics and words such as `correct` are names of no model.
+    """
+    names = {plain(name): name for name in reversed(table.header)}
+    item = next((names[name] for name in ITEM if name in names), None)
+    if item is None or given.get(SCORE_COLUMNS, "model") != "model" or {"model", *ROLES["model"]} & names.keys():
+        return table
+    models = [name for name in table.header if name != item and table.texts(name).any() and only_answers(table, [name])]
+    others = [name for name in table.header if name not in models]
+    known = any(names_metric(name) or plain(name) in RIGHT for name in models) or are_tasks(models, [])
+    items = table.texts(item)
+    if known or len(models) < _FEWEST_MODELS or len(set(items)) < max(len(items), _FEWEST_ITEMS):
+        return table
+    kind, source = (READ, "reading") if SCORE_COLUMNS in given else (UNSURE, "values")
+    text = f"{table.path.name}: rows are read as items ({item}), {len(models)} columns of 0 and 1 as models"
+    notes.decisions.append(Decision("column", SCORE_COLUMNS, "model", source, kind, len(models), "benchmark", text))
+    rows = [
+        [*(table.texts(name)[row] for name in others), model, table.texts(model)[row]]
+        for model in models
+        for row in range(len(items))
+    ]
+    cells = np.array(rows, dtype=object).reshape(len(rows), len(others) + 2)
+    return Table(table.path, [*others, "model", "correct"], cells, table.lines * len(models))
 
 
 def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> ItemColumns | None:

@@ -88,7 +88,7 @@ def _record_test_run(work: Path, output: Path) -> None:
     items = ("--scores", f"{tables}/scores.parquet", "--items", f"{tables}/items.parquet")
     _run(work, "lm-validity", "report", "items", *items, "--output", f"{output / 'items'}")
     models = [row.split("\t")[0] for row in (work / "config/test_models.tsv").read_text().splitlines()[1:]]
-    _run(work, "lm-validity", "compare", *models, *items, "--output", f"{output / 'compared'}")
+    _run(work, "lm-validity", "compare", *models, *items, "--at", "final", "--output", f"{output / 'compared'}")
     _run(work, "lm-validity", "report", f"{tables}", "--output", f"{output / 'site'}")
     _run(work, "lm-validity", "forget", FORGOTTEN, "--configfile", RUNS["test"])
     _run(work, "lm-validity", "partial-reports", "--configfile", RUNS["test"])

@@ -124,19 +124,57 @@ MOST_OF_INT8 = 127
 def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(...,) tau-b of each column of `x` (models, ...) with that of `y`, which has x's shape or ones in it.
 
-    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models: each model is compared
-    with all after it, in all columns. Models missing in either column are left out; NaN where undefined. It is fastest
-    where y rises from model to model, its missing values last.
+    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models. Models missing in either
+    column are left out; NaN where undefined. With missing values it is fastest where y rises from model to model, its
+    missing values last.
     """
-    no_x, no_y = np.isnan(x), np.isnan(y)
-    y = np.where(no_x, np.nan, y) if (no_x & ~no_y).any() else y
-    x = np.where(no_y, np.nan, x) if no_y.any() else x
+    no_x, no_y = ~np.isfinite(x), ~np.isfinite(y)
+    is_complete = not (no_x.any() or no_y.any())
+    if not is_complete:
+        y = np.where(no_x | no_y if no_x.any() else no_y, np.nan, y)
+        x = np.where(no_x | no_y, np.nan, x)
     tau = np.empty(x.shape[1:])
     step = max(1, COLUMNS_AT_ONCE // max(1, x[:, :1].size))
     for start in range(0, x.shape[1], step):
         part = slice(start, start + step)
-        tau[part] = _tau_of_columns(x[:, part], y[:, part] if y.shape[1] > 1 else y)
+        tau[part] = (_tau_by_ranks if is_complete else _tau_of_columns)(x[:, part], y[:, part] if y.shape[1] > 1 else y)
     return tau
+
+
+def _tau_by_ranks(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As `kendall_tau_of_columns`, of columns without missing values: of two orders the discordant pairs are the
+    inversions of one in the other (Knight 1966, Journal of the American Statistical Association 61:436)."""
+    ranks, ranks_y = _dense_ranks(x), _dense_ranks(y)
+    # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
+    together = ranks_y * len(x) + ranks
+    ordered = np.take_along_axis(ranks, np.argsort(together, axis=0), axis=0)
+    ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
+    larger = np.zeros_like(ordered)  # how many before it are larger
+    for index in range(len(x) - 1):
+        larger[index + 1 :] += ordered[index + 1 :] < ordered[index]
+    pairs = len(x) * (len(x) - 1) // 2
+    tied, tied_y, tied_on_both = (_tied_pairs(values) for values in (ranks, ranks_y, together))
+    product = pairs - tied - tied_y + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
+    return ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_y)))
+
+
+def _dense_ranks(values: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, ...)."""
+    order = np.argsort(values, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    in_order, ranks = (np.zeros(values.shape, dtype=np.int64) for _ in range(2))
+    np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=in_order[1:])
+    np.put_along_axis(ranks, order, in_order, axis=0)
+    return ranks
+
+
+def _tied_pairs(values: np.ndarray) -> np.ndarray:
+    """(...,) pairs of equal values in each column of `values` (n, ...)."""
+    ordered = np.sort(values, axis=0)
+    rows = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+    starts = np.concatenate([np.ones((1, *values.shape[1:]), dtype=bool), ordered[1:] != ordered[:-1]])
+    pairs: np.ndarray = (rows - np.maximum.accumulate(np.where(starts, rows, 0), axis=0)).sum(axis=0)
+    return pairs
 
 
 def _tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -195,6 +233,7 @@ def _distinct(signs: PairSigns, column: int, has_both: np.ndarray, models: int) 
 
 
 FEW_COLUMNS = 16  # up to so many, each product of two columns is summed as a form of a matrix of models
+SOME_COLUMNS = 100  # up to so many, products of two columns are summed over all pairs of models at once
 ROWS_AT_ONCE = 256  # of such a matrix
 
 
@@ -210,6 +249,7 @@ class _Compared(NamedTuple):
 
     @classmethod
     def of(cls, signs: PairSigns, dtype: type) -> "_Compared":
+        """What is summed of these signs, in numbers of this type."""
         columns = np.flatnonzero(signs.sign.any(axis=0))
         kind, first_of_kind = np.zeros(len(columns), dtype=int), columns[:1]
         if not signs.known.all():
@@ -224,8 +264,8 @@ class _Compared(NamedTuple):
 def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: PairSigns | None = None) -> np.ndarray:
     """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `other_signs`).
 
-    `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j. Sums of whole numbers are exact in
-    single precision up to 4,096 models, above which they are taken in double precision.
+    `weights`: (resamples, models) multiplicities, whole numbers. A pair of models weighs w_i w_j. Sums of whole numbers
+    are exact in single precision up to 4,096 models, above which they are taken in double precision.
     """
     dtype = np.float32 if weights.shape[1] <= 4096 else np.float64
     weights, rows = np.asarray(weights, dtype=dtype), _Compared.of(signs, dtype)
@@ -234,7 +274,8 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
     tau = np.full((len(weights), *shape), np.nan)
     if not (len(rows.columns) and len(columns.columns)):
         return tau
-    sums = _sums_by_models if max(shape) <= FEW_COLUMNS else _sums_by_resample
+    few, some = max(shape) <= FEW_COLUMNS, max(shape) <= SOME_COLUMNS
+    sums = _sums_by_models if few else _sums_by_products if some else _sums_by_resample
     product = sums(signs, weights, rows.sign, columns.sign)
     if rows is columns and not rows.kind.any():  # the square of a sign is 1 where a pair is not tied
         of_rows = of_columns = np.diagonal(product, axis1=1, axis2=2)[..., None]
@@ -246,6 +287,24 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
         squares = row_untied[:, columns.kind].astype(float) * column_untied[:, rows.kind].T.astype(float)
         tau[resample][places] = ratio(total.astype(float), np.sqrt(squares))
     return tau
+
+
+def _sums_by_products(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As `_sums_by_resample`, all resamples at once: weights of pairs of models times products of two columns."""
+    columns, sums = (x.shape[1], y.shape[1]), np.zeros((len(weights), x.shape[1], y.shape[1]), dtype=weights.dtype)
+    a, b = np.triu_indices(columns[0]) if y is x else (part.ravel() for part in np.indices(columns))
+    total = np.zeros((len(weights), len(a)), dtype=weights.dtype)
+    of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
+    # pairs at a time, so that their weights stay in the cache, and their products in memory
+    step = max(1, min(2**21 // max(len(weights), 1), 2**23 // max(len(a), 1)))
+    for start in range(0, len(signs.first), step):
+        part = slice(start, start + step)
+        weight = (of_models[signs.first[part]] * of_models[signs.second[part]]).T
+        total += weight @ (x[part][:, a] * y[part][:, b])
+    sums[:, a, b] = total
+    if y is x:
+        sums[:, b, a] = total
+    return sums
 
 
 def _sums_by_resample(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

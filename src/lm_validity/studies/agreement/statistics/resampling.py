@@ -149,7 +149,7 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
     `benchmark_weights`: (resamples, k) multiplicities of benchmarks; None counts each benchmark once.
     """
     weights = np.ones((1, tau.shape[1])) if benchmark_weights is None else benchmark_weights
-    resamples, step = max(len(tau), len(weights)), max(1, TAUS_AT_ONCE // max(1, tau.shape[1] ** 2))
+    resamples, step = len(tau) if len(weights) == 1 else len(weights), max(1, TAUS_AT_ONCE // max(1, tau.shape[1] ** 2))
     tau, weights = (
         np.broadcast_to(tau, (resamples, *tau.shape[1:])),
         np.broadcast_to(weights, (resamples, tau.shape[1])),
@@ -182,7 +182,7 @@ def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
     is known.
 
     Then tau_ab = sum w s_a s_b / (n_a n_b) with n_a² = sum w s_a², sums over pairs of models, so that the sum of all
-    taus is that of w (sum_a s_a / n_a)². Rounded to 1e-12, above its error. `weights`: (resamples, models).
+    taus is that of w (sum_a s_a / n_a)². There rounded to 1e-12, above its error. `weights`: (resamples, models).
     """
     if signs.sign.shape[1] <= FEW_COLUMNS or not (signs.known > 0).all():
         step = max(1, TAUS_AT_ONCE // max(1, signs.sign.shape[1] ** 2))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
@@ -108,3 +109,32 @@ def test_resamples_at_once_are_each_resample_with_missing_values_and_other_colum
         signs, others = pair_signs(copies), pair_signs(copies[:, :2])
         np.testing.assert_allclose(tau, kendall_tau_matrix(signs), atol=1e-12)
         np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, other_signs=others), atol=1e-12)
+
+
+def test_infinities_are_missing_and_complete_columns_agree_with_incomplete_ones():
+    x, y = np.array([[1, np.inf, 3, 2, 4]]).T, np.array([[1, 2, 3, np.inf, 2]]).T
+    known = [0, 2, 4]
+    assert kendall_tau_of_columns(x, y)[0] == pytest.approx(kendalltau(x[known, 0], y[known, 0])[0])
+    rng = np.random.default_rng(3)
+    whole = rng.integers(0, 9, (40, 6)).astype(float)
+    padded = np.vstack([whole, np.full((2, 6), np.nan)])  # by the way of missing values
+    other = whole.mean(axis=1)[:, None]
+    without = kendall_tau_of_columns(whole, other)
+    assert np.array_equal(without, kendall_tau_of_columns(padded, np.vstack([other, [[np.nan], [np.nan]]])))
+    assert without == pytest.approx([kendalltau(column, other[:, 0])[0] for column in whole.T])
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
+    rng = np.random.default_rng(4)
+    scores = rng.integers(0, 30, (20, 7)).astype(float)
+    scores[rng.random(scores.shape) < missing] = np.nan
+    signs, draws = pair_signs(scores), rng.multinomial(20, np.full(20, 0.05), size=5)
+    ways = []
+    for few, some in ((16, 100), (0, 100), (0, 0)):
+        monkeypatch.setattr(ranking, "FEW_COLUMNS", few)
+        monkeypatch.setattr(ranking, "SOME_COLUMNS", some)
+        ways.append(ranking.resampled_kendall_tau(signs, draws))
+    copies = [kendall_tau_matrix(pair_signs(np.repeat(scores, draw, axis=0))) for draw in draws]
+    assert all(np.array_equal(way, ways[0], equal_nan=True) for way in ways)
+    np.testing.assert_allclose(ways[0], copies, atol=1e-12)

@@ -210,3 +210,10 @@ def test_mean_taus_of_resamples_are_the_means_of_all_their_taus():
         assert np.isnan(expected[0])
     same = pair_signs(np.repeat(rng.normal(size=(9, 1)), 3, axis=1))
     assert (resampled_mean_tau(same, rng.multinomial(9, np.full(9, 1 / 9), size=20)) == 1).all()
+
+
+def test_no_resamples_give_no_means():
+    assert mean_over_pairs_by_resample(np.zeros((0, 3, 3))).shape == (0,)
+    assert mean_over_pairs_by_resample(np.zeros((0, 3, 3)), np.ones((1, 3))).shape == (0,)
+    signs = pair_signs(np.arange(18.0).reshape(6, 3))
+    assert resampled_mean_tau(signs, np.zeros((0, 6))).shape == (0,)

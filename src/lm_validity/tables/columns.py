@@ -58,6 +58,7 @@ ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "
         "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
 RIGHT = ("pass1", "pass_1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match",
          "passed", "pass", "resolved", "right", "em", "f1")  # fmt: skip
+RIGHT_ANSWERS = ("answer", "gold", "label", "target", "correct_answer", "gold_answer", "answer_letter")
 _SCORE_ENDS = (
     "lo",
     "hi",

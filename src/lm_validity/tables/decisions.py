@@ -145,7 +145,7 @@ class Corrections(Mapping[tuple[str, str], str]):
     def hint(self, row: Correction) -> str:
         """What an idle row may be meant to say."""
         names = self._names[row.what]
-        if values := names.get(row.where):
+        if (values := names.get(row.where)) and row.decided not in values:
             return did_you_mean(row.decided, values, f"it may be {listing(values, 30)}.")
         if row.where in names:
             return f"that can not be said of {row.where!r}: remove the row."

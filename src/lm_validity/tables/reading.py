@@ -33,6 +33,7 @@ from lm_validity.words import count, listing
 # The unit of a value.
 
 SHARE, PERCENT, POINTS = UNITS = ("share", "percent", "points")
+MOST_OF_RATINGS = 10  # on the scales of judges
 _UNIT_ROWS = (*UNITS, LEFT_OUT)
 _SCALE = {SHARE: 1.0, PERCENT: 0.01, POINTS: 1.0}
 _ONE = 1 + 1e-9
@@ -211,7 +212,10 @@ def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, readi
         reading.add("unit", benchmark, unit.name, source, UNSURE, number, "share, percent", text)
     elif unit.name == PERCENT:
         text = f"{benchmark}: percent to share, {count(number, 'value')}"
-        reading.add("unit", benchmark, PERCENT, source, CONVERTED, number, "share, points", text)
+        perhaps_ratings = source == "arithmetic" and values.abs().max() <= MOST_OF_RATINGS
+        text += f", none above {values.max():g}: perhaps ratings" if perhaps_ratings else ""
+        kind = UNSURE if perhaps_ratings else CONVERTED
+        reading.add("unit", benchmark, PERCENT, source, kind, number, "share, points", text)
     else:
         reading.add("unit", benchmark, unit.name, source, READ, number)
 

@@ -3,17 +3,20 @@
 `workflow/scripts/tasks_table.py` makes the table and says what is in it.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.tables.cell_text import names_average, plain
+from lm_validity.tables.cell_text import names_average
 
 TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
 COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
 # Of several metrics of a task the main one: length-normalised accuracy where the task has it, as leaderboards do
 PREFERRED = ("acc_norm", "acc", "exact_match")
+_FEWEST_OF_GROUP = 3  # tasks whose names begin alike
 METRIC = "metric:"  # begins the rows that say which way a metric counts
 
 
@@ -51,13 +54,26 @@ def names_task(name: str) -> bool:
 def are_tasks(names: Iterable[str], others: Iterable[str]) -> bool:
     """Whether names are those of benchmarks rather than of models: most of them, averages aside, are known tasks, and
     none of the `others`, which cross them in a table, is one."""
-    known = [_may_name_task(name) for name in names if not names_average(name)]
-    return 2 * sum(known) > len(known) and not any(map(_may_name_task, others))
+    by_name = [_is_task_or_group(name) for name in names if not names_average(name)]
+    return 2 * sum(by_name) > len(by_name) and not any(map(_is_task_or_group, others))
 
 
-def _may_name_task(name: str) -> bool:
-    """Whether a name as people write it (`HellaSwag`, `ARC-Easy`) is that of a task of the table."""
-    return any(map(names_task, {name, plain(name), plain(name).replace("_", "")}))
+def _is_task_or_group(name: str) -> bool:
+    """Whether a name as people write it (`HellaSwag`, `ARC-Easy`, `MMLU`) is, whole, that of a task or of a group of
+    tasks. Names of models that begin as tasks do (`Minerva-1B`, `openai/...`) are none."""
+    return _letters(name) in _tasks_and_groups()
+
+
+@cache
+def _tasks_and_groups() -> frozenset[str]:
+    """The letters and digits of the table's tasks, and of what the names of several tasks begin with."""
+    beginnings = Counter(task.split("_")[0] for task in _table())
+    groups = {name for name, number in beginnings.items() if number >= _FEWEST_OF_GROUP and len(name) > 1}
+    return frozenset(map(_letters, {*_table(), *groups}))
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9/*]", "", name.lower())
 
 
 def metric_direction(metric: str) -> bool | None:

@@ -173,8 +173,8 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         hint = f"give it as --{sheet}." if sheet in ("models", "benchmarks") else "give a table with scores."
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
     given = table.said(options.corrections)
-    table = a_row_an_answer(table, given, notes)
     options.corrections.known("column", table.header, _COLUMN_ROWS)
+    table = a_row_an_answer(table, given, options, notes)
     notes.decisions += _said(table, options)
     roles = find_roles(
         table.header, roles_said(given, table.header), [name for name, said in given.items() if said in SAYINGS]

@@ -1,7 +1,8 @@
 """Results that small harnesses write -> scores, and items where there are answers.
 
-Read are mteb (a file a task), SWE-bench (lists of resolved ids, reports of its own harness), promptfoo,
-DeepEval, OpenAI's evals (JSON lines of events) and VLMEvalKit (a table of parts for a model and benchmark).
+Read are mteb (a file a task), SWE-bench (lists of resolved ids, reports of its own harness), promptfoo, DeepEval,
+EvalPlus (outcomes of solutions), OpenAI's evals (JSON lines of events) and VLMEvalKit (a table of parts for a model and
+benchmark).
 """
 
 import csv
@@ -302,21 +303,24 @@ DEEPEVAL = Format("deepeval", (".json",), lambda opened: bool(_cases(opened.docu
 
 # ---- EvalPlus: `*_eval_results.json`, outcomes of solutions on the original tests and on more of them ----------------
 
-_TESTS = {"base_status": "", "plus_status": "+"}  # key of an outcome -> end of the benchmark's name
-_FILE = re.compile(r"_eval_results$|_temp_[\d.]+|_(vllm|hf|openai|google|anthropic|bedrock|ollama|gptqmodel)(?=_temp_)")
+# By the end of the benchmark's name the keys that must say `pass`: the further tests count with the original ones
+_TESTS = {"": ("base_status",), "+": ("base_status", "plus_status")}
+_RESULTS_OF = re.compile(r"[._-]?eval_results$")
+_SAMPLING = re.compile(r"_temp_\d+(\.\d+)?$|_(vllm|hf|openai|google|anthropic|bedrock|ollama|gptqmodel)(?=_temp_)")
 
 
 def _solutions(document: object) -> dict[str, list[Document]]:
     """The solutions of each task; empty for a file that is none of EvalPlus'."""
     tasks = checked.part(document, "eval")
     solutions = {task: checked.objects(outcomes) for task, outcomes in tasks.items()}
-    whole = all(found and all("base_status" in each for each in found) for found in solutions.values())
-    return solutions if whole else {}
+    by_tests = all("base_status" in solution for of_task in solutions.values() for solution in of_task)
+    return solutions if by_tests and any(solutions.values()) else {}
 
 
 def _read_evalplus(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """Whether each solution passes. A task's number of solutions is that of runs; the file's name is the model's."""
-    name = opened.model or _FILE.sub("", opened.path.stem).replace("--", "/")
+    stem = _RESULTS_OF.sub("", opened.path.stem) or opened.path.parent.name
+    name = opened.model or _SAMPLING.sub("", stem).replace("--", "/")
     records = [
         {
             "model": name,
@@ -324,12 +328,12 @@ def _read_evalplus(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             "metric": "pass@1",
             "sample_id": task,
             "run": number,
-            "score": float(solution[key] == "pass"),
+            "score": float(all(solution[key] == "pass" for key in keys)),
         }
         for task, solutions in _solutions(opened.document).items()
         for number, solution in enumerate(solutions)
-        for key, end in _TESTS.items()
-        if isinstance(solution.get(key), str)
+        for end, keys in _TESTS.items()
+        if all(isinstance(solution.get(key), str) for key in keys)
     ]
     if all(record["run"] == 0 for record in records):
         records = [{key: value for key, value in record.items() if key != "run"} for record in records]

@@ -13,7 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_missing, is_no_score, names_average, names_spread, plain, read_cell
 from lm_validity.tables.claims import Claim, Facts
-from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, names_metric
+from lm_validity.tables.columns import ITEM, RIGHT, RIGHT_ANSWERS, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
@@ -78,6 +78,9 @@ def _rows(document: object) -> object:
         return document
     names, cells = document.get("columns"), document.get("data")
     if isinstance(names, list) and isinstance(cells, list) and document.keys() <= {"columns", "data", "index"}:
+        index, numbers = document.get("index"), [*range(len(cells))]
+        if isinstance(index, list) and len(index) == len(cells) and index != numbers:  # names of rows
+            names, cells = ["model", *names], [[name, *row] for name, row in zip(index, cells, strict=True)]
         whole = all(isinstance(row, list) and len(row) == len(names) for row in cells)
         return [dict(zip(map(str, names), row, strict=True)) for row in cells] if whole else document
     columns = [*document.values()]
@@ -302,7 +305,6 @@ RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_reco
 # ---- answers to questions, and scores by benchmark, of one model that the path names ---------------------------------
 
 _PREDICTIONS = ("pred", "prediction", "predicted", "predicted_answer", "model_answer", "extracted_answer", "model_pred")
-_RIGHT_ANSWERS = ("answer", "gold", "label", "target", "correct_answer", "gold_answer", "answer_letter")
 _SUBJECTS = ("category", "subject", "subset", "task", "dataset", "benchmark")
 _RIGHT, _WRONG = ("corr", "correct", "right"), ("wrong", "incorrect")
 
@@ -321,7 +323,7 @@ def _answers(document: object) -> _AnswerKeys | None:
         return None
     keys = document[0].keys()
     item, prediction, right = (
-        next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, _RIGHT_ANSWERS)
+        next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, RIGHT_ANSWERS)
     )
     if item is None or prediction is None or right is None or keys & {"correct", *RIGHT[1:3]}:
         return None

@@ -20,7 +20,8 @@ from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 
 SUFFIXES = (".md", ".markdown", ".txt")
-_LOGS = (".log", ".out", ".err")  # of jobs; in folders they stay out, since results lie there that are not rounded
+# The endings of jobs' logs; in folders they stay out, since results lie there that are not rounded
+_LOG = re.compile(r"\.(log|out|err|[oe]?\d+)", re.IGNORECASE)
 _TABLES = (".csv", ".tsv")  # of the same columns as those that are printed
 _CARD_HINT = "a model card has `model-index` in its front matter; see huggingface.co/docs/hub/model-cards."
 _PRINTED_HINT = "lm-eval prints a line with pretrained=MODEL and a table that begins with |Tasks|Version|."
@@ -38,7 +39,7 @@ def recognises(opened: Opened) -> bool:
     """Whether a text has scores that are read here."""
     if opened.path.suffix in _TABLES:
         return _HEADER.match(opened.head) is not None
-    if opened.named and opened.path.suffix in (*SUFFIXES, *_LOGS):
+    if opened.named and (opened.path.suffix in SUFFIXES or _LOG.fullmatch(opened.path.suffix)):
         return bool(_INDEX.match(opened.head) or _PRINTED.search(opened.path.read_bytes()))  # tables stand at the end
     return opened.path.suffix in SUFFIXES and bool(_INDEX.match(opened.head) or _PRINTED.search(opened.head))
 

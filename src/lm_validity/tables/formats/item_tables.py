@@ -11,22 +11,36 @@ import numpy as np
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.claims import Claim, Item, as_record
-from lm_validity.tables.columns import ITEM, RIGHT, ROLES, SCORE_COLUMNS, names_metric
+from lm_validity.tables.columns import (
+    ITEM,
+    MODELS,
+    RIGHT,
+    RIGHT_ANSWERS,
+    ROLES,
+    SAYINGS,
+    SCORE_COLUMNS,
+    WITH_STEP,
+    names_metric,
+)
 from lm_validity.tables.decisions import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.formats.score_files import ImportOptions, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.formats.text_tables import ANSWERS, Notes, Table, plain_number, stem, whole_number
-from lm_validity.tables.reading import choose_metric
+from lm_validity.tables.reading import MOST_OF_RATINGS, choose_metric
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import TaskFacts, are_tasks, find_task_facts
 from lm_validity.words import count
 
 _HUNDRED = 100.0
 _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
-_FEWEST_MODELS = 2  # columns of nothing but 0 and 1 beside a column of items
+_FEWEST_MODELS = 2  # columns of answers beside a column of items
+_MOSTLY = 0.75  # of a model's answers are 0 or 1; others are shares of a point
+_OF_ITEMS_ONLY = ("item_id", "question_id", "example_id", "doc_id", "sample_id", "instance_id", "qid", "problem_id")
+_NAMES_OF_THINGS = ("name", "run_name", "system", "method", "approach", "checkpoint")
+_NUMBERED = r"\d+|(seed|run|trial|attempt|sample|repeat|epoch)_?\d*"
+_IN_WORDS = {"pass": 1.0, "fail": 0.0, "yes": 1.0, "no": 0.0, "correct": 1.0, "incorrect": 0.0}
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
-_MOST_OF_RATINGS = 10  # on the scales of judges
 _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
 _ROUNDED = 0.01  # of a share beside its counts
 _COUNTS = ("correct", "count")  # right answers and all answers to an item
@@ -62,7 +76,7 @@ def are_answers(table: Table, columns: list[str], options: ImportOptions) -> boo
 
 def only_answers(table: Table, columns: list[str]) -> bool:
     """Whether columns hold nothing but 0 and 1."""
-    return all(text in ANSWERS for name in columns for text in table.texts(name) if not is_missing(text))
+    return all(_answer(text) in (0, 1) for name in columns for text in table.texts(name) if not is_missing(text))
 
 
 def of_answers(table: Table, columns: list[str], decided: str, options: ImportOptions) -> Decision:
@@ -70,6 +84,10 @@ def of_answers(table: Table, columns: list[str], decided: str, options: ImportOp
     other = {"items": "benchmarks", "benchmarks": "items"}[decided]
     options.corrections.one_of("column", table.path.name, ("items", "benchmarks"))
     text = f"{table.path.name}: {len(columns)} columns of 0 and 1 are read as {decided}"
+    if options.corrections.peek("column", table.path.name) == other:
+        beside = next((name for name in table.header if name not in columns), "")
+        way = f"leave out what is no answer: column,{beside},left out." if beside else "remove the row."
+        raise InputError(f"{table.path}: its columns are not read as {other}, since not all hold 0 and 1.", way)
     kind, source = (UNSURE, "values") if ("column", table.path.name) not in options.corrections else (READ, "reading")
     return Decision("column", table.path.name, decided, source, kind, len(columns), other, text)
 
@@ -88,7 +106,7 @@ def item_files(table: Table, keys: list[Claim], columns: list[str]) -> list[Scor
     files = []
     for row, key in enumerate(keys):
         answers = {
-            benchmark: {doc: ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
+            benchmark: {doc: _answer(texts[name][row]) for doc, name in of_benchmark.items()}
             for benchmark, of_benchmark in items.items()
         }
         rows = list[Claim]()
@@ -115,31 +133,81 @@ class ItemColumns(NamedTuple):
     rights: list[str]
 
 
-def a_row_an_answer(table: Table, given: Mapping[str, str], notes: Notes) -> Table:
-    """The table; of one with a row for each item and a column of 0 and 1 for each model, a row for each answer.
+def a_row_an_answer(table: Table, sayings: Mapping[str, str], options: ImportOptions, notes: Notes) -> Table:
+    """The table; of one with a row for each item and a column of 0 and 1 for each model, a row for each answer, without
+    the columns that the reader leaves out.
 
-    `given`: what the reader says of columns. Tasks, metrics and words such as `correct` are names of no model.
+    `sayings`: what the reader says of columns. A role or a score that the reader names, a column of other numbers, and
+    names of tasks, metrics, seeds or right answers among those of the models speak against it.
     """
-    names = {plain(name): name for name in reversed(table.header)}
-    item = next((names[name] for name in ITEM if name in names), None)
-    if item is None or given.get(SCORE_COLUMNS, "model") != "model" or {"model", *ROLES["model"]} & names.keys():
+    kept = [name for name in table.header if sayings.get(name) != LEFT_OUT]
+    item = _item_column(table, kept, sayings)
+    if item is None or options.corrections.peek("column", table.path.name) is not None:
         return table
-    models = [name for name in table.header if name != item and table.texts(name).any() and only_answers(table, [name])]
-    others = [name for name in table.header if name not in models]
-    known = any(names_metric(name) or plain(name) in RIGHT for name in models) or are_tasks(models, [])
-    items = table.texts(item)
-    if known or len(models) < _FEWEST_MODELS or len(set(items)) < max(len(items), _FEWEST_ITEMS):
+    models = [name for name in kept if name != item and _mostly_answers(table.texts(name))]
+    texts = [name for name in kept if name not in (item, *models)]
+    asked = sayings.get(SCORE_COLUMNS) == "model"
+    if not asked and not (len(models) >= _FEWEST_MODELS and _are_of_items(table, item, texts, sayings)):
         return table
-    kind, source = (READ, "reading") if SCORE_COLUMNS in given else (UNSURE, "values")
-    text = f"{table.path.name}: rows are read as items ({item}), {len(models)} columns of 0 and 1 as models"
+    if not models or not _may_be_models(models) or any(map(_holds_numbers, map(table.texts, texts))):
+        return table
+    kind, source = (READ, "reading") if asked else (UNSURE, "values")
+    text = f"{table.path.name}: rows are read as items ({item}), {len(models)} columns of answers as models"
     notes.decisions.append(Decision("column", SCORE_COLUMNS, "model", source, kind, len(models), "benchmark", text))
+    options.corrections.take("column", [item, *(name for name in table.header if name not in kept)])
     rows = [
-        [*(table.texts(name)[row] for name in others), model, table.texts(model)[row]]
+        [table.texts(item)[row], *(table.texts(name)[row] for name in texts), model, table.texts(model)[row]]
         for model in models
-        for row in range(len(items))
+        for row in range(len(table.lines))
     ]
-    cells = np.array(rows, dtype=object).reshape(len(rows), len(others) + 2)
-    return Table(table.path, [*others, "model", "correct"], cells, table.lines * len(models))
+    header = ["doc_id" if plain(item) not in ITEM else item, *texts, "model", "correct"]
+    return Table(table.path, header, np.array(rows, dtype=object), table.lines * len(models))
+
+
+def _item_column(table: Table, names: list[str], sayings: Mapping[str, str]) -> str | None:
+    """The column of items of a table without a column of models: the reader's, else one of such a name."""
+    by_word = {plain(name): name for name in reversed(names)}
+    if {"model", *ROLES["model"]} & by_word.keys() or sayings.get(SCORE_COLUMNS, "model") != "model":
+        return None
+    if any(sayings.get(name) in (*ROLES, *SAYINGS, MODELS, WITH_STEP) for name in names):
+        return None
+    by_reader = next((name for name in names if sayings.get(name) == "item"), None)
+    return by_reader or next((by_word[word] for word in (*ITEM, "task_id") if word in by_word), None)
+
+
+def _are_of_items(table: Table, item: str, texts: list[str], sayings: Mapping[str, str]) -> bool:
+    """Whether rows are items, each once or once in each benchmark: by the column's name, or where many rows have names
+    that are no models' and no other column names things."""
+    benchmarks = [name for name in texts if plain(name) in {"benchmark", *ROLES["benchmark"]} - {plain(item)}]
+    documents = list(zip(*map(table.texts, [item, *benchmarks]), strict=True))
+    if len(set(documents)) < len(documents):
+        return False
+    if sayings.get(item) == "item" or plain(item) in _OF_ITEMS_ONLY:
+        return True
+    named = any(plain(name) in _NAMES_OF_THINGS for name in texts)
+    paths = sum(re.fullmatch(r"[^/]+/[A-Za-z].*", text) is not None for text in table.texts(item))
+    return len(documents) >= _FEWEST_ITEMS and not named and 2 * paths < len(documents)
+
+
+def _may_be_models(names: list[str]) -> bool:
+    """False where a name is a metric's, a seed's or a right answer's, or most are tasks'."""
+    words = {plain(name) for name in names}
+    other = any(names_metric(name) or re.fullmatch(_NUMBERED, plain(name)) for name in names)
+    return not (other or words & {*RIGHT, *RIGHT_ANSWERS} or are_tasks(names, []))
+
+
+def _mostly_answers(texts: np.ndarray) -> bool:
+    """Whether cells hold values from 0 to 1, nearly all of them 0 or 1."""
+    values = [_answer(text) for text in texts if not is_missing(text)]
+    known = [value for value in values if value is not None and 0 <= value <= 1]
+    return (
+        bool(values) and len(known) == len(values) and sum(value in (0, 1) for value in known) >= _MOSTLY * len(known)
+    )
+
+
+def _holds_numbers(texts: np.ndarray) -> bool:
+    """Whether most cells are numbers."""
+    return 2 * sum(plain_number(text) is not None for text in texts) > len(texts)
 
 
 def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> ItemColumns | None:
@@ -171,7 +239,8 @@ def _are_values(table: Table, right: str) -> bool:
 
 
 def _answer(text: str) -> float | None:
-    word_value = ANSWERS.get(text.strip(), ANSWERS.get(text.strip().casefold()))
+    word = text.strip().casefold()
+    word_value = ANSWERS.get(word, _IN_WORDS.get(word))
     return plain_number(text) if word_value is None else word_value
 
 
@@ -272,7 +341,7 @@ def _unit_of_items(
     by_reading = unit is not None
     if unit is None:
         ends = sum(value in (0, _HUNDRED) for value in values) >= _NEARLY_ALL * len(values)
-        named = max(values) > _MOST_OF_RATINGS and (shares or (metric or "").partition(",")[0] in _SHARES)
+        named = max(values) > MOST_OF_RATINGS and (shares or (metric or "").partition(",")[0] in _SHARES)
         unit = "percent" if ends or named else "points"
     source, name = "reading" if by_reading else "arithmetic", benchmark
     if unit == "percent":
@@ -282,7 +351,7 @@ def _unit_of_items(
         text = f"{name}: {len(values)} answers from {min(values):g} to {max(values):g} are ratings, kept as they are"
         kind = READ if by_reading else UNSURE
         notes.decisions.append(Decision("unit", name, unit, source, kind, len(values), "percent", text))
-    name_in_claims = {"percent": "share", "share": "share", "points": "own"}.get(unit)
+    name_in_claims = {"percent": "share", "share": "share", "points": "points"}.get(unit)
     return _Unit(1 / _HUNDRED if unit == "percent" else 1.0, name_in_claims)
 
 

@@ -191,8 +191,8 @@ def _tells_seconds(name: Path) -> bool:
 
 
 def _holds_values(name: Path) -> bool:
-    """Whether a file is data rather than a page or the specification of a picture."""
-    return name.name != "page.json" and not name.name.endswith(".vl.json")
+    """Whether a file is data rather than a page, the specification of a picture, or a list of files' digests."""
+    return name.name not in ("page.json", "lm-validity.json") and not name.name.endswith(".vl.json")
 
 
 def _different_values(name: Path, left: Path, right: Path) -> Iterator[str]:

@@ -213,7 +213,7 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             *([f"category {category}"] if category else []),
         ]
         lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
-    if len(lines) > MOST_LINES:
+    if len(lines) > MOST_LINES + 1:  # a line about one more would take the room of that one
         lines[MOST_LINES:] = [f"  {len(lines) - MOST_LINES} more kinds of benchmarks"]
     lines = [f"Guessed for {count(len(guessed), 'benchmark')} (benchmarks.tsv):", *lines] if lines else []
     undirected = benchmarks.loc[benchmarks["higher_is_better"].isna(), "benchmark"]
@@ -239,15 +239,17 @@ def _lines_by_family(models: pd.DataFrame) -> list[str]:
     }
     sized = [name for name, sizes in families.items() if sizes.notna().any()]
     unsized = {name: len(sizes) for name, sizes in families.items() if name not in sized}
-    if len(sized) > MOST_LINES:
+    shown = len(sized)
+    if len(sized) > MOST_LINES + 1:
+        shown = MOST_LINES
         sized.sort(key=lambda name: -len(families[name]))
     lines = []
-    for name in sized[:MOST_LINES]:
+    for name in sized[:shown]:
         sizes = families[name].dropna()
         words = listing(f"{size:g}" for size in sorted(set(sizes)))
         words += f"; of {len(families[name]) - len(sizes)} unknown" if len(sizes) < len(families[name]) else ""
         lines.append(f"  family {name}: {len(families[name])}, parameters in B {words}")
-    if smaller := sized[MOST_LINES:]:
+    if smaller := sized[shown:]:
         lines.append(f"  {len(smaller)} more families: {sum(len(families[name]) for name in smaller)}")
     if unsized:
         by_size = sorted(unsized, key=lambda name: -unsized[name])

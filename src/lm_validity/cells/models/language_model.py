@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,13 +22,15 @@ from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.chat import CHAT_DATE, close_thought, fixed_date, thought_settings
 from lm_validity.cells.models.head import keep_saved_head
 from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
-from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
 from lm_validity.run.rehearsals import weight_files
+
+if TYPE_CHECKING:
+    from lm_validity.cells.models.own_adapter import OwnAdapter
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Writing answers token by token: when a row is over, what a broken logit is, and lm-eval's words for sampling.
@@ -506,7 +508,7 @@ def load_language_model(
         model, tokenizer, rules = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
         if device != "all":
             model.to(device)
-        own_adapter = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None
+        own_adapter = _own_adapter(model, adapter, model_id or str(path), keep=keep_base)
     lm = LanguageModel(
         model,
         tokenizer,
@@ -639,5 +641,17 @@ def exchange_adapter(lm: LanguageModel, adapter: str | Path | None) -> bool:
     if lm.own_adapter is not None and not lm.own_adapter.take_off():
         return False
     with must_fit(lm.model_id, "its adapter to load", f"{MORE_MEMORY}."):
-        lm.own_adapter = OwnAdapter(lm.base, adapter, lm.model_id, keep=True) if adapter else None
+        lm.own_adapter = _own_adapter(lm.base, adapter, lm.model_id, keep=True)
     return True
+
+
+def _own_adapter(
+    model: transformers.PreTrainedModel, adapter: str | Path | None, name: str, keep: bool
+) -> "OwnAdapter | None":
+    """The user's adapter, put into `model`; None where there is none, and PEFT, a fifth of what a job has to import,
+    stays out."""
+    if not adapter:
+        return None
+    from lm_validity.cells.models.own_adapter import OwnAdapter
+
+    return OwnAdapter(model, adapter, name, keep=keep)

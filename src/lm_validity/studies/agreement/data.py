@@ -317,7 +317,9 @@ class Data:
             *(
                 note
                 for p, entry in self.ceiling.items()
-                for note in ceiling_notes(p, entry, self.tasks, "mean tau", entry.mean_tau, self.agreement[p].mean)
+                for note in ceiling_notes(
+                    p, entry.included, self.tasks, "mean tau", entry.mean_tau, self.agreement[p].mean
+                )
             ),
             *selection_notes(selected_on_test(self.matrix, self.scores)),
             *with_names({OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),

@@ -7,7 +7,6 @@ import numpy as np
 from lm_validity.missing import is_known, known, number
 from lm_validity.studies.agreement.intervals import Value
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix, family_members, large_families
-from lm_validity.studies.agreement.statistics.noise import Ceiling
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.wording import shown_limit
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
@@ -110,13 +109,13 @@ def family_notes(families: np.ndarray) -> list[str]:
 
 
 def ceiling_notes(
-    protocol: str, ceiling: Ceiling, tasks: list[str], name: str, limit: float, value: float
+    protocol: str, included: np.ndarray, tasks: list[str], name: str, limit: float, value: float
 ) -> list[str]:
     """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
-    value called `name`. `limit`: the ceiling of that `value`."""
+    value called `name`. `included`: mask of the others; `limit`: the ceiling of that `value`."""
     notes, under = [], UNDER[protocol].capitalize()
-    out = [task for task, is_used in zip(tasks, ceiling.included, strict=True) if not is_used]
-    if out and np.isfinite(ceiling.mean_tau):
+    out = [task for task, is_used in zip(tasks, included, strict=True) if not is_used]
+    if out and np.isfinite(limit):
         notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
     if value > limit and not is_known(shown_limit(limit, value)):
         notes.append(

@@ -88,15 +88,16 @@ def no_categories(categories: list[str | None]) -> str | None:
     return None
 
 
-def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
-    """Why a noise ceiling of `scores` (models, benchmarks) under `protocol` is not defined."""
+def no_ceiling(included: np.ndarray, scores: np.ndarray, protocol: str) -> str:
+    """Why a noise ceiling of `scores` (models, benchmarks) under `protocol`, over the benchmarks `included` (mask), is
+    not defined."""
     if not np.isfinite(scores).any():
         return no_scores(protocol)
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
         return Reason(
             "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
         )
-    if ceiling.included.sum() < 2:
+    if included.sum() < 2:
         return Reason(
             "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
             ReasonCode.TOO_FEW,
@@ -110,7 +111,7 @@ def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
 def no_correction(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str | None:
     """Why a noise ceiling cannot correct a tau, None where it can."""
     if np.isnan(ceiling.mean_tau):
-        return no_ceiling(ceiling, scores, protocol)
+        return no_ceiling(ceiling.included, scores, protocol)
     if ceiling.models < LEAST_CORRECTED:
         return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {LEAST_CORRECTED}."
     if not ceiling.above_zero:

@@ -190,7 +190,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         intervals |= dict.fromkeys(data.opposed[protocol], Missing(NO_DIRECTION))
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
-    without_ceiling = no_ceiling(ceiling, scores, protocol)
+    without_ceiling = no_ceiling(ceiling.included, scores, protocol)
     entry = KendallTau(
         models=data.models(protocol),
         mean=mean,

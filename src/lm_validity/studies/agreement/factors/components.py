@@ -28,7 +28,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     without_group_means,
     without_size,
 )
-from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import ShareCeiling, share_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     known_in_all,
     pair_signs,
@@ -154,7 +154,7 @@ class ExplainedVariance:
     over_all: FirstShares
     in_both: FirstShares
     without_size: dict[str, Shares]
-    ceilings: dict[str, Ceiling]
+    ceilings: dict[str, ShareCeiling]
     ceiling: dict[str, Value]
     parallel: dict[str, Parallel | Missing]
     loadings: dict[str, dict[str, Value]]
@@ -187,7 +187,7 @@ class ExplainedVariance:
 def explain_variance(data: FactorData) -> ExplainedVariance:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
-    ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
+    ceilings = {p: share_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
     over_all = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
@@ -203,7 +203,8 @@ def explain_variance(data: FactorData) -> ExplainedVariance:
         without_size={p: _without_size(data, p) for p in PROTOCOLS},
         ceilings=ceilings,
         ceiling={
-            p: known(entry.first_component, no_ceiling(entry, data.scores[p], p)) for p, entry in ceilings.items()
+            p: known(entry.first_component, no_ceiling(entry.included, data.scores[p], p))
+            for p, entry in ceilings.items()
         },
         parallel=parallel,
         loadings=loadings,

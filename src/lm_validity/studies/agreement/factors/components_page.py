@@ -101,7 +101,12 @@ def explained_variance(data: FactorData, variance: ExplainedVariance) -> Part:
         note
         for p, entry in variance.ceilings.items()
         for note in ceiling_notes(
-            p, entry, data.tasks, "first factor's share", entry.first_component, number(variance.over_all.first(p))
+            p,
+            entry.included,
+            data.tasks,
+            "first factor's share",
+            entry.first_component,
+            number(variance.over_all.first(p)),
         )
     ]
     findings = [_share_finding(data, variance), _factor_count_finding(data, variance)]

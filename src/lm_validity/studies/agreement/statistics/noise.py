@@ -482,16 +482,15 @@ IN_CACHE = 2**20  # of them, in one product of matrices
 class Ceiling:
     """Means over simulated tables in which one order holds for all benchmarks.
 
-    `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `first_component`: share of variance in
-    [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `included`: (k,) mask of the benchmarks with standard
-    errors on which models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a score on
-    a benchmark that takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the
-    diagonal; `expected`: products of signs of the simulated tables, None where there is no ceiling.
+    `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `tau_draws`: (draws,) mean taus by simulated
+    table; `included`: (k,) mask of the benchmarks with standard errors on which models differ, the others taking no
+    part (NaN in `by_benchmark`); `models`: number with a score on a benchmark that takes part; `by_pair`,
+    `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the diagonal; `expected`: products of signs of
+    the simulated tables, None where there is no ceiling.
     """
 
     mean_tau: float
     by_benchmark: np.ndarray
-    first_component: float
     tau_draws: np.ndarray
     included: np.ndarray
     models: int
@@ -533,40 +532,65 @@ def noise_ceiling(
     are simulated, at least 20. `groups`: (pairs,) whole numbers from 0, in the order of `pair_signs`: what `expected`
     can be taken apart into; without, nothing.
     """
-    is_known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
-    k = scores.shape[1]
-    is_used = np.isfinite(np.diag(observed)) & (is_known & np.isfinite(stderr)).any(axis=0)
+    is_used, k = _taking_part(scores, stderr), scores.shape[1]
     by_benchmark, no_pairs = np.full(k, np.nan), np.full((k, k), np.nan)
     if is_used.sum() < 2:
-        nan = float("nan")
-        return Ceiling(nan, by_benchmark, nan, np.full(0, np.nan), is_used, 0, no_pairs, no_pairs, None)
-    observed = np.where(np.eye(is_used.sum(), dtype=bool), np.nan, observed[np.ix_(is_used, is_used)])
-    pairs = np.isfinite(observed)
-    truth, noise = latent_order_table(scores[:, is_used], stderr[:, is_used])
-    steps = grid_steps(scores[:, is_used])
-    draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
-    expected = _Expectation(np.isfinite(truth), groups)
-    tau_parts, share_parts, grid_parts = [], [], []
-    for start in range(0, draws, expected.at_once):
-        tables = truth + noise * rng.standard_normal((min(expected.at_once, draws - start), *truth.shape))
-        tables = _rounded(tables, steps)
+        return Ceiling(float("nan"), by_benchmark, np.full(0, np.nan), is_used, 0, no_pairs, no_pairs, None)
+    scores, stderr = scores[:, is_used], stderr[:, is_used]
+    observed = kendall_tau_matrix(pair_signs(scores))
+    observed = np.where(np.eye(len(observed), dtype=bool), np.nan, observed)
+    pairs, draws, latent = np.isfinite(observed), _affordable(draws, len(scores)), latent_order_table(scores, stderr)
+    expected = _Expectation(np.isfinite(latent.truth), groups)
+    tau_parts, grid_parts = [], []
+    for tables in _simulated(latent, grid_steps(scores), rng, draws, expected.at_once):
         tau = np.where(pairs, expected.add(tables), np.nan)
         tau_parts.append(mean_over_pairs_by_resample(tau))
         grid_parts.append(tau)
-        share_parts.append(component_shares(tables)[:, 0])
-    taus, shares, grids = (np.concatenate(parts) for parts in (tau_parts, share_parts, grid_parts))
+    taus, grids = np.concatenate(tau_parts), np.concatenate(grid_parts)
     by_benchmark[is_used] = finite_mean(finite_mean(grids, axis=2), axis=0)
     return Ceiling(
         mean_tau=finite_mean(taus),
         by_benchmark=by_benchmark,
-        first_component=finite_mean(shares),
         tau_draws=taus,
         included=is_used,
-        models=int(is_known[:, is_used].any(axis=1).sum()),
+        models=int(np.isfinite(scores).any(axis=1).sum()),
         by_pair=_in_table(finite_mean(grids, axis=0), is_used),
         observed_by_pair=_in_table(observed, is_used),
         expected=expected.mean(draws, np.flatnonzero(is_used)),
     )
+
+
+class ShareCeiling(NamedTuple):
+    """Mean share of variance of the first component of simulated tables in which one order holds for all benchmarks, in
+    [0, 1], NaN where there is none; and the (k,) mask of the benchmarks that take part, as in `Ceiling`."""
+
+    first_component: float
+    included: np.ndarray
+
+
+def share_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200) -> ShareCeiling:
+    """Of the tables that `noise_ceiling` simulates the first component's share, without any tau."""
+    is_used, shares = _taking_part(scores, stderr), [np.full(0, np.nan)]
+    if is_used.sum() >= 2:
+        latent, steps = latent_order_table(scores[:, is_used], stderr[:, is_used]), grid_steps(scores[:, is_used])
+        draws, at_once = _affordable(draws, len(scores)), max(1, SIGNS_AT_ONCE // latent.truth.size)
+        shares = [component_shares(tables)[:, 0] for tables in _simulated(latent, steps, rng, draws, at_once)]
+    return ShareCeiling(finite_mean(np.concatenate(shares)), is_used)
+
+
+def _taking_part(scores: np.ndarray, stderr: np.ndarray) -> np.ndarray:
+    """(k,) True for the benchmarks with a standard error on which two models differ."""
+    is_known = np.isfinite(scores)
+    highest, lowest = (
+        np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf),
+        np.where(is_known, scores, np.inf).min(axis=0, initial=np.inf),
+    )
+    result: np.ndarray = (highest > lowest) & (is_known & np.isfinite(stderr)).any(axis=0)
+    return result
+
+
+def _affordable(draws: int, models: int) -> int:
+    return max(20, int(draws * min(1.0, (MANY_MODELS / models) ** 2)))
 
 
 def _in_table(values: np.ndarray, is_used: np.ndarray) -> np.ndarray:
@@ -704,6 +728,15 @@ def _spread_out(values: np.ndarray, step: float) -> np.ndarray:
     number = stats.rankdata(values, method="max") - stats.rankdata(values, method="min") + 1
     result: np.ndarray = values + step * ((places + 0.5) / number - 0.5)
     return result
+
+
+def _simulated(
+    latent: LatentOrder, steps: np.ndarray, rng: np.random.Generator, draws: int, at_once: int
+) -> Iterator[np.ndarray]:
+    """`draws` tables (tables, models, k), at most `at_once` at a time: `latent` with noise, rounded to `steps` (k,)."""
+    for start in range(0, draws, at_once):
+        noise = latent.noise * rng.standard_normal((min(at_once, draws - start), *latent.truth.shape))
+        yield _rounded(latent.truth + noise, steps)
 
 
 def _rounded(tables: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -144,36 +144,69 @@ def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _tau_by_ranks(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """As `kendall_tau_of_columns`, of columns without missing values: of two orders the discordant pairs are the
     inversions of one in the other (Knight 1966, Journal of the American Statistical Association 61:436)."""
-    ranks, ranks_y = _dense_ranks(x), _dense_ranks(y)
-    # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
-    together = ranks_y * len(x) + ranks
-    ordered = np.take_along_axis(ranks, np.argsort(together, axis=0), axis=0)
-    ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
-    larger = np.zeros_like(ordered)  # how many before it are larger
-    for index in range(len(x) - 1):
-        larger[index + 1 :] += ordered[index + 1 :] < ordered[index]
-    pairs = len(x) * (len(x) - 1) // 2
-    tied, tied_y, tied_on_both = (_tied_pairs(values) for values in (ranks, ranks_y, together))
-    product = pairs - tied - tied_y + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
+    x, y = (np.ascontiguousarray(np.moveaxis(values, 0, -1)) for values in (x, y))  # sorted fastest as they lie
+    tau, is_tied, in_order = np.empty(x.shape[:-1]), np.zeros(x.shape[:-1], dtype=bool), x
+    if not (y[..., 1:] > y[..., :-1]).all():
+        by_y = np.argsort(y, axis=-1)
+        in_order = np.take_along_axis(x, by_y, axis=-1)
+        is_tied |= _same_as_next(np.take_along_axis(y, by_y, axis=-1)).any(axis=-1)
+    places = np.argsort(in_order, axis=-1)
+    is_tied |= _same_as_next(np.take_along_axis(in_order, places, axis=-1)).any(axis=-1)
+    pairs, is_untied = np.full(int((~is_tied).sum()), x.shape[-1] * (x.shape[-1] - 1.0) / 2), ~is_tied
+    tau[is_untied] = ratio(pairs - 2 * _inversions(places if is_untied.all() else places[is_untied]).ravel(), pairs)
+    if is_tied.any():
+        ranks_y, tied_y = _dense_ranks(y)
+        of_rows = np.broadcast_to(ranks_y, x.shape)[is_tied], np.broadcast_to(tied_y, is_tied.shape)[is_tied]
+        tau[is_tied] = _tau_of_tied(x[is_tied], *of_rows)
+    return tau
+
+
+def _tau_of_tied(x: np.ndarray, ranks_y: np.ndarray, tied_y: np.ndarray) -> np.ndarray:
+    """As `_tau_by_ranks`, of rows (n, models) with equal values; of the other ones `_dense_ranks`."""
+    ranks, tied = _dense_ranks(x)
+    # by the second row and, where that is tied, by the first: then only discordant pairs are inversions
+    together = ranks_y * x.shape[1] + ranks
+    by_both = np.argsort(together, axis=1)
+    tied_on_both = _tied_pairs(np.take_along_axis(together, by_both, axis=1))
+    inversions = _inversions(np.take_along_axis(ranks, by_both, axis=1))
+    pairs = x.shape[1] * (x.shape[1] - 1) // 2
+    product = pairs - tied - tied_y + tied_on_both - 2 * inversions
     return ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_y)))
 
 
-def _dense_ranks(values: np.ndarray) -> np.ndarray:
-    """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, ...)."""
-    order = np.argsort(values, axis=0)
-    ordered = np.take_along_axis(values, order, axis=0)
+def _same_as_next(ordered: np.ndarray) -> np.ndarray:
+    same: np.ndarray = ordered[..., 1:] == ordered[..., :-1]
+    return same
+
+
+def _inversions(ranks: np.ndarray) -> np.ndarray:
+    """(...,) how many pairs of each row of `ranks` (..., n), whole numbers below n, are in falling order."""
+    number = ranks.shape[-1]
+    small = np.uint8 if number <= 2**8 else np.uint16 if number <= 2**16 else np.int64
+    ranks = np.ascontiguousarray(np.moveaxis(ranks, -1, 0), dtype=small)
+    larger = np.zeros_like(ranks)  # how many before it are larger
+    for index in range(number - 1):
+        larger[index + 1 :] += ranks[index + 1 :] < ranks[index]
+    total: np.ndarray = larger.sum(axis=0, dtype=np.int64)
+    return total
+
+
+def _dense_ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers from 0, equal where values are, in their order along each row of `values` (..., n); and the (...,)
+    numbers of pairs of equal ones."""
+    order = np.argsort(values, axis=-1)
+    ordered = np.take_along_axis(values, order, axis=-1)
     in_order, ranks = (np.zeros(values.shape, dtype=np.int64) for _ in range(2))
-    np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=in_order[1:])
-    np.put_along_axis(ranks, order, in_order, axis=0)
-    return ranks
+    np.cumsum(~_same_as_next(ordered), axis=-1, out=in_order[..., 1:])
+    np.put_along_axis(ranks, order, in_order, axis=-1)
+    return ranks, _tied_pairs(ordered)
 
 
-def _tied_pairs(values: np.ndarray) -> np.ndarray:
-    """(...,) pairs of equal values in each column of `values` (n, ...)."""
-    ordered = np.sort(values, axis=0)
-    rows = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
-    starts = np.concatenate([np.ones((1, *values.shape[1:]), dtype=bool), ordered[1:] != ordered[:-1]])
-    pairs: np.ndarray = (rows - np.maximum.accumulate(np.where(starts, rows, 0), axis=0)).sum(axis=0)
+def _tied_pairs(ordered: np.ndarray) -> np.ndarray:
+    """(...,) pairs of equal values in each row of `ordered` (..., n), which rises."""
+    places, starts = np.arange(ordered.shape[-1]), np.ones(ordered.shape, dtype=bool)
+    starts[..., 1:] = ~_same_as_next(ordered)
+    pairs: np.ndarray = (places - np.maximum.accumulate(np.where(starts, places, 0), axis=-1)).sum(axis=-1)
     return pairs
 
 

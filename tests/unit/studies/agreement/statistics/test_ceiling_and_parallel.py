@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.factors import parallel_analysis
-from lm_validity.studies.agreement.statistics.noise import grid_steps, latent_order_table, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import (
+    grid_steps,
+    latent_order_table,
+    noise_ceiling,
+    share_ceiling,
+)
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 
@@ -24,7 +29,8 @@ def test_normal_scores_have_the_ceiling_of_their_reliability():
     scores = np.column_stack([rng.permutation(truth) + noise * rng.normal(size=1500) for _ in range(2)])
     ceiling = noise_ceiling(scores, np.full_like(scores, noise), rng, draws=4)
     assert ceiling.mean_tau == pytest.approx(2 / np.pi * np.arcsin(1 - noise**2), abs=0.02)
-    assert ceiling.first_component == pytest.approx((1 + 0.75) / 2, abs=0.02)
+    share = share_ceiling(scores, np.full_like(scores, noise), rng, draws=4)
+    assert share.first_component == pytest.approx((1 + 0.75) / 2, abs=0.02)
 
 
 ONE_ORDER = {  # world -> (noise-free abilities, standard error, what scores are rounded to)
@@ -131,6 +137,8 @@ def test_a_ceiling_of_noise_alone_is_not_above_zero():
     assert clear.above_zero
     without = noise_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
     assert not without.above_zero and without.expected is None
+    share = share_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
+    assert np.isnan(share.first_component) and not share.included.any()
 
 
 def test_a_constant_benchmark_does_not_change_the_ceiling():
@@ -140,8 +148,11 @@ def test_a_constant_benchmark_does_not_change_the_ceiling():
     alone = noise_ceiling(scores, np.full((10, 4), 0.2), np.random.default_rng(6))
     ceiling = noise_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
     assert ceiling.included.tolist() == [True] * 4 + [False] and np.isnan(ceiling.by_benchmark[4])
-    assert (ceiling.mean_tau, ceiling.first_component) == (alone.mean_tau, alone.first_component)
-    assert ceiling.observed == alone.observed
+    assert (ceiling.mean_tau, ceiling.observed) == (alone.mean_tau, alone.observed)
+    share_alone = share_ceiling(scores, np.full((10, 4), 0.2), np.random.default_rng(6))
+    share = share_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
+    assert share.first_component == share_alone.first_component
+    assert share.included.tolist() == ceiling.included.tolist()
     np.testing.assert_array_equal(ceiling.expected.product, alone.expected.product)
 
 

@@ -171,6 +171,9 @@ def test_a_mistake_in_the_configuration_is_named(project):
     assert "unknown key 'finetunning'. Hint: did you mean 'finetuning'?" in done.stderr + done.stdout
     done = project.lm_validity("merge", "--configfile", "config/test.yaml", code=2)
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("Error: config/test.yaml: unknown key")
+    config.write_text(config.read_text().replace("finetunning:", "finetuning:") + "finetuning: { epochs: 4 }\n")
+    done = project.run(*project.snakemake_command("-n", "--configfile", "config/test.yaml"), code=1)
+    assert "'finetuning' is there twice" in done.stderr + done.stdout  # Snakemake's own reader takes the last
 
 
 def test_a_run_whose_plan_cannot_be_written_does_not_start(project):

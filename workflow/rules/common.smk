@@ -16,7 +16,12 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 try:
-    from lm_validity.config.load import PLANNED_SHEETS, build_run, planned_sheets
+    from lm_validity.config.load import (
+        PLANNED_SHEETS,
+        build_run,
+        planned_sheets,
+        read_values,
+    )
     from lm_validity.config.sections import PRETRAINING_VERSION
     from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
     from lm_validity.config.rows import Sheets
@@ -64,6 +69,10 @@ def as_planned(values):
 
 
 try:
+    # Snakemake's own reader takes the last of two values of one key, and 010 for 8.
+    if workflow.is_main_process and not IS_MODULE:
+        for path in workflow.configfiles:
+            read_values(path)
     VALUES, SHEETS = as_planned(config)
     RUN = build_run(
         VALUES,

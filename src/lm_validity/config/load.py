@@ -1,5 +1,6 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from yaml import Node
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
+
+# what pydantic expected, in YAML's words
+_EXPECTED = {
+    "tuple_type": "a list was expected, such as [a, b]",
+    "model_type": "a mapping of keys was expected, such as {key: value}",
+    "dict_type": "a mapping of keys was expected, such as {key: value}",
+    "string_type": "a text was expected; quote what YAML reads as something else",
+    "too_short": "at least one value was expected",
+}
+# A whole number that YAML 1.1 reads in base 8 or 60: 010 is 8, and 1:30 is 90.
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 EXPLAINED = "`lm-validity config --defaults` explains every key."
 
@@ -129,8 +142,9 @@ def read_values(path: str | Path) -> object:
     except RecursionError:
         raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!float x`, 2024-13-45
+        said = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise InputError(
-            f"{path}: not valid YAML ({' '.join(str(error).split())[:300]}).",
+            f"{path}: not valid YAML ({said[:300]}).",
             "check the indentation, and quote texts that look like dates or numbers.",
         ) from error
 
@@ -158,6 +172,9 @@ def _check_node(node: "Node", sizes: dict[int, int]) -> int:
         parts = [value for _, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
         parts = node.value
+    elif node.tag in _NUMBERS and _OTHER_BASE.fullmatch(node.value):
+        problem = f"{node.value} is a number of another base, which is not what it looks like"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     sizes[id(node)] = 1 + sum(_check_node(part, sizes) for part in parts)
     if sizes[id(node)] > _MOST_VALUES:
         raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES} values", node.start_mark)
@@ -322,7 +339,7 @@ def _check_printable(part: object, source: str, seen: set[int]) -> None:
 def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:
     first = error.errors()[0]
     key_path = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not first["loc"]:  # about the configuration as a whole
         return InputError(
             f"{source}: {message}.",

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from lm_validity.errors import InputError, did_you_mean, nearest
@@ -27,12 +37,25 @@ if TYPE_CHECKING:
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
 Positive = Annotated[int, Field(ge=1)]
+LONGEST_NAME = 120  # characters of an id or a run's name: a file name of two ids and their recipe has at most 255
 
 
 class ConfigSection(BaseModel):
     """Unknown keys are errors; values are frozen once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _yes_is_no_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        """YAML's `yes`, `on` and `true` are no 1, which is what pydantic would make of them."""
+        read = handler(value)
+        pairs = (
+            zip(value, read, strict=True) if isinstance(value, list) and isinstance(read, tuple) else [(value, read)]
+        )
+        if any(isinstance(given, bool) and not isinstance(kept, bool) for given, kept in pairs):
+            raise bad_value("yes, no, on, off, true and false are no numbers", "write the number.")
+        return read
 
 
 def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -242,6 +265,9 @@ def _fill_in_run(path: str, info: ValidationInfo) -> str:
         return path
     if path == "results/{run}" or path.startswith("results/{run}/"):
         path = str(Path(context.get("results", "results"))) + path.removeprefix("results")
+    other = re.search(r"\{\w*\}", path.replace("{run}", ""))
+    if other:
+        raise bad_value(f"{other[0]} stands for nothing", "only {run} is filled in, with the configuration's name.")
     return path.replace("{run}", context["run"])
 
 
@@ -276,6 +302,8 @@ def _check_identifier(value: str) -> str:
         raise bad_value(
             "ends with the same characters twenty times over, which Snakemake does not allow", "use another id."
         )
+    if len(value) > LONGEST_NAME:
+        raise bad_value(f"{len(value)} characters, too many for a part of file names", f"at most {LONGEST_NAME}.")
     return value
 
 

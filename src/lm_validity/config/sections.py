@@ -16,7 +16,7 @@ from pydantic import (
 
 from lm_validity.config.gone import without_gone
 from lm_validity.config.groups import KNOTS
-from lm_validity.config.rows import ConfigSection, Positive, bad_value, check_distinct
+from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Optimizer steps to training tokens, for runs whose batch size grows in phases (standard library only).
@@ -725,7 +725,9 @@ Study = Literal["agreement", "signal", "bias"]
 class Configuration(ConfigSection):
     """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
 
-    name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name. Results are in results/<name>/.")
+    name: Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)] = Field(
+        description="The run's name. Results are in results/<name>/."
+    )
     results: Annotated[str, Field(min_length=1)] = Field(
         "results",
         description="Folder of all runs' results, relative to the working directory. `results/{run}` at the start of a "

@@ -149,6 +149,8 @@ def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
         good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
         good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
         good + "b\t\tfloat32\n": "row 3, column 'path'",
+        good + f"{'bc' * 9}{'d' * 19}{'ef' * 15}{'g' * 19}{'hi' * 18}\torg/b\tfloat32\n": "122 characters, too many",
+        good + "b\tresults/{name}/b\tfloat32\n": "row 3, column 'path', value 'results/{name}/b': {name} stands for",
         "# mine\n\n" + good + "# later\nb\torg/b\tbfloat\n": "row 6, column 'dtype', value 'bfloat'",
         good + "b\torg/b\n": "row 3: 2 values for 3 columns",
         "model\tpth\na\tb\n": "no column 'path'",
@@ -315,3 +317,38 @@ def test_fields_without_a_description_are_the_keys_that_are_gone():
     assert constants and constants <= set(GONE) and not (set(fields) - constants) & set(GONE)
     shown = generate.render_defaults()
     assert "learning_rates:" in shown and "alpha:" not in shown and "alpha" not in generate.render_schema()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nfinetuning: {epochs: 010}\n", "010"),
+        ("name: a\nfinetuning: {epochs: 1:30}\n", "1:30"),
+        ("name: a\nbatching: {job_hours: 1:30.5}\n", "1:30.5"),
+        ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {epochs: yes}\n", "'finetuning.epochs', value True"),
+        ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {seeds: [0, on]}\n", "'finetuning.seeds', value [0, True]"),
+        ("name: a\nmodels: m\nbenchmarks: b\nreports: {resamples: off}\n", "'reports.resamples', value False"),
+        (f"name: {'ab' * 61}\nmodels: m\nbenchmarks: b\n", "at most 120"),
+    ],
+)
+def test_no_value_is_taken_for_another(tmp_path, text, said):
+    """YAML reads 010 as 8 and 1:30 as 90, pydantic yes as 1: none of them is what was written."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_run(path)
+    assert said in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"finetuning": {"seeds": 3}}, "a list was expected"),
+        ({"finetuning": [1]}, "a mapping of keys was expected"),
+        ({"name": 2024}, "a text was expected"),
+        ({"finetuning": {"seeds": []}}, "at least one value was expected"),
+    ],
+)
+def test_what_was_expected_is_said_in_the_words_of_yaml(more, expected):
+    with pytest.raises(InputError, match=expected):
+        validate(values(**more), "f.yaml")

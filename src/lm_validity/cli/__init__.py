@@ -9,8 +9,9 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
-from lm_validity.cli.options import WholeHelp
+from lm_validity.cli.options import OneOfEach, WholeHelp
 from lm_validity.errors import CellError, InputError
 from lm_validity.terminal import error_text
 
@@ -112,6 +113,9 @@ def register_commands() -> typer.Typer:
 
     for module in (reports, imports, study, plan, tools, jobs):
         module.register(app)
+    for group in (app, *(group.typer_instance for group in app.registered_groups)):
+        for command in group.registered_commands if group else ():
+            command.cls = OneOfEach if command.cls is TyperCommand else command.cls
     return app
 
 

@@ -6,12 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import ConfigSection
@@ -149,11 +149,43 @@ def say_findings(site: Path, reports: list[Path], where: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Options. Typer takes the last of two values.
+
+
+def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: Iterable[str]) -> None:
+    """Raises BadParameter for an option of one value that is there twice, before a `--`."""
+    single = {
+        name: option.name
+        for option in command.params
+        if isinstance(option, TyperOption) and not option.multiple and not option.is_flag
+        for name in option.opts
+    }
+    given = [single[name] for word in takewhile("--".__ne__, words) if (name := word.partition("=")[0]) in single]
+    for option in given:
+        if given.count(option) > 1:
+            raise typer.BadParameter(f"--{str(option).replace('_', '-')} is there twice, and takes one value.", ctx)
+
+
+class OneOfEach(TyperCommand):
+    """A command that refuses an option of one value that is given twice."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Look at the words before they are parsed."""
+        refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Help. Typer's own cuts a subcommand's sentence to fit one line.
 
 
 class WholeHelp(TyperGroup):
     """A command with subcommands, each listed with the whole first sentence of its help."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Look at the words before a subcommand's name, before they are parsed."""
+        refuse_repeated(self, ctx, takewhile(lambda word: word not in self.commands, args))
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write all subcommands as one group."""
@@ -179,7 +211,7 @@ def paths_or_command(name: str) -> type[WholeHelp]:
     return PathsOrCommand
 
 
-class GroupedOptions(TyperCommand):
+class GroupedOptions(OneOfEach):
     """A command whose help lists its options by what they are for, then examples, and the commands beside it."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}

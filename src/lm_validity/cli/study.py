@@ -299,10 +299,12 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     run = load_run(configfile)
     cards = []
     for name in benchmarks:
+        if name not in run.benchmarks:
+            hint = did_you_mean(name, run.benchmarks, f"its benchmarks: {', '.join(run.benchmarks) or 'none'}.")
+            raise InputError(f"{configfile}: no benchmark {name!r} in this run.", hint)
         path = run.results / "report" / FOLDER / folder_name(name) / "card.md"
         if not path.is_file():
-            run_first = f"run the workflow first: snakemake --configfile {configfile}."
-            hint = run_first if name in run.benchmarks else did_you_mean(name, run.benchmarks, run_first)
+            hint = f"run the workflow first: snakemake --configfile {configfile}."
             raise InputError(f"{path}: no card of {name!r}.", hint)
         cards.append(path.read_text(encoding="utf-8"))
     return cards

@@ -98,9 +98,9 @@ def read_own_task(path: Path, configfile: Path) -> OwnTask:
     below a task's folder are part of its recipe. Raises InputError for a file that is no task, a name that the sheet
     has or that cannot be an id, a metric without a direction, and models that are not there yet.
     """
+    name = read_task_name(path)
     base = load_run(configfile)
     _check_base(base, configfile)
-    name = read_task_name(path)
     if name in base.benchmarks:
         raise InputError(
             f"{path}: {base.configuration.benchmarks} has a benchmark {name!r}.",

@@ -11,7 +11,7 @@ from tests.sentences import SOURCE, texts_of_module
 
 from lm_validity.missing import Missing, ReasonCode, is_known, known, number
 from lm_validity.results.summary import named, page_only, summary_values
-from lm_validity.words import decimal, no_scores, with_interval
+from lm_validity.words import at_extreme, decimal, no_scores, with_interval
 
 REASON = "Fewer than two models have scores."
 
@@ -82,3 +82,8 @@ def test_no_page_calls_a_mark_black_or_white():
     texts = [(path.name, text) for path in rooms for text in texts_of_module(path)]
     assert len(texts) > 3000 and named.search("; black ticks: {}")
     assert [(name, text) for name, text in texts if named.search(text)] == []
+
+
+def test_names_that_share_the_extreme_are_all_named():
+    values = {"a": 0.3, "b": 0.1 + 0.2, "c": 0.4}
+    assert at_extreme(values, min(values.values())) == ["a", "b"] and at_extreme(values, 0.4) == ["c"]

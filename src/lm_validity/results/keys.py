@@ -244,10 +244,12 @@ by_benchmark.{protocol}.{subject}
 by_benchmark.{protocol}.{subject}.by_distance[at_least,at_most]
   .pairs_of_models                            benchmark_pairs_of_models         pairs        -            -
   .separated                                  separated                         share        pairs_of_models models
-  .tau                                        tau_with_others_by_ratio          tau          pairs_of_models models
-  .tau_ceiling                                tau_with_others_ceiling_by_ratio  tau          pairs_of_models -
+  .scored_pairs                               benchmark_scored_pairs            pairs        -            -
+  .tau                                        tau_with_others_by_ratio          tau          scored_pairs models
+  .tau_ceiling                                tau_with_others_ceiling_by_ratio  tau          scored_pairs -
 prompt_range.{subject}
   .mean                                       prompt_range                      score        models       models
+  .by_chance                                  prompt_range_by_chance            score        models       -
   .models                                     prompt_range_models               models       -            -
   .prompts                                    prompts                           prompts      -            -
 """

@@ -561,8 +561,8 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
                    "absence of “steady” is not evidence of the opposite."),
         "ready": ("Ready early", f"By {percent(limits.early)} of training the mean score is above chance for good, "
                   "and models that can be told apart are nearly in their final order."),
-        "bias": ("Seen test text", "Yes: having read the test's texts in pretraining raises the score. No: it changes "
-                 f"it by less than {100 * limits.bias:g} points."),
+        "bias": ("Seen test text", "Raises, lowers: having read the test's texts in pretraining surely does so. No: it "
+                 f"changes the score by less than {100 * limits.bias:g} points."),
     }  # fmt: skip
     return [meanings[key] for key in columns if key in meanings]
 

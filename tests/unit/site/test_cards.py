@@ -19,7 +19,16 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.missing import Missing
 from lm_validity.results.rows import Row, rows_of
-from lm_validity.site.cards.values import QUANTITIES, CardSources, absent, basis_words, measured, shown, tokens_words
+from lm_validity.site.cards.values import (
+    BY_CHANCE,
+    QUANTITIES,
+    CardSources,
+    absent,
+    basis_words,
+    measured,
+    shown,
+    tokens_words,
+)
 from lm_validity.site.cards.verdict import (
     CLAUSES,
     CORPUS,
@@ -86,6 +95,8 @@ def test_separation_follows_the_configuration_and_falls_back_to_all_pairs():
     assert outcomes(value, settings=Cards(separated=0.81))[value.key] == NOT_KNOWN
     found = outcomes(share(0.8, 0.9, "separated_all"))
     assert found["separated_all.direct"] == YES and "separated_beyond_2.direct" not in found
+    both = verdict_of(value, share(0.3, 0.4, "separated_all"))  # of similar models nothing is known
+    assert both.marks["apart"].outcome == NO and both.sentence == "Cannot separate most models."
     trained = replace(value, protocol="train_before_test")
     assert outcomes(trained)["separated_beyond_2.train_before_test"] == YES
     assert outcomes(value, trained)["separated_beyond_2.direct"] == YES  # models as they come go first
@@ -98,7 +109,6 @@ def test_separation_follows_the_configuration_and_falls_back_to_all_pairs():
         ("tau", "direct", 0.5),
         ("tau", "train_before_test", 0.5),
         ("tau_within_2", "direct", 0.5),
-        ("prompt_range", None, 0.02),
     ],
 )
 def test_rules_with_one_threshold(name, protocol, threshold):
@@ -114,6 +124,15 @@ def test_rules_with_one_threshold(name, protocol, threshold):
     assert outcomes(no_interval)[no_interval.key] == NOT_KNOWN
     nothing = absent(name, protocol, "because")
     assert outcomes(nothing)[nothing.key] == NOT_MEASURED
+
+
+@pytest.mark.parametrize(
+    ("low", "by_chance", "outcome"), [(0.05, 0.03, YES), (0.05, 0.031, NOT_KNOWN), (0.05, None, NOT_KNOWN)]
+)
+def test_a_range_over_prompts_that_chance_may_make_is_no_dependence(low, by_chance, outcome):
+    basis = {"models": 8} if by_chance is None else {"models": 8, BY_CHANCE: by_chance}
+    assert outcomes(measured("prompt_range", None, 0.06, (low, 0.07), **basis))["prompt_range"] == outcome
+    assert outcomes(measured("prompt_range", None, 0.01, (0.0, 0.019), **basis))["prompt_range"] == NO
 
 
 @pytest.mark.parametrize(("ceiling", "outcome"), [(0.6, NO), (0.4, NOT_KNOWN), (None, NO)])
@@ -150,7 +169,11 @@ def test_bias_is_shown_excluded_or_not_known():
     assert outcome(0.0, 0.02) == NOT_KNOWN
     assert outcome(-0.0099, 0.0099) == NO
     assert outcome(-0.0101, 0.0) == NOT_KNOWN
-    assert outcome(-0.02, -0.011) == NOT_KNOWN  # lower scores are no inflation, and no exclusion either
+    assert outcome(-0.02, -0.011) == YES  # it is sure that the scores are lower
+    lower = verdict_of(measured("bias", None, -0.015, (-0.02, -0.011)))
+    assert (lower.marks["bias"].word, lower.sentence) == ("lowers", "Test text seen lowers scores.")
+    higher = verdict_of(measured("bias", None, 0.015, (0.011, 0.02)))
+    assert (higher.marks["bias"].word, higher.sentence) == ("raises", "Test text seen raises scores.")
     assert outcomes(measured("bias", None, 0.0))["bias"] == NOT_KNOWN
 
 

@@ -192,7 +192,7 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     rows = {
         name: value for name in names if (value := measured_value(values, f"separated_{name}.{protocol}")) is not None
     }
-    if len(rows) > 1:
+    if "within_2" in rows:
         rows.pop("all", None)
     if not rows:
         return None
@@ -202,7 +202,10 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     for index, (name, value) in enumerate(rows.items()):
         y = 4 + step * (index + 0.5)
         marks += [text(0, y + 4, names[name], "lab"), estimate(axis, value.number, value.interval, y, "k")]
-    label = "; ".join(f"sizes {names[name]} apart: {said(value, percent)}" for name, value in rows.items())
+    label = "; ".join(
+        f"{names[name] if name == 'all' else f'sizes {names[name]} apart'}: {said(value, percent)}"
+        for name, value in rows.items()
+    )
     main = rows.get("within_2", rows.get("all"))
     mark = verdict.marks["apart"]
     words = NAMES[protocol]

@@ -517,11 +517,13 @@ NO_SPLITS = "The splits of these scores are not known: they were not made by a r
 NO_SPLIT = "The benchmark has no {} split."
 NOT_SPLIT = "The run did not split the benchmark."
 
+BY_CHANCE = "at most by chance"  # of a range over prompts
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
 # what a card reads of each report beside `results.keys.CARDS`
 USED = {report: {quantity for study, quantity, _ in CARDS.values() if study == report} | extra for report, extra in {
-    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "sampled_models",
-                  "prompt_range_models", "prompts", "tau", "typical_difference"},
+    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "benchmark_scored_pairs", "reruns",
+                  "sampled_models", "prompt_range_by_chance", "prompt_range_models", "prompts", "tau",
+                  "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),
     "items": {"models", "items", "neighbours"},
@@ -618,8 +620,9 @@ def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[
 
 
 def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
-    """What the report has on the pairs of models of a distance in size."""
-    pairs = sources.count("agreement", "benchmark_pairs_of_models", benchmark, protocol, **CARDS[name][2])
+    """What the report has on pairs of models of a distance in size: those that can be tested, or all with scores."""
+    counted = "benchmark_pairs_of_models" if name.startswith("separated") else "benchmark_scored_pairs"
+    pairs = sources.count("agreement", counted, benchmark, protocol, **CARDS[name][2])
     return _ranked(sources, benchmark, protocol, name, pairs=pairs, **basis)
 
 
@@ -720,7 +723,8 @@ def _prompts(sources: CardSources, benchmark: str) -> Value:
     models = sources.count("agreement", "prompt_range_models", benchmark)
     if models is not None:
         prompts = sources.count("agreement", "prompts", benchmark)
-        return sources.figure("prompt_range", benchmark, None, models=models, prompts=prompts)
+        basis = {BY_CHANCE: sources.number("agreement", "prompt_range_by_chance", benchmark)}
+        return sources.figure("prompt_range", benchmark, None, models=models, prompts=prompts, **basis)
     reason = "No model has scores under two prompts with everything else equal."
     if "agreement" not in sources.results:
         reason = "There is no agreement report on these data, which compares prompts."

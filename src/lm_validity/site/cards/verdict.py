@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from lm_validity.config.sections import Cards
-from lm_validity.site.cards.values import Value, Values, measured_value, shown, tokens_words
+from lm_validity.site.cards.values import BY_CHANCE, Value, Values, measured_value, shown, tokens_words
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import UNDER, count, decimal
 
@@ -41,7 +41,7 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("apart", YES): ("tells similar models apart", "*separates*, models at most 2× apart in size: yes"),
     ("apart", PARTLY): ("tells some similar models apart", "the same: in part"),
     ("apart", NO): ("cannot separate most similar models", "the same: no"),
-    ("apart all", YES): ("tells models apart", "no sizes are known; *separates*, all pairs: yes"),
+    ("apart all", YES): ("tells models apart", "no such pairs are known; *separates*, all pairs: yes"),
     ("apart all", PARTLY): ("tells some models apart", "the same: in part"),
     ("apart all", NO): ("cannot separate most models", "the same: no"),
     ("ranks", YES): ("ranks models like the others", "*agrees*: yes under each protocol that has scores"),
@@ -77,7 +77,8 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("signal", "from"): ("above chance from {share} of training", "*signal*: no, but some model ends above chance"),
     ("signal", NO): ("no model shown to end above chance", "*signal*: no model is shown to end above chance"),
     ("settled", YES): ("order settles by {share} of training", "*settled*: yes"),
-    ("bias", YES): ("test text seen raises scores", "*bias*: yes"),
+    ("bias", "raises"): ("test text seen raises scores", "*bias*: yes, the interval is above 0"),
+    ("bias", "lowers"): ("test text seen lowers scores", "*bias*: yes, the interval is below 0"),
 }
 CORPUS = "A text corpus, compared with the benchmarks as a group only."
 UNDECIDED = "These data decide none of the questions."
@@ -166,10 +167,14 @@ def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
     ready, steady = of_question["ready"], of_question["steady"].outcome
     marks["ready"] = Mark(ready.outcome, ready.words.removesuffix(" of training") or ready.outcome)
     marks["steady"] = Mark(steady, {YES: "steady", NOT_KNOWN: "not shown"}.get(steady, steady))
+    bias = of_question["bias"]
+    if bias.outcome == YES:
+        marks["bias"] = Mark(YES, "raises" if RAISES in bias.words else "lowers")
     return marks
 
 
 _WORDS = {PARTLY: "in part"}
+RAISES, LOWERS = "raises it by at least", "lowers it by at least"  # what test text seen does
 _RANKS = {
     (YES, NO): Mark(PARTLY, "only direct"),
     (NO, YES): Mark(PARTLY, "after training only"),
@@ -192,7 +197,8 @@ def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[s
     """The clauses that hold, in the order of `CLAUSES`."""
     sizes = any(statement.values[0].startswith("separated_within_2.") for statement in statements)
     answers = {("apart" if sizes else "apart all", marks["apart"].outcome), ("ranks", marks["ranks"].word)}
-    answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled", "bias")}
+    answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled")}
+    answers.add(("bias", marks["bias"].word))
     late = marks["signal"].outcome == NO and measured_value(values, "signal_from") is not None
     answers.add(("signal", "from" if late else marks["signal"].outcome))
     for question, answer in CLAUSES:
@@ -244,10 +250,11 @@ def _protocol(values: Values, name: str) -> str:
 
 
 def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
-    """By distance in size; over all pairs where no sizes are known."""
+    """By distance in size; over all pairs where nothing is known of models of similar size."""
     distances = {_protocol(values, name): words for name, words in _DISTANCES.items()}
-    if not any(measured_value(values, key) for key in distances):
-        distances = {_protocol(values, "separated_all"): "models, whatever their sizes"}
+    if not measured_value(values, _protocol(values, "separated_within_2")):
+        distances = {key: words for key, words in distances.items() if measured_value(values, key)}
+        distances[_protocol(values, "separated_all")] = "models, whatever their sizes"
     thresholds = {"separated": settings.separated, "not_separated": settings.not_separated}
     for key, words in distances.items():
         value = measured_value(values, key)
@@ -365,8 +372,9 @@ def _bias(values: Values, settings: Cards) -> Statement:
     value, key = measured_value(values, "bias"), "bias"
     outcome, words = NOT_MEASURED if value is None else NOT_KNOWN, ""
     low, high = (value and value.interval) or (0.0, math.inf)
-    if low > 0:
-        outcome, words = YES, f"test text seen in pretraining raises it by at least {decimal(100 * low, 1)} points"
+    if low > 0 or high < 0:
+        does, least = (RAISES, low) if low > 0 else (LOWERS, -high)
+        outcome, words = YES, f"test text seen in pretraining {does} {decimal(100 * least, 1)} points"
     elif max(-low, high) < settings.bias:
         outcome, words = NO, f"test text seen in pretraining changes it by less than {100 * settings.bias:g} points"
     subject = "whether test text seen in pretraining changes it"
@@ -390,10 +398,15 @@ def _leakage(values: Values, settings: Cards) -> Statement:
 
 
 def _prompts(values: Values, settings: Cards) -> Statement:
+    """Noise makes a range positive too: yes asks for the threshold beyond all that noise can do, no for it without."""
     key = "prompt_range"
-    outcome = side(measured_value(values, key), settings.prompt)
-    size = f"{settings.prompt:g}"
-    words = {YES: f"its scores differ by {size} or more between prompts", NO: f"prompts change it by less than {size}"}
+    value = measured_value(values, key)
+    outcome, size = side(value, settings.prompt), f"{settings.prompt:g}"
+    by_chance = None if value is None else value.basis.get(BY_CHANCE)
+    if outcome == YES and value is not None and value.interval is not None:
+        least = None if by_chance is None else value.interval[0] - float(by_chance)
+        outcome = YES if least is not None and least >= settings.prompt else NOT_KNOWN
+    words = {YES: f"prompts change it by {size} or more", NO: f"prompts change it by less than {size}"}
     subject = "how much it depends on the prompt"
     return Statement("prompts", subject, outcome, words.get(outcome, ""), {"prompt": settings.prompt}, (key,))
 

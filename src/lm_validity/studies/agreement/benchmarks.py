@@ -14,7 +14,7 @@ from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import Interval, models_above_chance
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Range, Value, ends
-from lm_validity.studies.agreement.reasons import NO_DIRECTION
+from lm_validity.studies.agreement.reasons import LOST_MODEL, NO_DIRECTION
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics.noise import ceiling_with_others, reliability, taus_with_others
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
@@ -62,13 +62,15 @@ ONE_MODEL = Missing("One model was scored under several prompts.")
 class DistanceRow:
     """A benchmark among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any).
 
-    `separated`: the share whose scores differ significantly; `tau`: mean tau with the other benchmarks; `tau_ceiling`:
-    what it would be if all ordered the models identically.
+    `separated`: the share of the `pairs_of_models` that can be tested whose scores differ significantly; `tau`: mean
+    tau with the other benchmarks over the `scored_pairs`, those with scores; `tau_ceiling`: what it would be if all
+    ordered the models identically.
     """
 
     at_least: float
     at_most: float | None
     pairs_of_models: int
+    scored_pairs: int
     separated: Value
     separated_interval: Range
     tau: Value
@@ -144,17 +146,19 @@ def _of_protocol(data: Data, protocol: str) -> FiguresByName:
             separated = known(shares[index].value, FEW_PAIRS)
             mean = known(tau[index].value, "No other benchmark has a tau with it over such pairs of models.")
             limit = known(float(ceiling[index]), "There is no noise ceiling over such pairs of models.")
+            scored = np.isfinite(scores[:, index])
             rows.append(
                 DistanceRow(
                     at_least=at_least,
                     at_most=at_most,
                     pairs_of_models=int((tested[index] & mask).sum()) // 2,
+                    scored_pairs=int((np.outer(scored, scored) & mask).sum()) // 2,
                     separated=separated,
                     separated_interval=ends(separated, shares[index].interval, FEW_PAIRS),
                     tau=mean,
                     tau_interval=Missing(NO_DIRECTION)
                     if name in data.opposed[protocol]
-                    else ends(mean, hull(tau[index].interval, corrected[index].interval), NO_INTERVAL),
+                    else ends(mean, hull(tau[index].interval, corrected[index].interval), LOST_MODEL),
                     tau_ceiling=mean if isinstance(mean, Missing) else limit,
                 )
             )
@@ -288,10 +292,11 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
 @dataclass(frozen=True)
 class PromptRange:
     """Best less worst score of a model over prompts and wordings, mean over `models` with a t interval; `prompts`: the
-    most that one has."""
+    most that one has. by_chance: the most that noise alone would make of it, as though each prompt had other items."""
 
     mean: float
     interval: Range
+    by_chance: Value
     models: int
     prompts: int
 
@@ -301,12 +306,19 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Prompt
 
     Over direct scores that differ in `prompt` or `prompt_variant` alone, on either split; of a model with several such
     groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
-    bound of what the prompt does.
+    bound of what the prompt does. By chance: the expected range of as many independent normal numbers, whose standard
+    deviation is the root mean square of the scores' standard errors.
     """
     rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
     prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
-    groups = rows.assign(prompt=prompt).groupby(SAME, dropna=False)
-    spans = groups.agg(low=("value", "min"), high=("value", "max"), prompts=("prompt", "nunique")).reset_index()
+    squares = pd.to_numeric(rows["stderr"]).astype(float) ** 2
+    groups = rows.assign(prompt=prompt, square=squares).groupby(SAME, dropna=False)
+    spans = groups.agg(
+        low=("value", "min"),
+        high=("value", "max"),
+        prompts=("prompt", "nunique"),
+        square=("square", lambda values: values.mean(skipna=False)),
+    ).reset_index()
     spans = spans[(spans["prompts"] > 1) & np.isfinite(spans["high"] - spans["low"])]
     ranges: dict[str, PromptRange | Missing] = {}
     for name in matrix.task_names():
@@ -319,8 +331,18 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Prompt
         if len(by_model) > 1:
             reach = stats.t.ppf(0.975, len(by_model) - 1) * by_model.std(ddof=1) / np.sqrt(len(by_model))
             interval = Interval(float(max(0.0, mean - reach)), float(mean + reach))
-        ranges[name] = PromptRange(mean, interval or ONE_MODEL, len(by_model), int(of_one["prompts"].max()))
+        chance = np.sqrt(of_one["square"]) * of_one["prompts"].map(expected_range)
+        by_chance = known(float(chance.groupby(of_one["model"]).mean().mean(skipna=False)), NO_ERRORS)
+        ranges[name] = PromptRange(mean, interval or ONE_MODEL, by_chance, len(by_model), int(of_one["prompts"].max()))
     return ranges
+
+
+def expected_range(numbers: int) -> float:
+    """The expected largest less smallest of so many independent standard normal numbers: the integral over x of
+    1 - F(x)^n - (1 - F(x))^n."""
+    x = np.linspace(-9, 9, 3601)
+    below = stats.norm.cdf(x)
+    return float(np.trapezoid(1 - below**numbers - (1 - below) ** numbers, x))
 
 
 def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:

@@ -515,8 +515,10 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     # a carpet is dark at rank 1 and light at the last one
     shades = 1 + 99 * (1 - square) / (1 - lowest)
     marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
+    question = "How well does each pair agree?"
     if two_protocols:
         improved, compared = data.improved
+        question = "Does every pair agree better?"
         text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
         marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
     else:
@@ -533,7 +535,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
         f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
         f"{decimal(finite.max())}. {text.replace('**', '')}."
     )
-    return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
+    return Panel(question, text, svg.svg(360, 132, label, *marks))
 
 
 def _scale(entry: KendallTau, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
@@ -661,9 +663,15 @@ def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
         + f"Counted among these models. Sure for other models like them, by the 95% intervals: {len(yes)} and "
-        f"{len(no)} (marked).",
+        f"{len(no)} (marked).{_not_counted(by_name, shares)}",
         "Which ones",
     )
+
+
+def _not_counted(by_name: FiguresByName, shares: Collection[str]) -> str:
+    """How many benchmarks with scores have no such share, as a sentence; "" where each has one."""
+    others = [name for name, figures in by_name.items() if not isinstance(figures, Missing) and name not in shares]
+    return f" Not counted, since no such pairs can be tested: {count(len(others), 'benchmark')}." if others else ""
 
 
 def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], pairs: str) -> str:

@@ -24,6 +24,8 @@ from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, decimal, no_scores, percent
 
+UNCHANGED = 0.0005  # a smaller change is written as 0.000
+
 LABELS = figures.PROTOCOL_LABELS
 NEARLY_ALL = 0.9  # tau
 SUBSETS = ["random", "greedy", "random, with the others"]
@@ -231,6 +233,10 @@ def influence_section(
     if frame.empty or not frame["change"].notna().any():
         return None
     largest = frame.loc[frame["change"].abs().idxmax()]
+    finding = f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
+    finding += f"{largest['change']:+.3f} ({largest['protocol'].lower()})."
+    if abs(largest["change"]) < UNCHANGED:
+        finding = f"No family, benchmark or model that is left out changes it by {2 * UNCHANGED:g} or more."
     kinds = [kind for kind in ("family", "benchmark") if (frame["kind"] == kind).any()]
     table = Table(
         prefix,
@@ -243,8 +249,7 @@ def influence_section(
     return Section(
         f"What the {name} rests on",
         hint="one family, benchmark or model left out",
-        finding=f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
-        f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
+        finding=finding,
         figures=[_influence_chart(plotted(frame[frame["kind"] == kind]), kind, prefix, name) for kind in kinds],
         tables=[table],
     )

@@ -72,6 +72,7 @@ NO_PAIR = Reason(
 TauOfPair = tuple[str, str, Value]  # of two benchmarks, by name
 RangeOfPair = tuple[str, str, Range]
 OF_TAU_B = Missing(OTHER_TAU)
+SURER = 0.5  # times as wide as resampling has it: an interval that is narrower has lost the variance between models
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
             if np.isnan(ceiling.mean_tau)
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
-        corrected=corrected_tau(data, protocol),
+        corrected=_as_wide(corrected_tau(data, protocol), interval, ceiling.mean_tau),
         interval_clustered=clustered,
         interval_population_of_categories=population,
         by_size_ratio=by_ratio.by_size[protocol],
@@ -413,6 +414,22 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
         else Missing(without_families),
         ends(mean, population, LOST_CATEGORY) if without_categories is None else Missing(without_categories),
     )
+
+
+def _as_wide(corrected: CorrectedTau, observed: Range, ceiling: float) -> CorrectedTau:
+    """The corrected tau with an interval that is no surer than the `observed` one by its `ceiling`.
+
+    Leaving out one model at a time changes hardly anything where the models are two groups of equal size, although
+    other draws of models would. Resampling sees that: where the interval is less than half as wide as that of the
+    observed tau divided by the ceiling, it is extended to hold both.
+    """
+    interval = corrected.interval
+    if isinstance(interval, Missing) or isinstance(observed, Missing) or not ceiling > 0:
+        return corrected
+    low, high = (min(end / ceiling, 1.0) for end in observed)
+    if interval.high - interval.low >= SURER * (high - low):
+        return corrected
+    return replace(corrected, interval=Interval(min(low, interval.low), max(high, interval.high)))
 
 
 def corrected_tau(data: Data, protocol: str) -> CorrectedTau:

@@ -34,7 +34,7 @@ from lm_validity.studies.agreement.wording import (
     with_ceiling,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, decimal
+from lm_validity.words import UNDER, at_extreme, count, decimal, listing
 
 LABELS = figures.PROTOCOL_LABELS
 
@@ -103,10 +103,13 @@ def _lowest(data: Data) -> str:
     direct = {name: number(tau) for name, tau in values[DIRECT].items() if is_known(tau)}
     if not direct:
         return ""
-    lowest = min(direct, key=direct.__getitem__)
-    sentence = f"{lowest} has the lowest mean tau with the others under direct evaluation: {decimal(direct[lowest])}"
-    tau_after = values[TRAINED][lowest]
-    if not is_known(tau_after):
+    lowest = at_extreme(direct, min(direct.values()))
+    have, value = ("has" if len(lowest) == 1 else "have"), decimal(direct[lowest[0]])
+    sentence = f"{listing(lowest, 4)} {have} the lowest mean tau with the others under direct evaluation: {value}"
+    if len(lowest) == len(direct) > 1:
+        return f"Each benchmark has the same mean tau with the others under direct evaluation: {value}."
+    tau_after = values[TRAINED][lowest[0]]
+    if len(lowest) > 1 or not is_known(tau_after):
         return f"{sentence}."
     return f"{sentence}. Under train before test it has {value_in_words(tau_after)}{over_both(partly=not data.whole)}."
 

@@ -233,7 +233,9 @@ def _settling_finding(data: SignalData, ranking: Mapping[str, Settling | Missing
     parts = []
     if settled:
         early, late = (pick(settled, key=lambda name: points[name].from_b) for pick in (min, max))
-        parts.append(f"{subject} is nearly settled {_when(data, points[early])} on {early}")
+        earliest = [name for name in settled if points[name].from_b == points[early].from_b]
+        where_first = listing(earliest, 4) if len({points[name].ends for name in earliest}) == 1 else early
+        parts.append(f"{subject} is nearly settled {_when(data, points[early])} on {where_first}")
         if points[late].from_b > points[early].from_b:
             parts[0] += f", and only {_when(data, points[late])} on {late}"
     if unsure:

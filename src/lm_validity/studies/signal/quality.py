@@ -18,7 +18,7 @@ from lm_validity.studies.signal.statistics.quality import (
     fewest_checkpoints,
     noise_levels,
 )
-from lm_validity.words import count, decimal, listing, with_interval
+from lm_validity.words import at_extreme, count, decimal, listing, with_interval
 
 NOISE_DRAWS = 20_000
 AUTOCORRELATION = {"code": "scoring code", "paper": "paper"}
@@ -249,6 +249,8 @@ def _findings(data: SignalData, entries: Mapping[str, BenchmarkQuality], noise: 
         for ends in [entries[name].signal_quality_interval]
     )
     sentence = f"Signal quality is highest on {highest}" + (f", and lowest on {lowest}" if len(order) > 1 else "")
+    if len(at_extreme(quality, quality[order[0]])) == len(order) > 1:
+        sentence = f"Signal quality is the same on all {len(order)} benchmarks, {decimal(quality[order[0]])}"
     if noise is not None:
         sentence += f". For comparison: over {noise.checkpoints} checkpoints, pure noise has a mean signal quality of "
         sentence += f"{decimal(noise.means.white_noise)}, and a random walk {decimal(noise.means.random_walk)}"

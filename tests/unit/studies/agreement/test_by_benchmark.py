@@ -7,7 +7,8 @@ from scipy import stats
 from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_rows
 
 from lm_validity.missing import Missing
-from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_error
+from lm_validity.studies.agreement.benchmarks import expected_range, prompt_ranges, wording_error
+from lm_validity.studies.agreement.reasons import LOST_MODEL
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
@@ -182,4 +183,24 @@ def test_range_over_prompts(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     found = prompt_ranges(read_scores(tmp_path / "scores.parquet"), matrix)
     assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
-    assert isinstance(found["b"], Missing)
+    assert isinstance(found["b"], Missing) and isinstance(found["a"].by_chance, Missing)  # without standard errors
+
+
+def test_range_over_prompts_by_chance(tmp_path):
+    """The expected range of three independent normal numbers is 3 / √π times their standard deviation."""
+    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
+    scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
+    assert prompt_ranges(scores, matrix)["a"].by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
+    assert expected_range(2) == pytest.approx(2 / np.sqrt(np.pi), rel=1e-6)
+
+
+def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):
+    """`b` has no standard errors, so none of its pairs is tested, but the pairs of all four models are ordered."""
+    table = {DIRECT: {"a": [0.1, 0.3, 0.5, 0.7], "b": [0.2, 0.3, 0.4, 0.5], "c": [0.3, 0.4, 0.5, 0.6]}}
+    rows = score_rows(table, stderr=0.01)
+    rows.loc[rows["benchmark"] == "b", "stderr"] = np.nan
+    found = agreement_of(tmp_path, rows)["by_benchmark"][DIRECT]
+    of_all = {name: found[name]["by_distance"][-1] for name in "ab"}
+    assert [of_all[name].pairs_of_models for name in "ab"] == [6, 0]
+    assert [of_all[name].scored_pairs for name in "ab"] == [6, 6]
+    assert of_all["b"].tau == pytest.approx(1) and of_all["b"].tau_interval == Missing(LOST_MODEL)

@@ -256,3 +256,22 @@ def test_the_first_components_are_summed_up_where_there_are_twice_as_many_benchm
     sheet = "benchmark,metric\n" + "".join(f"{name},acc\n" for name in names)
     page, _ = factors_page(tmp_path, score_rows(scores, NAMES), models=MODELS, benchmarks=sheet)
     assert bool(section_of(page, "Explained variance").finding) == (benchmarks == 10)
+
+
+def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are_two_equal_groups(tmp_path):
+    """Eight models far below eight others on every benchmark; within a group, two benchmarks have one order and two the
+    reverse. Of pairs of models drawn from equal groups half are within one, so that the mean tau of other models is
+    .5 + .5 (2 - 4) / 6 = 1/3. Leaving out one model at a time moves it by .01 only."""
+    places = np.arange(8) / 100
+    up, down = ([*(0.2 + order), *(0.7 + order)] for order in (places, places[::-1]))
+    other = [*down[:-2], down[-1], down[-2]]  # without this, leaving out a model moves it not at all
+    names = [f"m{i}" for i in range(16)]
+    rows = score_rows({DIRECT: {"a": up, "b": up, "c": down, "d": other}}, names, stderr=1e-4)
+    sheets = {
+        "models": "model\n" + "\n".join(names) + "\n",
+        "benchmarks": "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in "abcd"),
+    }
+    found = agreement_of(tmp_path, rows, resamples=400, **sheets)["kendall_tau"][DIRECT]
+    low, high = found["corrected"]["interval"]
+    assert found["mean"] == pytest.approx((64 + 56 * -1 / 3 + 2 * (2 - 1) / 6) / 120) and low < 1 / 3 < high
+    assert (low, high) == pytest.approx([end / found["ceiling"] for end in found["interval"]])

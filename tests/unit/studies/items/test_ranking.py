@@ -143,6 +143,13 @@ def test_without_errors_nobody_is_best(write):
     assert page["lede"]["heading"].startswith("Not known") and one(rows, "place", "c").value == 2
 
 
+def test_models_that_share_the_highest_score_are_counted(write):
+    """The lede names one of them; 2 of 100 items' answers of a pair differ, so a third may be best too."""
+    rows, page = ranking(write, {"a": right(0.6), "b": right(0.6), "c": right(0.59), "d": right(0.2)})
+    assert [one(rows, "place", name).value for name in "abcd"] == [1, 1, 3, 4]
+    assert one(rows, "may_be_best").value == 3 and page["lede"]["heading"].endswith("a and 1 more score highest")
+
+
 def test_where_less_is_better_the_lowest_is_first(write):
     rows, _ = ranking(write, {"a": right(0.9), "b": right(0.2), "c": right(0.5)}, higher_is_better=False)
     assert one(rows, "first").text == "b" and one(rows, "may_be_best").value == 1

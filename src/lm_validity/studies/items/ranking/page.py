@@ -81,13 +81,14 @@ def _lede(summary: RankingSummary) -> Lede:
     """Of the first benchmark: how many may be best, and the gap that is found."""
     ranked = summary.benchmarks[0]
     first = ranked.first.rsplit("/", 1)[-1]
+    tied = sum(model.place == 1 for model in _models_of(summary, ranked)) - 1
+    leads = f"{first} and {tied} more score highest" if tied else f"{first} scores highest"
     if isinstance(ranked.may_be_best, Missing):
         return Lede(
             f"Not known: which model is best on {ranked.benchmark}?",
-            f"{first} scores highest, but it and the others have neither common items nor standard errors",
+            f"{leads}, but {'they' if tied else 'it'} and the others have neither common items nor standard errors",
         )
-    heading = f"{ranked.may_be_best} of {count(ranked.models, 'model')} may be best on {ranked.benchmark}; "
-    heading += f"{first} scores highest"
+    heading = f"{ranked.may_be_best} of {count(ranked.models, 'model')} may be best on {ranked.benchmark}; {leads}"
     if ranked.may_be_best == 1:
         heading = f"{first} is best of {count(ranked.models, 'model')} on {ranked.benchmark}"
     elif ranked.may_be_best == ranked.models:

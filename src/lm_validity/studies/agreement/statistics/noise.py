@@ -1,6 +1,6 @@
 """Noise of scores: components of variance, the noise ceiling, agreement corrected for it, what one benchmark tells."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,6 +10,7 @@ from scipy import stats
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.factors import component_shares
 from lm_validity.studies.agreement.statistics.ranking import (
+    FEW_COLUMNS,
     PairSigns,
     finite_mean,
     kendall_tau_matrix,
@@ -252,12 +253,12 @@ def _tables_left_out(
     upper = np.triu_indices(len(columns), 1)
     everything = len(columns) == signs.sign.shape[1]
     sign, is_known = (matrix if everything else matrix[:, columns] for matrix in (signs.sign, signs.known))
-    sums = _Sums(sign, is_known, masks)
-    simulated = None if expected is None else _Sums(expected.untied, expected.known, masks, expected.draws)
-    parts = [sums] if simulated is None else [sums, simulated]
-    whole_sums = [part.over(np.flatnonzero(sums.part < len(sums.inside))) for part in parts]
-    for places in (np.empty(0, dtype=int), *_concerned(signs, sums.part, len(sums.inside), clusters)):
-        concerned_sums = [part.over(places) for part in parts] if len(places) else [NOTHING] * len(parts)
+    parts = [_Sums(sign, is_known, masks)]
+    if expected is not None:
+        parts.append(_Sums(expected.untied, expected.known, masks, expected.draws))
+    whole_sums = [part.over(np.flatnonzero(part.part < len(part.inside))) for part in parts]
+    of_clusters = zip(*_of_clusters(parts, clusters[signs.first], clusters[signs.second]), strict=True)
+    for concerned_sums in ([NOTHING] * len(parts), *of_clusters):
         observed, *of_tables = [
             _Sum(total.product - removed.product, total.untied - removed.untied)
             for total, removed in zip(whole_sums, concerned_sums, strict=True)
@@ -266,22 +267,33 @@ def _tables_left_out(
         yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
 
 
-def _concerned(signs: PairSigns, part: np.ndarray, parts: int, clusters: np.ndarray) -> list[np.ndarray]:
-    """For each cluster the pairs of models (indices) with a model in it that are in a mask, in the order of `part`."""
-    pairs = np.flatnonzero(part < parts)
-    first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
+def _of_clusters(parts: list["_Sums"], first: np.ndarray, second: np.ndarray) -> list[Iterable["_Sum"]]:
+    """For each of `parts` the sums over the pairs of models that concern each cluster; `first`, `second`: (pairs,) the
+    clusters of a pair's models."""
+    clusters = int(max(first.max(initial=-1), second.max(initial=-1))) + 1
+    if all(part.values.shape[1] <= FEW_COLUMNS for part in parts):
+        return [part.by_cluster(first, second, clusters) for part in parts]
+    concerned = _concerned(parts[0], first, second, clusters)
+    return [map(part.over, concerned) for part in parts]
+
+
+def _concerned(sums: "_Sums", first: np.ndarray, second: np.ndarray, clusters: int) -> list[np.ndarray]:
+    """For each cluster the pairs of models (indices) with a model in it that are in a mask, in the order of parts."""
+    pairs = np.flatnonzero(sums.part < len(sums.inside))
+    first, second = first[pairs], second[pairs]
     between = first != second  # a pair within a cluster concerns it once
     concerned, places = np.concatenate([first, second[between]]), np.concatenate([pairs, pairs[between]])
-    order = np.lexsort((places, part[places], concerned))
-    return np.split(places[order], np.cumsum(np.bincount(concerned, minlength=int(clusters.max()) + 1))[:-1])
+    order = np.lexsort((places, sums.part[places], concerned))
+    return np.split(places[order], np.cumsum(np.bincount(concerned, minlength=clusters))[:-1])
 
 
 def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """(masks, benchmark pairs) products of the two numbers of untied pairs of models, from what `_Sums` gives."""
     first, second = upper
     if untied.shape[2] == 1:
-        untied = np.broadcast_to(untied, (*untied.shape[:2], untied.shape[1]))
-    product: np.ndarray = untied[:, first, second] * untied[:, second, first]
+        product: np.ndarray = untied[:, first, 0] * untied[:, second, 0]
+    else:
+        product = untied[:, first, second] * untied[:, second, first]
     return product
 
 
@@ -305,10 +317,13 @@ class _Sums:
     def __init__(self, values: np.ndarray, is_known: np.ndarray, masks: np.ndarray, draws: int = 0):
         self.values, self.masks, self.draws = values.astype(np.int16 if draws else np.int8), len(masks), draws
         self.known = None if is_known.all() else is_known.astype(bool)
-        codes, self.part = np.unique(2.0 ** np.arange(len(masks)) @ ~masks, return_inverse=True)
-        # (parts, masks): which masks a part is in; pairs that are in none are the last part, which does not count
-        inside = np.array([masks[:, np.argmax(self.part == part)] for part in range(len(codes))], dtype=bool)
-        inside = inside.reshape(-1, len(masks))  # one model has no pairs
+        # the masks that a pair is not in, as bits; pairs that are in none are the last part, which does not count
+        code = np.zeros(masks.shape[1], dtype=np.int64)
+        for bit, mask in enumerate(masks):
+            code |= (~mask).astype(np.int64) << bit
+        codes = np.flatnonzero(np.bincount(code, minlength=1))
+        self.part = np.searchsorted(codes, np.arange(2 ** len(masks)))[code]
+        inside = (codes[:, None] >> np.arange(len(masks)) & 1) == 0  # (parts, masks): which masks a part is in
         self.inside = inside[inside.any(axis=1)]
         # whole numbers are exact in single precision up to 2^24
         self.step = max(1, min(AT_ONCE // max(1, values.shape[1]), 2**24 // max(1, draws)))
@@ -325,6 +340,34 @@ class _Sums:
                     product[mask] += own_product
                     untied[mask] += own_untied
         return _Sum(product, untied)
+
+    def by_cluster(self, first: np.ndarray, second: np.ndarray, clusters: int) -> Iterator[_Sum]:
+        """Over the pairs with a model in each cluster; `first`, `second`: (pairs,) the clusters of a pair's models."""
+        k, parts, between = self.values.shape[1], len(self.inside), first != second
+        # a pair within a cluster concerns it once, one in no mask goes to a place of its own
+        counted = self.part < parts
+        places = [
+            np.where(counts, cluster * parts + self.part, clusters * parts)
+            for cluster, counts in ((first, counted), (second, counted & between))
+        ]
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            total = sum(np.bincount(place, values, clusters * parts + 1) for place in places)
+            result: np.ndarray = np.asarray(total)[:-1].reshape(clusters, parts) @ self.inside.astype(float)
+            return result  # (clusters, masks)
+
+        product = np.zeros((clusters, self.masks, k, k))
+        untied = np.zeros((clusters, self.masks, k, 1 if self.known is None else k))
+        columns = np.ascontiguousarray(self.values.T)
+        size = columns if self.draws else np.abs(columns)
+        for a, b in np.ndindex(k, k):
+            if a < b and not self.draws:
+                product[..., a, b] = product[..., b, a] = summed(columns[a] * columns[b])
+            if self.known is not None and a != b:
+                untied[..., a, b] = summed(size[a] * self.known[:, b])
+            elif a == b:
+                untied[..., a, b if self.known is not None else 0] = summed(size[a])
+        return (_Sum(*sums) for sums in zip(product, untied, strict=True))
 
     def _block(self, pairs: np.ndarray) -> _Sum:
         """As `over`, of pairs of one part, once; no products of tables."""
@@ -407,8 +450,8 @@ def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[li
     masks = np.array([in_ranges[index][signs.first, signs.second] for index in enough])
     means = np.array(  # (1 + models, masks, benchmarks)
         [
-            [finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus in of_masks]
-            for of_masks, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
+            finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
+            for taus, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
         ]
     )
     for row, index in enumerate(enough):
@@ -446,10 +489,10 @@ def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
 
 
 def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
-    """(columns, columns) from `taus` (pairs of columns,), NaN on the diagonal."""
-    by_pair = np.full((columns, columns), np.nan)
+    """(masks, columns, columns) from `taus` (masks, pairs of columns), NaN on the diagonal."""
+    by_pair = np.full((len(taus), columns, columns), np.nan)
     first, second = np.triu_indices(columns, 1)
-    by_pair[first, second] = by_pair[second, first] = taus
+    by_pair[:, first, second] = by_pair[:, second, first] = taus
     return by_pair
 
 
@@ -463,7 +506,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
     if expected is None:
         return ceilings
     limits = _limits(expected, in_range[signs.first, signs.second][None])
-    ceilings[expected.columns] = finite_mean(_by_pair(limits[0], len(expected.columns)), axis=1)
+    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
     return ceilings
 
 

@@ -12,7 +12,16 @@ from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
-from lm_validity.studies.agreement import incomplete, robustness, significance, similar, similar_page, tau, tau_page
+from lm_validity.studies.agreement import (
+    incomplete,
+    robustness,
+    significance,
+    significance_page,
+    similar,
+    similar_page,
+    tau,
+    tau_page,
+)
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import selected_on_test
@@ -97,6 +106,7 @@ def agreement(
         of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
     by_benchmark = alone.benchmark_figures(data)
     significant, pooled = significance.significance_tau(data), compare_pooled(data)
+    aligned = significance.aligned_rankings(data, align, significant.contradictions)
     by_ratio = similar.by_ratio(data, data.scores, data.ceiling)
     in_both = similar.by_ratio_in_both(data, by_ratio)
     taus = {p: tau.tau_of_protocol(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
@@ -107,19 +117,19 @@ def agreement(
         asked(which_model, tau_page.pairs_of_benchmarks(data, taus, change, pooled)),
         asked(noise, tau_page.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
-        asked(which_model, tau_page.each_benchmark(data, taus, significant.by_benchmark)),
+        asked(which_model, tau_page.each_benchmark(data, taus, significant)),
         asked(rests, robustness.subsets_of_benchmarks(data)),
         asked(whom, similar_page.perplexity(data, similar.compare_perplexity(data))),
         chosen_on_test(data),
         asked(which_model, tau_page.categories_of_benchmarks(data, taus)),
         asked(whom, similar_page.families_of_models(data, similar.within_families(data))),
         asked(noise, robustness.sources_of_variance(data, of_prompts)),
-        asked(noise, significance.significant_differences(data, significant)),
+        asked(noise, significance_page.significant_differences(data, significant)),
         asked(rests, robustness.influence(data)),
         asked(noise, alone.sampled_runs(data)),
         asked(noise, alone.agreement_between_seeds(data)),
         asked(rests, alone.fine_tuned_shares(selections, matrix)),
-        asked(which_model, significance.aligned_rankings(data, align)),
+        asked(which_model, significance_page.aligned_rankings(data, aligned)),
         asked(noise, alone.prompts_chosen(choices, matrix)),
         asked(rests, robustness.all_scores(data)),
     )

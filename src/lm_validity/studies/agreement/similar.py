@@ -164,7 +164,7 @@ def among_pairs(
         size = high, low, int(pairs.sum())
         if index not in enough:
             too_few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
-            rows.append(RatioRow(*size, too_few, too_few, too_few, too_few, too_few, too_few, too_few))
+            rows.append(RatioRow(*size, *[too_few] * 7))
             continue
         row_index = enough.index(index)
         of_families = families[row_index] if clusters is None else Missing(clusters)

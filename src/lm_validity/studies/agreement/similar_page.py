@@ -8,9 +8,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.pooled import HEADLINE_RATIO, Pooled
-from lm_validity.studies.agreement.reasons import (
-    NO_FAMILIES,
-)
+from lm_validity.studies.agreement.reasons import NO_FAMILIES
 from lm_validity.studies.agreement.similar import COMPARISONS, ByRatio, Families, Perplexity
 from lm_validity.studies.agreement.wording import (
     WHICH_INTERVAL,

@@ -42,6 +42,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     mean_over_pairs,
     mean_with_others,
     pair_signs,
+    ratio,
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
@@ -56,6 +57,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     sign_flip_test,
     transformed_interval,
     two_way_interval,
+    weighted_pairs,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 
@@ -88,18 +90,6 @@ class CorrectedTau:
     by_pair: list[TauOfPair]
     by_pair_interval: list[RangeOfPair]
 
-    def without_tau_b(self) -> "CorrectedTau":
-        """The record with every value missing, for a tau other than tau-b: the correction is one of tau-b."""
-        return CorrectedTau(
-            OF_TAU_B,
-            OF_TAU_B,
-            OF_TAU_B,
-            dict.fromkeys(self.by_benchmark, OF_TAU_B),
-            dict.fromkeys(self.by_benchmark_interval, OF_TAU_B),
-            [(first, second, OF_TAU_B) for first, second, _ in self.by_pair],
-            [(first, second, OF_TAU_B) for first, second, _ in self.by_pair_interval],
-        )
-
 
 @dataclass(frozen=True)
 class AboveChance:
@@ -114,7 +104,11 @@ class AboveChance:
 @dataclass(frozen=True)
 class KendallTau:
     """Agreement of the benchmarks under one protocol over all of its scores; intervals over models, families
-    (`interval_clustered`), and both models and benchmarks, or families and categories (`population`)."""
+    (`interval_clustered`), and both models and benchmarks, or families and categories (`population`).
+
+    `correlations`: (benchmarks, benchmarks) Pearson's. `category_bounds`: (categories, categories) of the mean taus,
+    over models.
+    """
 
     models: int
     mean: Value
@@ -133,6 +127,8 @@ class KendallTau:
     by_compute_ratio: RatioRows
     above_chance: AboveChance | Missing
     pearson: Value
+    correlations: np.ndarray = page_only()
+    category_bounds: Interval[np.ndarray] | None = page_only()
 
     def without_tau_b(self) -> "KendallTau":
         """What of it is of tau-b, missing: beside the mean of another variant it would mislead."""
@@ -144,7 +140,6 @@ class KendallTau:
             by_benchmark_interval=OF_TAU_B if isinstance(intervals, Missing) else dict.fromkeys(intervals, OF_TAU_B),
             ceiling=OF_TAU_B,
             ceiling_by_benchmark=dict.fromkeys(self.ceiling_by_benchmark, OF_TAU_B),
-            corrected=self.corrected.without_tau_b(),
             interval_clustered=OF_TAU_B,
             interval_population_of_categories=OF_TAU_B,
             above_chance=OF_TAU_B,
@@ -161,7 +156,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
     of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (NO_TAU, NO_PAIR))
-    mean = data.mean_tau(protocol)
+    mean = data.mean_or_reason(protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
     intervals: dict[str, Range] | Missing
@@ -192,6 +187,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling.included, scores, protocol)
+    pearson: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()  # NaN where scores do not vary
     entry = KendallTau(
         models=data.models(protocol),
         mean=mean,
@@ -215,7 +211,9 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         by_size_ratio=by_ratio.by_size[protocol],
         by_compute_ratio=by_ratio.by_compute[protocol],
         above_chance=_above_chance(data, protocol, single_benchmarks),
-        pearson=known(mean_over_pairs(correlations(scores)), of_pair),
+        pearson=known(mean_over_pairs(pearson), of_pair),
+        correlations=pearson,
+        category_bounds=_category_bounds(data, protocol, agreement.categories),
     )
     return entry if data.variant == "b" else entry.without_tau_b()
 
@@ -239,13 +237,14 @@ def by_category(agreement: RankAgreement, categories: list[str | None], reason: 
     }
 
 
-def correlations(scores: np.ndarray) -> np.ndarray:
-    """Pearson correlations of the columns of `scores` (models, benchmarks), NaN where missing.
-
-    (benchmarks, benchmarks), each over the models known on both; NaN for fewer than two, or where scores do not vary.
-    """
-    result: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()
-    return result
+def _category_bounds(data: Data, protocol: str, categories: Sequence[str]) -> Interval[np.ndarray] | None:
+    """(categories, categories) intervals over models of the mean taus within and between categories."""
+    if data.no_intervals is not None or not categories:
+        return None
+    members = np.array([[category == name for name in categories] for category in data.categories], dtype=float)
+    off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
+    sums, pairs = weighted_pairs(data.resampled_tau[protocol] * off_diagonal, members[None])
+    return percentile_interval(ratio(sums, pairs), len(data.matrix.models))
 
 
 def _above_chance(data: Data, protocol: str, figures_of: FiguresByName) -> AboveChance | Missing:
@@ -433,12 +432,13 @@ def _as_wide(corrected: CorrectedTau, observed: Range, ceiling: float) -> Correc
 
 
 def corrected_tau(data: Data, protocol: str) -> CorrectedTau:
-    """The agreement without measurement error.
+    """The agreement without measurement error; none for a tau other than tau-b, since the correction is one of tau-b.
 
     A benchmark's or a pair's interval leaves out one model at a time; ceilings stay those of the whole table.
     """
     scored, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
-    ceiling, reason = scored.ceiling, no_correction(scored.ceiling, scored.scores, protocol)
+    ceiling = scored.ceiling
+    reason = OTHER_TAU if data.variant != "b" else no_correction(ceiling, scored.scores, protocol)
     mean: Value
     interval: Range
     clustered: Range
@@ -456,7 +456,7 @@ def corrected_tau(data: Data, protocol: str) -> CorrectedTau:
         by_pair = np.asarray(noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
     benchmark_intervals: dict[int, Interval[float]] = {}
     pair_intervals: dict[tuple[int, int], Interval[float]] = {}
-    if ceiling.expected is not None:
+    if reason is None and ceiling.expected is not None:
         signs, columns = pair_signs(scored.scores), ceiling.expected.columns
         taus, limits = taus_left_out(
             signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))

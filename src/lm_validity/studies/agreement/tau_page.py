@@ -1,6 +1,6 @@
 """What the page shows of Kendall's tau: the mean and each benchmark with the others, pairs, categories."""
 
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pandas as pd
@@ -8,21 +8,18 @@ import pandas as pd
 from lm_validity.missing import Missing, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.intervals import Value, each
+from lm_validity.studies.agreement.intervals import each
 from lm_validity.studies.agreement.pooled import Pooled
 from lm_validity.studies.agreement.reasons import NO_TAU, no_clusters
+from lm_validity.studies.agreement.significance import Significance
 from lm_validity.studies.agreement.similar_page import TAU_LABELS, by_protocol, heatmap_notes, tau_heatmaps
-from lm_validity.studies.agreement.statistics.ranking import ratio
-from lm_validity.studies.agreement.statistics.resampling import percentile_interval, weighted_pairs
 from lm_validity.studies.agreement.tau import (
     NO_PAIR,
     ByProtocolTau,
     Improvement,
     benchmark_order,
     category_grid,
-    correlations,
 )
 from lm_validity.studies.agreement.wording import (
     both_intervals,
@@ -43,9 +40,8 @@ LABELS = figures.PROTOCOL_LABELS
 # The mean, and each benchmark with the others.
 
 
-def each_benchmark(data: Data, tau: ByProtocolTau, significant: dict[str, dict[str, Value]]) -> Part:
-    """The mean agreement of each protocol, and each benchmark's with the others. `significant`: the latter counting
-    significant differences only."""
+def each_benchmark(data: Data, tau: ByProtocolTau, significance: Significance) -> Part:
+    """The mean agreement of each protocol, and each benchmark's with the others."""
     rows = []
     for (i, name), p in product(enumerate(data.tasks), PROTOCOLS):
         intervals, corrected = tau[p].by_benchmark_interval, tau[p].corrected
@@ -59,7 +55,7 @@ def each_benchmark(data: Data, tau: ByProtocolTau, significant: dict[str, dict[s
                 "ceiling": tau[p].ceiling_by_benchmark[name],
                 "corrected": corrected.by_benchmark[name],
                 **as_columns(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
-                "significance_tau": significant[p][name],
+                "significance_tau": significance.by_protocol[p].by_benchmark[name],
             }
         )
     frame, order = pd.DataFrame(rows), benchmark_order(tau, data.tasks)
@@ -210,7 +206,7 @@ def pairs_of_benchmarks(data: Data, tau: ByProtocolTau, change: Improvement, poo
         corrected_ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
         for end in ("low", "high"):
             table[f"{label}, corrected {end}"] = [pair_ends[end] for pair_ends in corrected_ends]
-        table[f"{label}, Pearson"] = correlations(data.scores[p])[upper]
+        table[f"{label}, Pearson"] = tau[p].correlations[upper]
     common = {p: data.common_tau[p][upper] for p in PROTOCOLS}
     if not data.whole:
         for p, label in LABELS.items():
@@ -308,22 +304,14 @@ def categories_of_benchmarks(data: Data, tau: ByProtocolTau) -> Part:
     names = list(tau[DIRECT].by_category)
     if not names:
         return Part({}, Section("Categories", notes=["The benchmarks sheet names no categories."]))
-    bounds: dict[str, Interval[np.ndarray]] = {}
-    if data.no_intervals is None:
-        members = np.array([[category == name for name in names] for category in data.categories], dtype=float)
-        off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
-        for p in PROTOCOLS:
-            sums, pairs = weighted_pairs(data.resampled_tau[p] * off_diagonal, members[None])
-            bounds[p] = percentile_interval(ratio(sums, pairs), len(data.matrix.models))
     rows = []
-    for (i, a), (j, b) in product(enumerate(names), repeat=2):
-        if i <= j:
-            row: dict[str, object] = {"category": a, "with": b}
-            for p, label in LABELS.items():
-                row[label] = tau[p].by_category[a][b]
-                if p in bounds:
-                    row |= {f"{label} low": bounds[p].low[i, j], f"{label} high": bounds[p].high[i, j]}
-            rows.append(row)
+    for (i, a), (j, b) in combinations_with_replacement(enumerate(names), 2):
+        row: dict[str, object] = {"category": a, "with": b}
+        for p, label in LABELS.items():
+            row[label] = tau[p].by_category[a][b]
+            if (bounds := tau[p].category_bounds) is not None:
+                row |= {f"{label} low": bounds.low[i, j], f"{label} high": bounds.high[i, j]}
+        rows.append(row)
     table = pd.DataFrame(rows)
     means_of = {
         p: [

@@ -20,7 +20,7 @@ from lm_validity.studies.agreement.notes import (
     selection_notes,
 )
 from lm_validity.studies.agreement.paired import use_paired_tests
-from lm_validity.studies.agreement.reasons import NO_TAU, no_intervals
+from lm_validity.studies.agreement.reasons import no_intervals
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
 from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling, opposed_columns
 from lm_validity.studies.agreement.statistics.ranking import (
@@ -280,12 +280,6 @@ class Data:
         if scored.any(axis=0).sum() < 2:
             return "One benchmark has scores, so there are no two rankings to compare."
         return otherwise
-
-    def mean_tau(self, protocol: str) -> Value:
-        """The mean over the pairs of benchmarks of all scores under a protocol."""
-        return self.mean_or_reason(
-            protocol, self.agreement[protocol].mean, f"No pair of benchmarks has a tau. {NO_TAU}"
-        )
 
     def mean_or_reason(self, protocol: str, mean: float, otherwise: str) -> Value:
         """A mean tau, missing where so few models have scores that beside the other protocol's it says nothing."""

@@ -15,6 +15,7 @@ from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import (
     incomplete,
     robustness,
+    robustness_page,
     significance,
     significance_page,
     similar,
@@ -118,20 +119,25 @@ def agreement(
         asked(noise, tau_page.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
         asked(which_model, tau_page.each_benchmark(data, taus, significant)),
-        asked(rests, robustness.subsets_of_benchmarks(data)),
+        asked(rests, robustness_page.subsets_of_benchmarks(data, robustness.subsets_of_benchmarks(data))),
         asked(whom, similar_page.perplexity(data, similar.compare_perplexity(data))),
         chosen_on_test(data),
         asked(which_model, tau_page.categories_of_benchmarks(data, taus)),
         asked(whom, similar_page.families_of_models(data, similar.within_families(data))),
-        asked(noise, robustness.sources_of_variance(data, of_prompts)),
+        asked(noise, robustness_page.sources_of_variance(robustness.sources_of_variance(data, of_prompts))),
         asked(noise, significance_page.significant_differences(data, significant)),
-        asked(rests, robustness.influence(data)),
+        asked(
+            rests,
+            robustness_page.influence(
+                robustness.left_out(data), {p: entry.mean for p, entry in taus.items()}, "mean_tau"
+            ),
+        ),
         asked(noise, alone.sampled_runs(data)),
         asked(noise, alone.agreement_between_seeds(data)),
         asked(rests, alone.fine_tuned_shares(selections, matrix)),
         asked(which_model, significance_page.aligned_rankings(data, aligned)),
         asked(noise, alone.prompts_chosen(choices, matrix)),
-        asked(rests, robustness.all_scores(data)),
+        asked(rests, robustness_page.all_scores(data)),
     )
     notes = (*data.notes, *parts.notes)
     front = above_the_folds(data, taus, change, pooled, by_benchmark)

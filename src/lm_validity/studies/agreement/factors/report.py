@@ -14,7 +14,7 @@ from markupsafe import Markup
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
+from lm_validity.pages.page import Answer, Lede, Page, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.statistics import Interval
@@ -29,7 +29,8 @@ from lm_validity.studies.agreement.factors.components import (
 from lm_validity.studies.agreement.factors.ranks import RanksOfModels
 from lm_validity.studies.agreement.intervals import wider
 from lm_validity.studies.agreement.notes import comparison_notes, coverage_notes, selected_on_test, selection_notes
-from lm_validity.studies.agreement.robustness import influence_section, left_out
+from lm_validity.studies.agreement.robustness import left_out
+from lm_validity.studies.agreement.robustness_page import influence
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.tables.schema import DIRECT, TRAINED
@@ -95,14 +96,6 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
     numbers = FactorNumbers(
         components.explain_variance(data), components.relate_components(data), ranks.ranks_of_models(data, drawn)
     )
-    influence = left_out(data)
-    section = influence_section(
-        influence,
-        numbers.variance.over_all.first,
-        measure=lambda part: part.first_component,
-        prefix="share_influence",
-        name="share of the first component",
-    )
     parts = joined(
         components_page.explained_variance(data, numbers.variance),
         components_page.within_families(data, components.family_shares(data)),
@@ -110,7 +103,9 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
         components_page.with_compute(data, numbers.compute),
         ranks.potential(data, numbers.ranks, excess, gaps, drawn),
         ranks.completion(data),
-        Part({"influence": influence}, section),
+        influence(
+            left_out(data), {p: numbers.variance.over_all.first(p) for p in data.matrix.protocols}, "first_component"
+        ),
     )
     notes = (
         *matrix.notes,

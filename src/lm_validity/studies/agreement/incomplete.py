@@ -3,23 +3,20 @@
 Taus are never those of a filled table.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from lm_validity.config.plan import AUDIT
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.missing import Missing, Reason, ReasonCode, known
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import BY_CHANCE, JACKKNIFED, Data
+from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.intervals import Range, Value, each
-from lm_validity.studies.agreement.pooled import NO_COMPARISON, Pooled
+from lm_validity.studies.agreement.pooled import NO_COMPARISON
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
@@ -36,9 +33,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     rank_draws,
     widening_of,
 )
-from lm_validity.studies.agreement.wording import value_in_words
 from lm_validity.tables.schema import DIRECT
-from lm_validity.words import UNDER, count, decimal, listing, percent
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
@@ -111,7 +106,11 @@ class RankRange:
 @dataclass(frozen=True)
 class Incomplete:
     """A protocol that lacks cells: how many are measured and `missing`, of these `unplanned` by plan, `by_scores` of
-    the measured ones chosen by earlier scores; pooled agreement, and by model its rank."""
+    the measured ones chosen by earlier scores; pooled agreement, and by model its rank.
+
+    `cells_of_models`: (models,) how many are measured. `predictions`: a row for each cell that is not, of models and
+    benchmarks with a score, in the metric's own units and direction; none without a process.
+    """
 
     cells: int
     missing: int
@@ -120,6 +119,34 @@ class Incomplete:
     kendall_tau: PooledAgreement
     ranks: dict[str, RankRange] | Missing
     trust: Trust | Missing
+    cells_of_models: np.ndarray = page_only()
+    predictions: pd.DataFrame = page_only()
+
+
+def despite_missing_cells(data: Data) -> dict[str, Incomplete]:
+    """Of each protocol that has scores and lacks some: pooled agreement, ranks with intervals, and predictions.
+
+    Cells that earlier scores chose are in ranks and predictions, and in no agreement.
+    """
+    matrix, entries = data.matrix, {}
+    for p in data.incomplete:
+        scores, planned = data.scores[p], matrix.planned(p)[:, ~matrix.is_corpus]
+        measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
+        fitted, by_scores = fit_cells(matrix, p), int((measured & ~np.isfinite(scores)).sum())
+        # agreement must not learn of cells that scores chose, not even through a prediction
+        process = None if fitted is None else fitted.process
+        entries[p] = Incomplete(
+            cells=int(measured.sum()),
+            missing=int((~measured).sum()),
+            unplanned=int((~measured & ~planned).sum()),
+            by_scores=by_scores,
+            kendall_tau=_pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process),
+            ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted),
+            trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
+            cells_of_models=measured.sum(axis=1),
+            predictions=pd.DataFrame() if fitted is None else _predictions(matrix, fitted, planned),
+        )
+    return entries
 
 
 def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
@@ -257,181 +284,4 @@ def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> pd
             "high": max(low[i, j], high[i, j]),
         }
         for i, j in zip(*np.nonzero(hidden), strict=True)
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The section.
-
-LEAST_COVERAGE = 0.9
-MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones first
-
-
-def despite_missing_cells(data: Data, pooled: dict[str, Pooled]) -> Part:
-    """Of each protocol that has scores and lacks some: pooled agreement by benchmark, ranks with intervals, and
-    predictions in a table of their own.
-
-    Cells that earlier scores chose are in ranks and predictions, and in no agreement. Findings only where so many cells
-    are missing that headlines are pooled.
-    """
-    matrix, findings, rows, charts, notes = data.matrix, [], [], [], []
-    entries: dict[str, Incomplete] = {}
-    tables: list[Table] = []
-    for p in data.incomplete:
-        title, scores = figures.PROTOCOL_LABELS[p], data.scores[p]
-        planned = matrix.planned(p)[:, ~matrix.is_corpus]
-        measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
-        fitted, by_scores = fit_cells(matrix, p), int((measured & ~np.isfinite(scores)).sum())
-        # agreement must not learn of cells that scores chose, not even through a prediction
-        process = None if fitted is None else fitted.process
-        ranks = Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted)
-        tau = _pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process)
-        entries[p] = Incomplete(
-            cells=int(measured.sum()),
-            missing=int((~measured).sum()),
-            unplanned=int((~measured & ~planned).sum()),
-            by_scores=by_scores,
-            kendall_tau=tau,
-            ranks=ranks,
-            trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
-        )
-        rows += [
-            {"benchmark": name, "protocol": title, "pooled": value, "assisted": tau.assisted_by_benchmark[name]}
-            for name, value in tau.by_benchmark.items()
-        ]
-        if is_known(tau.mean):
-            findings.append(_finding(p, entries[p], measured))
-        if fitted is not None and not isinstance(ranks, Missing):
-            tables.append(_rank_table(p, matrix.labels, ranks, measured))
-            predicted = _predictions(matrix, fitted, planned)
-            if len(predicted):
-                tables.append(
-                    Table(
-                        f"predictions_{p}",
-                        f"{title}: predicted scores of cells that were not measured",
-                        predicted,
-                        formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
-                        labels={"low": "from", "high": "to"},
-                        caption="Predictions, not results. Only the assisted estimates and the ranks above use the "
-                        "same model.",
-                        folded=True,
-                    )
-                )
-                charts.append(_prediction_figure(p, predicted))
-        notes += trust_notes(p, entries[p].trust)
-    summary = {"incomplete": entries, "pooled": pooled}
-    if not entries:
-        return Part(summary)
-    title, formats = "Pooled agreement of each benchmark with the others", {"pooled": ".3f", "assisted": ".3f"}
-    tables = [Table("pooled_tau", title, pd.DataFrame(rows), formats=formats, folded=True), *tables]
-    section = Section(
-        "Despite missing cells",
-        hint="pooled agreement, ranks and predictions",
-        explanation="Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of "
-        "comparisons that agree minus the share that disagree, so a pair of benchmarks with few models in common gets "
-        "little weight. The assisted estimate adds a statistical model's predictions for comparisons that were not "
-        "measured. It is then corrected by the model's errors on measured comparisons. Neither estimate fills missing "
-        "cells. Models are ranked by their mean standardised score over all benchmarks, averaged over many draws of "
-        "the missing scores.",
-        figures=charts,
-        tables=tables,
-        notes=notes,
-    )
-    return Part(summary, section, findings if data.lacks_many else [])
-
-
-def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, RankRange], measured: np.ndarray) -> Table:
-    rows = [
-        {"model": label, "measured": int(cells), "rank": standing.rank, **as_columns(standing.interval)}
-        for label, standing, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
-    ]
-    rows.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
-    return Table(
-        f"ranks_{protocol}",
-        f"{figures.PROTOCOL_LABELS[protocol]}: ranks despite missing cells",
-        pd.DataFrame(rows),
-        formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
-        labels={"measured": "cells measured", "low": "from", "high": "to"},
-        caption="95% intervals over the values that missing cells may have had, for these benchmarks and items.",
-        folded=True,
-    )
-
-
-def _finding(protocol: str, entry: Incomplete, measured: np.ndarray) -> Finding:
-    tau, unplanned = entry.kendall_tau, entry.unplanned
-    models = int(measured.any(axis=1).sum())
-    on = "" if models == len(measured) else f" ({models} of {count(len(measured), 'model')})"
-    sentence = (
-        f"{UNDER[protocol].capitalize()}, {entry.cells:,} of {measured.size:,} cells were measured{on}. "
-        f"Pooled over pairs of models{BY_CHANCE if entry.missing > unplanned else ''}, tau is "
-        f"{value_in_words(tau.mean, tau.interval)}"
-    )
-    if is_known(tau.assisted):
-        sentence += f". Assisted by predictions it is {value_in_words(tau.assisted, tau.assisted_interval)}"
-    basis = f"{unplanned:,} cells are not planned. " if unplanned else ""
-    if entry.by_scores:
-        basis += f"{count(entry.by_scores, 'measured cell')} chosen by earlier scores are left out. "
-    basis += f"{tau.comparisons:,} comparisons."
-    if not isinstance(tau.interval, Missing):
-        basis += " Intervals are for other models on these benchmarks."
-    else:
-        basis += f" There is no interval for other models. {tau.interval.reason}"
-    if is_known(tau.differ) and tau.differ:
-        basis += (
-            " The two estimates differ by more than twice the standard error of their difference. Either the measured "
-            "cells are not typical of the others, or the model predicts them badly."
-        )
-    return Finding(f"{sentence}.", basis)
-
-
-def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
-    """How often known cells lie inside their intervals, and warnings where that is too seldom."""
-    label = figures.PROTOCOL_LABELS[protocol]
-    if isinstance(trust, Missing):
-        return [f"{label}: no predictions. {trust.reason}"]
-    audited, coverage, widening = trust.source == AUDIT, number(trust.coverage), number(trust.widening)
-    cells = (
-        f"{count(trust.cells, 'random cell')} of the audit"
-        if audited
-        else f"{count(trust.cells, 'measured cell')}, each predicted from the others"
-    )
-    notes = [f"{label}: of {cells}, {percent(coverage)} lie inside their 95% interval."]
-    if widening > 1:
-        notes[0] += f" All intervals were made {decimal(widening)} times as wide for this reason."
-    if not audited:
-        notes[0] += (
-            " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
-            "show this (`lm-validity plan --audit 40`)."
-        )
-    if coverage < LEAST_COVERAGE:
-        notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
-    if trust.hardly_measured:
-        notes.append(
-            f"{label}: fewer than 3 measured cells per model in {listing(trust.hardly_measured)}. Predictions for "
-            "these families are based on other families, so their intervals may be too narrow."
-        )
-    return notes
-
-
-def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
-    frame = frame.assign(cell=frame["model"] + ", " + frame["benchmark"], width=frame["high"] - frame["low"])
-    drawn = frame.sort_values("width", ascending=False).head(MOST_PREDICTED)
-    base = alt.Chart(figures.chart_data(drawn)).encode(
-        y=alt.Y("cell:N", title=None, scale=figures.discrete(drawn["cell"]), axis=alt.Axis(labelOverlap=False)),
-        tooltip=figures.tooltips(
-            cell="Not measured", predicted="Predicted|.3f", low="from|.3f", high="to|.3f", planned="Planned"
-        ),
-    )
-    line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2=alt.X2("high:Q"))
-    dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x=alt.X("predicted:Q"))
-    chart = alt.layer(line, dot).properties(width="container", height=16 * len(drawn))
-    limit_words = (
-        f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
-    )
-    return Figure(
-        f"predictions_{protocol}",
-        f"{figures.PROTOCOL_LABELS[protocol]}: predicted, not measured",
-        chart,
-        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{limit_words}",
-        wide=True,
     )

@@ -14,6 +14,7 @@ from lm_validity.results.files import Report, joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import (
     incomplete,
+    incomplete_page,
     robustness,
     robustness_page,
     significance,
@@ -117,7 +118,7 @@ def agreement(
         asked(whom, similar_page.similar_sizes(data, by_ratio, in_both, pooled)),
         asked(which_model, tau_page.pairs_of_benchmarks(data, taus, change, pooled)),
         asked(noise, tau_page.without_noise(data, taus)),
-        asked(rests, incomplete.despite_missing_cells(data, pooled)),
+        asked(rests, incomplete_page.despite_missing_cells(data, incomplete.despite_missing_cells(data), pooled)),
         asked(which_model, tau_page.each_benchmark(data, taus, significant)),
         asked(rests, robustness_page.subsets_of_benchmarks(data, robustness.subsets_of_benchmarks(data))),
         asked(whom, similar_page.perplexity(data, similar.compare_perplexity(data))),

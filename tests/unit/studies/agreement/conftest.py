@@ -104,10 +104,9 @@ def agreement_of(tmp_path, rows, resamples=0, **sheets) -> dict:
 
 def incomplete_of(matrix, protocol) -> tuple[dict, pd.DataFrame]:
     """What is said despite missing cells of a protocol, and the table of predictions by the models' ids."""
-    part = despite_missing_cells(Data.of(matrix), {})
-    (predictions,) = [table.frame for table in part.section.tables if table.name == f"predictions_{protocol}"]
+    entry = despite_missing_cells(Data.of(matrix))[protocol]
     ids = dict(zip(matrix.labels, matrix.models, strict=True))
-    return as_mappings(part.summary["incomplete"][protocol]), predictions.assign(model=predictions["model"].map(ids))
+    return as_mappings(entry), entry.predictions.assign(model=entry.predictions["model"].map(ids))
 
 
 def section_of(page: Page, title: str):

@@ -12,7 +12,8 @@ from lm_validity.config.sections import Reports
 from lm_validity.missing import Missing
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.incomplete import Trust, despite_missing_cells, fit_cells, trust_notes
+from lm_validity.studies.agreement.incomplete import Trust, despite_missing_cells, fit_cells
+from lm_validity.studies.agreement.incomplete_page import trust_notes
 from lm_validity.studies.agreement.notes import coverage_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -71,7 +72,7 @@ def notes_of(matrix) -> str:
 
 def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
     matrix = read_score_matrix(*written(tmp_path, score_rows(tables, NAMES), MODELS, BENCHMARKS))
-    assert despite_missing_cells(Data.of(matrix), {}).summary["incomplete"] == {} and "missing" not in notes_of(matrix)
+    assert despite_missing_cells(Data.of(matrix)) == {} and "missing" not in notes_of(matrix)
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):

@@ -8,16 +8,14 @@ import pandas as pd
 from scipy import stats
 
 from lm_validity.missing import Missing, Reason, ReasonCode, known
-from lm_validity.pages import figures
-from lm_validity.pages.page import Part, Section, Table
 from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import Interval, models_above_chance
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.intervals import Range, Value, ends
+from lm_validity.studies.agreement.intervals import Range, Value, each, ends
 from lm_validity.studies.agreement.reasons import LOST_MODEL, NO_DIRECTION
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics.noise import ceiling_with_others, reliability, taus_with_others
-from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import Z_95, kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import hull
 from lm_validity.studies.agreement.statistics.separation import (
     items_needed,
@@ -25,17 +23,15 @@ from lm_validity.studies.agreement.statistics.separation import (
     smallest_difference,
     typical_difference,
 )
-from lm_validity.studies.agreement.wording import plotted
 from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, decimal
+from lm_validity.words import UNDER
 
 # ratios of two models' sizes, and all pairs whatever their sizes
 DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))
 LIKE_SIZE = 2.0
 LEAST_MODELS = 3  # with two prompts, for the variance between them
-UNEQUAL = 1.5  # times as large a share of the weights adapted: said as a caution
 UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
@@ -231,47 +227,6 @@ def _figures(
     )
 
 
-def sampled_runs(data: Data) -> Part:
-    """How far scores move between sampled runs, and what one run or the best of them would have said."""
-    rows = [
-        (name, figures.PROTOCOL_LABELS[protocol], noise.models, noise.fewest, noise.most, noise.spread, noise.one_run,
-         noise.share, noise.luck, noise.falls)
-        for (protocol, name), noise in data.matrix.sampling.items()
-    ]  # fmt: skip
-    if not rows:
-        return Part({})
-    columns = ["benchmark", "protocol", "models", "fewest", "most", "spread", "one_run", "share", "luck", "falls"]
-    frame = pd.DataFrame(rows, columns=columns)
-    widest = frame.loc[frame["spread"].idxmax()]
-    section = Section(
-        "What would another run have said?",
-        hint="the noise of sampled answers",
-        finding=f"Between two runs of one model, its score on {widest['benchmark']} moves by "
-        f"{widest['spread']:.3f} (standard deviation), the most of {count(len(frame), 'benchmark')}.",
-        explanation="Answers were sampled several times, and each score is the mean of its runs. Its standard error is "
-        "that for other items and other runs. A single run would have the error of the column beside it, of which "
-        "sampling is the share given. The best of a model's runs lies above its mean by luck alone.",
-        tables=[
-            Table(
-                "sampled_runs",
-                "Noise between runs of one model",
-                frame,
-                formats=dict.fromkeys(("spread", "one_run", "luck"), ".3f") | {"share": ".0%", "falls": ".0%"},
-                labels={
-                    "fewest": "fewest runs",
-                    "most": "most runs",
-                    "spread": "standard deviation between runs",
-                    "one_run": "standard error of one run",
-                    "share": "share of sampling in its square",
-                    "luck": "best run above the mean",
-                    "falls": "pairs of runs that fall by more than a point",
-                },
-            )
-        ],
-    )
-    return Part({}, section)
-
-
 def _items_needed(items: int | Missing, difference: Value, noise: float, training: float) -> int | Missing:
     if isinstance(items, Missing):
         return items
@@ -456,89 +411,22 @@ def prompt_error(choices: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, np.nda
     return error
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Sections.
-
-
-def fine_tuned_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
-    """The share of each model's weights that fine-tuning trains: of those that a text goes through, those with an
-    adapter. Nothing where it is not known; a note where the most adapted model has more than `UNEQUAL` times the share
-    of the least adapted one."""
+def adapted_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> np.ndarray:
+    """(models,) the share of each model's weights that fine-tuning trains: of those that a text goes through, those
+    with an adapter; NaN where it is not known."""
     if selections is None:
-        return Part({})
-    shares = selections.groupby("model")["adapted_share"].min().reindex(list(matrix.models))
-    frame = pd.DataFrame(
-        {"model": matrix.labels, "family": matrix.families, "adapted_share": shares.to_numpy(dtype=float)}
-    )
-    frame, ordered = frame.dropna(subset="adapted_share"), shares.dropna().sort_values(kind="stable")
-    if frame.empty:
-        return Part({})
-    (least, *_), (*_, highest) = ordered, ordered
-    notes = [
-        f"The same recipe reaches the models unequally: adapters cover {least:.0%} of the weights of "
-        f"{ordered.index[0]} and {highest:.0%} of those of {ordered.index[-1]}. If less of a model is adapted, it may "
-        "gain less."
-    ]
-    spread = f"{least:.0%}" if f"{least:.0%}" == f"{highest:.0%}" else f"{least:.0%} to {highest:.0%}"
-    section = Section(
-        "What fine-tuning trains",
-        hint="share of each model’s weights",
-        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(frame), 'model')}.",
-        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
-        "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
-        "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
-        tables=[Table("adapted_shares", "Share of the weights with an adapter", frame, {"adapted_share": ".1%"})],
-    )
-    return Part({}, section, notes=notes if highest > UNEQUAL * least else [])
+        return np.full(len(matrix.models), np.nan)
+    smallest = selections.groupby("model")["adapted_share"].min()
+    shares: np.ndarray = smallest.reindex(list(matrix.models)).to_numpy(dtype=float)
+    return shares
 
 
-def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
-    """The choices as a table; nothing where no model had two prompts."""
-    if choices is None or choices.empty:
-        return Part({})
-    labels = dict(zip(matrix.models, matrix.labels, strict=True))
-    chat = {p: choices.loc[choices["protocol"] == p, "chosen"] == "chat" for p in PROTOCOLS}
-    parts = [
-        f"for {chat_choices.sum()} of {len(chat_choices)} choices {UNDER[p]}"
-        for p, chat_choices in chat.items()
-        if len(chat_choices)
-    ]
-    frame = choices.assign(
-        model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
-    )
-    if frame["seed"].dropna().nunique() < 2:
-        frame = frame.drop(columns="seed")
-    formats = {"plain": ".4f", "chat": ".4f", "test": ".4f", "epoch": ".0f"}
-    section = Section(
-        "Plain or chat prompt",
-        hint="chosen on validation",
-        finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts. The chat prompt was "
-        f"better on validation {' and '.join(parts)}.",
-        explanation="The columns plain and chat are scores on the validation split: of the untouched model, or of the "
-        "best fine-tune under that prompt. The better one was chosen, and plain where both are equal. A fine-tune "
-        "counts only if it is strictly better than the untouched model. The test split was scored under the chosen "
-        "prompt.",
-        tables=[Table("prompts", "Prompts chosen on validation", frame, formats=formats)],
-    )
-    return Part({}, section)
-
-
-def agreement_between_seeds(data: Data) -> Part:
-    """Agreement of a benchmark with itself when models are fine-tuned again with another seed."""
+def agreement_between_seeds(data: Data) -> dict[str, Value]:
+    """Agreement of each benchmark with itself when models are fine-tuned again with another seed: the mean tau over
+    pairs of seeds. Nothing for one seed."""
     seeds = [scores[:, ~data.matrix.is_corpus] for scores in data.matrix.by_seed.values()]
     if len(seeds) < 2:
-        return Part({"reliability": {}})
+        return {}
     too_few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
-    taus: dict[str, Value] = {}
-    for index, name in enumerate(data.tasks):
-        tau = kendall_tau_matrix(pair_signs(np.column_stack([scores[:, index] for scores in seeds])))
-        taus[name] = known(finite_mean(tau[np.triu_indices(len(seeds), 1)]), too_few)
-    frame = pd.DataFrame({"benchmark": list(taus), "tau": list(taus.values())})
-    section = Section(
-        "Agreement between seeds",
-        hint="the same benchmark, fine-tuned again",
-        finding="Between rankings of one benchmark after fine-tuning with different seeds, tau is "
-        f"{decimal(plotted(frame)['tau'].mean())} on average ({count(len(seeds), 'seed')}).",
-        tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
-    )
-    return Part({"reliability": taus}, section)
+    columns = (np.column_stack([scores[:, index] for scores in seeds]) for index in range(len(data.tasks)))
+    return each(data.tasks, (mean_over_pairs(kendall_tau_matrix(pair_signs(column))) for column in columns), too_few)

@@ -11,8 +11,9 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
 from lm_validity.results.files import Report, joined, write_report
-from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import (
+    benchmarks,
+    benchmarks_page,
     incomplete,
     incomplete_page,
     robustness,
@@ -101,12 +102,15 @@ def agreement(
     """
     matrix, choices = data.matrix, None
     of_prompts: dict[str, np.ndarray] = {}
-    prompt_range: dict[str, alone.PromptRange | Missing] = {}
+    prompt_range: dict[str, benchmarks.PromptRange | Missing] = {}
     if rows is not None:
-        choices, prompt_range = alone.prompt_choices(rows, selections, matrix), alone.prompt_ranges(rows, matrix)
-        of_prompts, wording = alone.prompt_error(choices, matrix), alone.wording_error(rows, matrix)
+        choices, prompt_range = (
+            benchmarks.prompt_choices(rows, selections, matrix),
+            benchmarks.prompt_ranges(rows, matrix),
+        )
+        of_prompts, wording = benchmarks.prompt_error(choices, matrix), benchmarks.wording_error(rows, matrix)
         of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
-    by_benchmark = alone.benchmark_figures(data)
+    by_benchmark = benchmarks.benchmark_figures(data)
     significant, pooled = significance.significance_tau(data), compare_pooled(data)
     aligned = significance.aligned_rankings(data, align, significant.contradictions)
     by_ratio = similar.by_ratio(data, data.scores, data.ceiling)
@@ -133,11 +137,11 @@ def agreement(
                 robustness.left_out(data), {p: entry.mean for p, entry in taus.items()}, "mean_tau"
             ),
         ),
-        asked(noise, alone.sampled_runs(data)),
-        asked(noise, alone.agreement_between_seeds(data)),
-        asked(rests, alone.fine_tuned_shares(selections, matrix)),
+        asked(noise, benchmarks_page.sampled_runs(data)),
+        asked(noise, benchmarks_page.agreement_between_seeds(data, benchmarks.agreement_between_seeds(data))),
+        asked(rests, benchmarks_page.fine_tuned_shares(benchmarks.adapted_shares(selections, matrix), matrix)),
         asked(which_model, significance_page.aligned_rankings(data, aligned)),
-        asked(noise, alone.prompts_chosen(choices, matrix)),
+        asked(noise, benchmarks_page.prompts_chosen(choices, matrix)),
         asked(rests, robustness_page.all_scores(data)),
     )
     notes = (*data.notes, *parts.notes)

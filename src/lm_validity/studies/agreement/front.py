@@ -1,7 +1,7 @@
 """What stands above the folds of the agreement page: its sentence, its answers and their pictures."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.benchmarks import FiguresByName
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.intervals import Range, Value, wider
@@ -20,7 +21,7 @@ from lm_validity.studies.agreement.pooled import Pooled
 from lm_validity.studies.agreement.similar import RatioRows
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
 from lm_validity.studies.agreement.tau import ByProtocolTau, Improvement, KendallTau, benchmark_order
-from lm_validity.studies.agreement.wording import shown_limit
+from lm_validity.studies.agreement.wording import in_words, shown_limit
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import MINUS, count, decimal
 
@@ -70,7 +71,7 @@ class Change:
         return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
 
     @property
-    def quoted(self) -> Sequence[float] | None:
+    def quoted(self) -> Interval[float] | None:
         """The interval that a sentence quotes: the wider of other models and other families."""
         return wider(self.intervals["models"], self.intervals["families"])
 
@@ -131,13 +132,8 @@ def above_the_folds(
     return Front(lede, picture, [panel for panel in panels if panel is not None], answers)
 
 
-def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
-    """`+0.15 to +0.33`."""
-    return "" if interval is None else " to ".join(decimal(float(end), signed=sign) for end in interval)
-
-
-def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) -> str:
-    return f"{prefix}: {_to(interval, sign=sign)}" if interval is not None else ""
+def _with(prefix: str, interval: Interval[float] | None, *, sign: bool = False) -> str:
+    return f"{prefix}: {in_words(interval, signed=sign)}" if interval is not None else ""
 
 
 def _tau(value: Value) -> str:
@@ -264,7 +260,7 @@ HEADINGS = {
 }
 
 
-def _quoted(entry: KendallTau) -> Sequence[float] | None:
+def _quoted(entry: KendallTau) -> Interval[float] | None:
     return wider(entry.interval, entry.interval_clustered)
 
 
@@ -454,7 +450,8 @@ def _for_whom(change: Change) -> Panel:
     if not drawn:
         marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
     description = (
-        ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
+        ". ".join(f"{name}: 95% {in_words(ends, signed=True)}" for name, ends in drawn.items())
+        or "There is no interval"
     )
     label = f"Change in agreement {decimal(value, signed=True)}. {description}."
     change_words = f"Change **{decimal(value, signed=True)}**"
@@ -490,7 +487,7 @@ def _by_size(by_protocol: dict[str, RatioRows]) -> Panel | None:
             ends = quoted[id(row)]
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
             descriptions.append(
-                f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval")
+                f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {in_words(ends)}" if ends else ", no interval")
             )
     headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE[1]]
     known_headline = bool(headline) and all(map(is_known, headline))

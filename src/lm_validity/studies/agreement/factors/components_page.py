@@ -8,7 +8,6 @@ import pandas as pd
 from lm_validity.missing import Missing, as_columns, is_known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.studies.agreement.data import NEARLY_WHOLE
 from lm_validity.studies.agreement.factors.components import (
     SHOWN_COMPONENTS,
     ExplainedVariance,
@@ -20,15 +19,16 @@ from lm_validity.studies.agreement.factors.components import (
     entry_of,
 )
 from lm_validity.studies.agreement.notes import ceiling_notes, family_notes
-from lm_validity.studies.agreement.reasons import (
-    NO_FAMILIES,
-)
+from lm_validity.studies.agreement.reasons import NO_FAMILIES
 from lm_validity.studies.agreement.score_matrix import family_members
-from lm_validity.studies.agreement.statistics.noise import shown_ceiling
-from lm_validity.studies.agreement.statistics.ranking import (
-    fewest_in_common,
+from lm_validity.studies.agreement.wording import (
+    MOST_DRAWN,
+    both_intervals,
+    plotted,
+    shown_limit,
+    shown_mean,
+    value_in_words,
 )
-from lm_validity.studies.agreement.wording import MOST_DRAWN, both_intervals, plotted, shown_mean, value_in_words
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, percent
 
@@ -140,7 +140,7 @@ def _share_finding(data: FactorData, variance: ExplainedVariance) -> Finding:
     addition = f"{addition}{' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
-    if any(fewest_in_common(data.scores[p]) < NEARLY_WHOLE for p in data.matrix.protocols):
+    if data.lacks_many:
         assumed += " and that cells are missing by chance"
     population = f"Among the {models} known under both protocols, the" if some else "The"
     return Finding(
@@ -161,7 +161,7 @@ def _factor_count_finding(data: FactorData, variance: ExplainedVariance) -> Find
     limits = [
         f"{percent(number(limit))} {UNDER[p]}"
         for p, limit in variance.ceiling.items()
-        if np.isfinite(shown_ceiling(number(limit), number(variance.over_all.first(p))))
+        if is_known(shown_limit(limit, variance.over_all.first(p)))
     ]
     basis = (
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "

@@ -19,7 +19,7 @@ from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.files import Report, joined, write_report
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import JACKKNIFED
-from lm_validity.studies.agreement.factors import components, components_page, ranks
+from lm_validity.studies.agreement.factors import components, components_page, ranks, ranks_page
 from lm_validity.studies.agreement.factors.components import (
     ExplainedVariance,
     FactorData,
@@ -79,33 +79,23 @@ def report_factors(
     write_report(report.page, report.summary, output)
 
 
-class FactorNumbers(NamedTuple):
-    """What stands above the folds is made from: the shares of the components, how the first goes with compute, and by
-    protocol the ranks of the models."""
-
-    variance: ExplainedVariance
-    compute: WithCompute
-    ranks: dict[str, RanksOfModels]
-
-
 def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
     """The report on the factors of a score matrix: its page and the contents of summary.json."""
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
-    numbers = FactorNumbers(
-        components.explain_variance(data), components.relate_components(data), ranks.ranks_of_models(data, drawn)
-    )
+    variance, compute = components.explain_variance(data), components.relate_components(data)
+    ranked_models = ranks.ranks_of_models(data, drawn)
     parts = joined(
-        components_page.explained_variance(data, numbers.variance),
+        components_page.explained_variance(data, variance),
         components_page.within_families(data, components.family_shares(data)),
         components_page.first_component(data),
-        components_page.with_compute(data, numbers.compute),
-        ranks.potential(data, numbers.ranks, excess, gaps, drawn),
-        ranks.completion(data),
-        influence(
-            left_out(data), {p: numbers.variance.over_all.first(p) for p in data.matrix.protocols}, "first_component"
+        components_page.with_compute(data, compute),
+        ranks_page.potential(
+            data, ranked_models, ranks.best_models(data, drawn), excess, gaps, ranks.rank_notes(data, drawn)
         ),
+        ranks_page.completion(data, ranks.completion(data)),
+        influence(left_out(data), {p: variance.over_all.first(p) for p in data.matrix.protocols}, "first_component"),
     )
     notes = (
         *matrix.notes,
@@ -124,16 +114,16 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
         "resamples": resamples,
         "notes": notes,
     } | parts.summary
-    protocol, ranked = ranks.main_protocol(numbers.ranks), _best_first(data, numbers.ranks)
-    panels = _explained(numbers.variance), _first_ranks(protocol, ranked), _misleading(gaps)
+    protocol, ranked = ranks.main_protocol(ranked_models), _best_first(data, ranked_models)
+    panels = _explained(variance), _first_ranks(protocol, ranked), _misleading(gaps)
     page = Page(
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
         f"models differ most. {explain_protocols(matrix.protocols, trained_here=matrix.trained_here)}",
-        lede=_lede(numbers),
-        picture=_against_compute(data, numbers.compute),
+        lede=_lede(variance, compute),
+        picture=_against_compute(data, compute),
         panels=[panel for panel in panels if panel is not None],
         answers=[_best_answer(protocol, ranked)] if ranked else [],
         findings=parts.findings,
@@ -147,9 +137,8 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> Report:
 # The finding.
 
 
-def _lede(numbers: FactorNumbers) -> Lede:
+def _lede(variance: ExplainedVariance, compute: WithCompute) -> Lede:
     """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
-    variance = numbers.variance
     shares = variance.over_all.known
     if not shares:
         return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
@@ -164,7 +153,7 @@ def _lede(numbers: FactorNumbers) -> Lede:
     least = interval[0] if interval is not None else first if first > 1 - 1e-9 else 0.0
     if is_known(shuffled) and least > max(MAINLY, shuffled.null_95[0]):
         heading = "One ability explains most differences"
-        with_compute = numbers.compute.over_all[protocol].kendall_interval
+        with_compute = compute.over_all[protocol].kendall_interval
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
             heading += ", and it follows pretraining compute"
     when = "After training for the test, one" if protocol == TRAINED else "Direct, one"

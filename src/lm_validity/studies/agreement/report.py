@@ -134,7 +134,7 @@ def agreement(
         asked(
             rests,
             robustness_page.influence(
-                robustness.left_out(data), {p: entry.mean for p, entry in taus.items()}, "mean_tau"
+                robustness.left_out(data), {p: entry.mean_tau_b for p, entry in taus.items()}, "mean_tau"
             ),
         ),
         asked(noise, benchmarks_page.sampled_runs(data)),

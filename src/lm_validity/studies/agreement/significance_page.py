@@ -168,7 +168,8 @@ def _method_notes(data: Data) -> list[str]:
     if data.variant != "b":
         notes.append(
             f"Kendall's tau-{data.variant} instead of tau-b: the mean and its change have no interval, ceiling or "
-            f"correction. Models of similar size, families and perplexity use tau-b, the test tau-{data.variant}."
+            "correction. Models of similar size, families, perplexity and parts left out use tau-b, the test "
+            f"tau-{data.variant}."
         )
     if any(source.endswith("lm-harmony") for source in data.matrix.sources):
         notes.append(

@@ -106,8 +106,8 @@ class KendallTau:
     """Agreement of the benchmarks under one protocol over all of its scores; intervals over models, families
     (`interval_clustered`), and both models and benchmarks, or families and categories (`population`).
 
-    `correlations`: (benchmarks, benchmarks) Pearson's. `category_bounds`: (categories, categories) of the mean taus,
-    over models.
+    `mean_tau_b`: of tau-b, whatever the variant of the others. `correlations`: (benchmarks, benchmarks) Pearson's.
+    `category_bounds`: (categories, categories) of the mean taus, over models.
     """
 
     models: int
@@ -127,6 +127,7 @@ class KendallTau:
     by_compute_ratio: RatioRows
     above_chance: AboveChance | Missing
     pearson: Value
+    mean_tau_b: Value = page_only()
     correlations: np.ndarray = page_only()
     category_bounds: Interval[np.ndarray] | None = page_only()
 
@@ -143,6 +144,7 @@ class KendallTau:
             interval_clustered=OF_TAU_B,
             interval_population_of_categories=OF_TAU_B,
             above_chance=OF_TAU_B,
+            category_bounds=None,
         )
 
 
@@ -156,7 +158,9 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
     of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (NO_TAU, NO_PAIR))
-    mean = data.mean_or_reason(protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
+    no_tau = f"No pair of benchmarks has a tau. {NO_TAU}"
+    mean = data.mean_or_reason(protocol, agreement.mean, no_tau)
+    tau_b = data.tau[protocol] if data.variant == "b" else kendall_tau_matrix(pair_signs(scores))
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
     intervals: dict[str, Range] | Missing
@@ -166,11 +170,10 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         taus, models = data.resampled_tau[protocol], len(data.matrix.models)
         means = mean_over_pairs_by_resample(taus)
         over_models = percentile_interval(means, models)
-        of_these_models = kendall_tau_matrix(pair_signs(scores))[None]
         over_benchmarks = two_way_interval(
             mean_over_pairs_by_resample(taus, data.benchmark_weights),
             means,
-            mean_over_pairs_by_resample(of_these_models, data.benchmark_weights),
+            mean_over_pairs_by_resample(tau_b[None], data.benchmark_weights),
             models,
         )
         model_interval = percentile_interval(np.array([mean_with_others(tau) for tau in taus]), models)
@@ -212,6 +215,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         by_compute_ratio=by_ratio.by_compute[protocol],
         above_chance=_above_chance(data, protocol, single_benchmarks),
         pearson=known(mean_over_pairs(pearson), of_pair),
+        mean_tau_b=data.mean_or_reason(protocol, mean_over_pairs(tau_b), no_tau),
         correlations=pearson,
         category_bounds=_category_bounds(data, protocol, agreement.categories),
     )

@@ -114,7 +114,8 @@ def test_separation_follows_the_configuration_and_falls_back_to_all_pairs():
 def test_rules_with_one_threshold(name, protocol, threshold):
     def outcome(low, high):
         value = measured(name, protocol, (low + high) / 2, (low, high))
-        return outcomes(value)[value.key]
+        ceilings = [measured(f"tau_ceiling{models}", protocol, 0.9) for models in ("", "_within_2") if protocol]
+        return outcomes(value, *ceilings)[value.key]
 
     assert outcome(threshold, threshold + 0.1) == YES
     assert outcome(threshold - 0.001, threshold + 0.1) == NOT_KNOWN
@@ -135,12 +136,14 @@ def test_a_range_over_prompts_that_chance_may_make_is_no_dependence(low, by_chan
     assert outcomes(measured("prompt_range", None, 0.01, (0.0, 0.019), **basis))["prompt_range"] == NO
 
 
-@pytest.mark.parametrize(("ceiling", "outcome"), [(0.6, NO), (0.4, NOT_KNOWN), (None, NO)])
+@pytest.mark.parametrize(("ceiling", "outcome"), [(0.6, NO), (0.4, NOT_KNOWN), (None, NOT_KNOWN)])
 def test_little_agreement_is_not_said_where_noise_allows_no_more(ceiling, outcome):
     for models in ("", "_within_2"):  # each tau has the ceiling of its own pairs of models
         name, limit = f"tau{models}", f"tau_ceiling{models}"
         ceilings = absent(limit, "direct", "") if ceiling is None else measured(limit, "direct", ceiling)
         assert outcomes(measured(name, "direct", 0.3, (0.2, 0.4)), ceilings)[f"{name}.direct"] == outcome
+        reversed_order = measured(name, "direct", -0.3, (-0.4, -0.2))  # noise makes no order the opposite one
+        assert outcomes(reversed_order, ceilings)[f"{name}.direct"] == NO
 
 
 def test_each_unit_has_its_digits_and_kinds_of_tasks_have_words():
@@ -257,6 +260,7 @@ def test_both_protocols_give_one_answer(direct, trained, answer):
     ends = {YES: (0.5, 0.9), NO: (0.1, 0.4), NOT_KNOWN: (0.4, 0.6)}
     taus = {"direct": direct, "train_before_test": trained}
     values = [measured("tau", name, 0.4, ends[one]) for name, one in taus.items() if one != NOT_MEASURED]
+    values += [measured("tau_ceiling", name, 0.9) for name in taus]
     verdict = verdict_of(*values)
     assert verdict.marks["ranks"].word == answer
     assert ("not known" in verdict.marks["ranks"].said) == (NOT_KNOWN in (direct, trained))

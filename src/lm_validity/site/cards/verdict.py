@@ -292,12 +292,19 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
         outcome = side(measured_value(values, key), settings.agrees)
         ceiling_key = key.replace("tau", "tau_ceiling", 1)
         ceiling = measured_value(values, ceiling_key)
-        if outcome == NO and ceiling is not None and ceiling.number < settings.agrees:
-            outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
+        least = -math.inf if ceiling is None else ceiling.number
+        if outcome == NO and least < settings.agrees and not _below_zero(values, key):
+            outcome = NOT_KNOWN  # noise alone may keep the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
         clause = f"{stem} {words}" if stem else ""
         yield Statement("agrees", subject, outcome, clause, {"agrees": settings.agrees}, (key, ceiling_key))
+
+
+def _below_zero(values: Values, key: str) -> bool:
+    """Whether the whole interval is below 0, where no noise moves an agreement."""
+    value = measured_value(values, key)
+    return value is not None and value.interval is not None and value.interval[1] < 0
 
 
 def _signal(values: Values) -> Statement:

@@ -60,12 +60,14 @@ class Comparing:
 @dataclass(frozen=True)
 class Compared:
     """A comparison with its verdicts. notes: lines above it: the point of training, and settings that differ. flips:
-    the items that one model alone gets right."""
+    the items that one model alone gets right. point: of those lines the one on the point of training, where one model
+    goes on beyond it or they have none in common."""
 
     summary: CompareSummary
     notes: tuple[str, ...]
     flips: pd.DataFrame
     self_check: str | None = None
+    point: str | None = None
 
     @property
     def decision(self) -> str:
@@ -99,7 +101,8 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         curve = along_training(*models, counted, sources.items) if request.for_page else ()
         summary = replace(judged(summary, *margins), along_training=curve)
         check = _self_check(sources, margins) if request.self_check else None
-        return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check)
+        point = point_lines[0] if point_lines else None
+        return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check, point)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

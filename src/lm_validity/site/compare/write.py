@@ -86,11 +86,12 @@ def report_comparison(
     """The page of the two models of a site, whose scores, sheets and settings lie together."""
     request = Comparing(mix_versions=mix_versions, for_report=True, for_page=True)
     compared = compare(first, second, scores, request, items)
-    write_page(compared, output, [_site_answer(compared.summary)])
+    write_page(compared, output, [_site_answer(compared.summary, compared.point)])
 
 
-def _site_answer(summary: CompareSummary) -> Answer:
-    """Whether the second model is better, on all benchmarks together, for the first page of a site."""
+def _site_answer(summary: CompareSummary, point: str | None) -> Answer:
+    """Whether the second model is better, on all benchmarks together, for the first page of a site. `point`: of
+    training, as `Compared` has it."""
     first, second = short_names(summary.first, summary.second)
     joint = summary.joint[0]
     own_rows = [
@@ -107,7 +108,7 @@ def _site_answer(summary: CompareSummary) -> Answer:
         where = f"on each of {count(len(own_rows), 'benchmark')}"
         words = {"better": f"Yes, {where}.", "worse": f"No, it is worse {where}."}.get(joint.verdict, "Not known.")
         reason = joint.change.reason if isinstance(joint.change, Missing) else ""
-        return Answer(question, f"{words} {reason}".strip(), Markup(""), link=link)
+        return Answer(question, f"{words} {reason}".strip(), Markup(""), basis=point or "", link=link)
 
     def written(value: float) -> str:
         return svg.points(value, 1, signed=True) if joint.share else decimal(value, 3, signed=True)
@@ -125,7 +126,7 @@ def _site_answer(summary: CompareSummary) -> Answer:
         f"{words}.",
         svg.named_rows(f"{second} less {first}: {description}.", rows, ticks, labels, dashed=0.0),
         interval=f"95%: {' to '.join(map(written, joint.interval))}",
-        basis="Mean over "
+        basis=f"{f'{point} ' if point else ''}Mean over "
         f"{count(len(own_rows), 'benchmark')}{_under(summary, joint.protocol)}, for these benchmarks only.",
         link=link,
     )
@@ -134,7 +135,7 @@ def _site_answer(summary: CompareSummary) -> Answer:
 def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ()) -> None:
     """The page of the comparison, with the verdicts and the items that changed; `answers`: for a site."""
     summary = compared.summary
-    page = replace(comparison_page(summary), answers=answers)
+    page = replace(comparison_page(summary, compared.point), answers=answers)
     verdict_rows = pd.DataFrame(
         [
             {

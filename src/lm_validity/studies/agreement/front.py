@@ -289,8 +289,10 @@ def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[in
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
         f"{_tau(entry.mean)}, {lede.interval or 'no interval'}{ceiling}."
     )
-    whom = _whom(entry.interval, entry.interval_clustered)
-    basis = f"{count(entry.models, 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
+    whom = _whom(entry.interval, entry.interval_clustered) if lede.interval else "; no interval"
+    ordered = sum(map(is_known, entry.by_benchmark.values()))
+    some = f"{ordered} of " if 0 < ordered < len(columns) else ""
+    basis = f"{count(entry.models, 'model')}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 

@@ -110,6 +110,9 @@ class LearningCurves:
         return science or with_curve
 
 
+STEPS_HINT = "Give their steps (iteration) or tokens (tokens_b)."
+
+
 def read_learning_curves(
     scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
 ) -> LearningCurves:
@@ -133,9 +136,11 @@ def read_learning_curves(
             reruns.setdefault(benchmark, {}).setdefault(again[model], []).append(by_model.pop(model))
     curves = {benchmark: by_model for benchmark, by_model in curves.items() if by_model}
     if not curves:
+        unordered = any("say the order" in note for note in of_curves)
         raise InputError(
-            f"{scores}: no model has direct test scores at two checkpoints of a benchmark.",
-            "the signal study needs scores along training.",
+            f"{scores}: no model has direct test scores at two checkpoints of a benchmark"
+            f"{' whose order is known' if unordered else ''}.",
+            STEPS_HINT if unordered else "the signal study needs scores along training.",
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts, of_facts = _facts(with_curves, sheet)
@@ -204,12 +209,15 @@ class _NotedCurves(NamedTuple):
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves:
     """Curves of two checkpoints or more, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
-    single = set()
+    single, unordered = set[str](), set[str]()
     columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
     numbers, checkpoints = columns.to_numpy(dtype=float, na_value=np.nan), rows["checkpoint"].to_numpy(dtype=object)
     for (benchmark, model), places in sorted(rows.groupby(["benchmark", "model"]).indices.items()):
         if len(places) < 2:
             single.add(model)
+            continue
+        if np.isnan(numbers[places, :2]).all(axis=1).sum() > 1:  # one alone is the end of the training
+            unordered.add(model)
             continue
         places = places[training_order(*numbers[places, :2].T)]
         iterations, tokens, values, errors, counts = numbers[places].T
@@ -217,7 +225,9 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
         curve = Curve(tuple(checkpoints[places]), iterations, tokens, oriented, errors, float(counts.min()))
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
+    unordered_words = "Left out, since neither steps nor tokens say the order of their checkpoints: {}. "
     notes = {
+        unordered_words + STEPS_HINT: sorted(unordered),
         "Models with a single checkpoint take no part: {}.": sorted(single - with_curves),
         "Some benchmarks have a single checkpoint of {} and leave the model out.": sorted(single & with_curves),
     }

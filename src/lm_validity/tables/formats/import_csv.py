@@ -94,6 +94,7 @@ _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of
 
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
+_POINT = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_ ]?(\d{1,15})$", re.I)
 _FEWEST_STEPS = 100  # of the last of several such names
 _NUMBER = re.compile(r"(.+?)[-_/@: ]*(?<!\d)(\d{1,15})")
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
@@ -542,6 +543,8 @@ def _place(keys: list[Claim]) -> None:
             key["prompt_variant"] = key.pop("prompt")
     points = Counter(model for model, _ in {(key.get("model"), key.get("tokens_b")) for key in keys})
     for key in keys:
+        if not {"iteration", "tokens_b"} & set(key) and (named := _POINT.search(str(key.get("checkpoint", "")))):
+            key["iteration"] = int(named[1])
         if "iteration" in key:
             key.setdefault("checkpoint", f"step{key['iteration']}")
         elif "tokens_b" in key and points[key.get("model")] > 1:

@@ -89,9 +89,11 @@ MOST_ROWS = 60  # benchmarks that the picture shows
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
-def comparison_page(summary: CompareSummary) -> Page:
-    """The page: who is better on what, with a picture and a table of every benchmark, and along training."""
+def comparison_page(summary: CompareSummary, point: str | None = None) -> Page:
+    """The page: who is better on what, with a picture and a table of every benchmark, and along training. `point`: a
+    sentence on the point of training at which they are compared, to stand beside the picture."""
     first, second = short_names(summary.first, summary.second)
+    picture = _forest(summary)
     return Page(
         name="compare",
         title=f"{summary.first} against {summary.second}",
@@ -101,7 +103,7 @@ def comparison_page(summary: CompareSummary) -> Page:
         sections=[_benchmark_section(summary), *filter(None, [_training_section(summary)])],
         notes=summary.notes,
         lede=Lede(f"{first} or {second}: which is better?", _answer(summary)),
-        picture=_forest(summary),
+        picture=picture if picture is None or point is None else Picture(picture.svg, f"{point} {picture.note}"),
     )
 
 

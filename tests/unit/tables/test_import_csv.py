@@ -524,3 +524,10 @@ def test_a_column_of_benchmarks_is_no_part_of_names(tmp_path, header, rows):
     assert scores.set_index(["model", "benchmark"])["value"].to_dict() == {
         ("ant", "reading"): 0.3, ("bee", "reading"): 0.4, ("ant", "sums"): 0.5, ("bee", "sums"): 0.6,
     }  # fmt: skip
+
+
+def test_steps_in_the_names_of_checkpoints_are_their_steps(read):
+    text = "model,checkpoint,x\na,step10,.5\na,step9,.4\na,final,.6\nb,checkpoint-500,.3\nb,warm,.2\n"
+    found = read(text).set_index(["model", "checkpoint"])["iteration"]
+    steps = {("a", "step9"): 9, ("a", "step10"): 10, ("b", "checkpoint-500"): 500}
+    assert found.dropna().to_dict() == steps and len(found) == 5

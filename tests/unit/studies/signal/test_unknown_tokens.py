@@ -6,6 +6,7 @@ import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.sections import Reports, SignalConventions
+from lm_validity.errors import InputError
 from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.tables.schema import SCORES, write_table
@@ -73,3 +74,13 @@ def test_the_models_total_alone_is_no_axis(tmp_path, rows):
     summary = summary_of(files)
     assert set(summary["models"]) == set(MODELS) and in_billions(summary) == [None] * 6
     assert pd.notna(summary["benchmarks"]["facts"]["signal_quality"])
+
+
+def test_checkpoints_whose_order_nobody_says_are_no_curve(tmp_path, rows):
+    """In the order of their names, step-10 would come before step-9, and a rise might be a fall."""
+    scores = score_rows(rows)
+    nameless = scores.assign(tokens_b=np.nan, iteration=scores["iteration"].mask(scores["model"] == "large-wide"))
+    summary = summary_of(write(tmp_path, rows, nameless))
+    assert "large-wide" not in summary["models"] and any("large-wide" in note for note in summary["notes"])
+    with pytest.raises(InputError, match="whose order is known"):
+        summary_of(write(tmp_path, rows, scores.assign(tokens_b=np.nan, iteration=pd.NA)))

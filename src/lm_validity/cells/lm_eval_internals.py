@@ -120,8 +120,10 @@ def cause_of(error: BaseException, path: Path | None) -> str:
             return f"column {names[0]!r}: {cause}"
     if isinstance(error, KeyError) and error.args and (split := _split_named(error.args[0], path)) is not None:
         return f"its data have no split {error.args[0]!r}, which {split} names"
-    if isinstance(error, ArrowInvalid):
+    if isinstance(error, StopIteration | ArrowInvalid):
         for file in _data_files(path):
+            if not file.stat().st_size:
+                return f"{file}: an empty file"
             if (number := _bad_line(file)) is not None:
                 return f"{file}, line {number}: not JSON"
     # lm-eval tries its first document's texts

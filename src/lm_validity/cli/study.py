@@ -187,7 +187,7 @@ def preflight(
 
         problems += access_problems(rehearsals.unfetched_models(run))
     stale, held = check.leases(run)
-    problems += [*check.repair(run, verify=not fast), *stale, *check.orphan_problems(run)]
+    problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
     for message in [*held, *problems]:
         say(message)
     verdict = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder
 from lm_validity.config.sheets import Model
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, PREFETCH, CellError, InputError, Problem
 from lm_validity.files import read_json, read_json_or
@@ -375,6 +376,16 @@ def record_problems(run: Run) -> list[Problem]:
         if kind == "benchmark" and "document_order" not in record and document_order(record):
             problem = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
             problems.append(Problem(f"{kind} {path.stem}", problem, f"delete {path} and run {PREFETCH}"))
+        fetched = Path(record.get("path") or "")
+        if (
+            kind == "model"
+            and source
+            and is_folder(source)
+            and not record.get("replay")
+            and not _is_same(source, fetched)
+        ):
+            problem = f"fetched from {fetched}, and the sheet says {source}: its finished cells are another model's"
+            problems.append(Problem(f"{kind} {path.stem}", problem, f"run {PREFETCH}"))
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             places = [Path(point["path"]) / (point["subfolder"] or "")]
             places += [Path(point["adapter"]["path"])] if "adapter" in point else []
@@ -382,6 +393,34 @@ def record_problems(run: Run) -> list[Problem]:
                 problem = f"checkpoint {name}: no weights in {weights_folder} any more"
                 problems.append(Problem(f"{kind} {path.stem}", problem, f"delete {path} and run {PREFETCH}"))
     return problems
+
+
+def _is_same(path: str, other: Path) -> bool:
+    """Whether two names are of one place, links followed."""
+    return Path(path).expanduser().resolve() == other.expanduser().resolve()
+
+
+def damaged_outputs(run: Run) -> list[Problem]:
+    """Files that the run wrote, and Snakemake takes for finished, of which only a part is there. None is removed."""
+    written = (
+        ("tables/*.parquet", "write it again: `lm-validity merge`, with the same --configfile"),
+        ("splits/*/*.json", "write it again: `lm-validity split-benchmark`, with the same --configfile"),
+        ("reports/*/*.json", "delete it, and the next run writes it again"),
+        ("reports/*/results.parquet", "delete it, and the next run writes it again"),
+    )
+    found = [(path, action) for pattern, action in written for path in sorted(run.results.glob(pattern))]
+    return [Problem(str(path), "not a whole file", action) for path, action in found if not _is_whole(path)]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a Parquet file has its beginning and its end, and JSON can be read."""
+    if path.suffix == ".json":
+        return read_json_or(path, None) is not None
+    mark = b"PAR1"
+    with open(path, "rb") as file:
+        begins = file.read(len(mark)) == mark
+        file.seek(-min(len(mark), path.stat().st_size), os.SEEK_END)
+        return begins and file.read() == mark
 
 
 class LeaseProblems(NamedTuple):

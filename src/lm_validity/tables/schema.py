@@ -296,7 +296,8 @@ def readable(path: str | Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
+            f"{path}: not a readable parquet file ({error}).",
+            "copy it again, write it with pandas or pyarrow or, where it is a run's table, by `lm-validity merge`.",
         ) from error
 
 

@@ -175,6 +175,10 @@ def test_the_column_that_only_one_file_has_is_named(choice_task, tmp_path):
     (tmp_path / "two.jsonl").write_text('{"q": "b", "choices": ["x", "y"], "gold": 0}\n{"q": \n', encoding="utf-8")
     with pytest.raises(InputError, match=r"two.jsonl, line 2: not JSON"):
         choice_task({"test": numbered(2)}, **files)
+    (tmp_path / "two.jsonl").write_text("", encoding="utf-8")
+    files = {"dataset_kwargs": {"data_files": {"test": f"{tmp_path}/two.jsonl"}}}
+    with pytest.raises(InputError, match=r"two.jsonl: an empty file"):
+        choice_task({"test": numbered(2)}, **files)
 
 
 @pytest.fixture

@@ -12,8 +12,11 @@ from lm_validity.cells.runner import run_job
 from lm_validity.cli import jobs, study
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
+from lm_validity.files import json_text, read_json
+from lm_validity.monitor.check import damaged_outputs, record_problems
 from lm_validity.run.cell import BenchmarkCell, label
 from lm_validity.run.workspace import Workspace
+from lm_validity.site.findings import headlines
 from lm_validity.tables.merge import Merger
 
 CONFIG = Path("replay/replay.yaml")
@@ -90,3 +93,43 @@ def test_a_full_disk_is_noticed(built, capsys, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
     assert study.preflight(CONFIG, fast=True) == 1
     assert f"{built.results}: no file can be written" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tables/scores.parquet", "lm-validity merge"),
+        ("splits/riddles/test.json", "lm-validity split-benchmark"),
+        ("reports/agreement/page.json", "delete it"),
+    ],
+)
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_cut_file_that_the_workflow_takes_for_finished_is_named(built, name, said, left):
+    """Snakemake sees a file and its time: a table of half its bytes failed every later run, with a hint that led
+    nowhere."""
+    path = built.results / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = Path("whole.parquet")
+    pd.DataFrame({"value": range(100)}).to_parquet(whole)
+    content = whole.read_bytes() if path.suffix == ".parquet" else b'{"documents": [1, 2, 3]}'
+    path.write_bytes(content)
+    assert str(path) not in str(damaged_outputs(built))
+    path.write_bytes(content[: int(left * len(content))])
+    (problem,) = (str(problem) for problem in damaged_outputs(built) if str(path) in str(problem))
+    assert said in problem
+    if name.endswith("page.json"):
+        with pytest.raises(InputError, match=r"page.json: not a whole file"):
+            headlines([path.parent])
+    assert path.exists()
+
+
+def test_a_model_of_another_path_than_was_fetched_is_named(built):
+    """Two paths of the sheet exchanged: `status` and preflight took each model's cells for the other's."""
+    record = built.results / "prefetch" / "models" / "oak-m.json"
+    values = read_json(record) | {"path": "./models/oak-m"}
+    built.models["oak-m"] = built.models["oak-m"].model_copy(update={"path": "models/oak-m"})
+    record.write_text(json_text({key: value for key, value in values.items() if key not in ("replay", "checkpoints")}))
+    assert "fetched from" not in str(record_problems(built))
+    built.models["oak-m"] = built.models["oak-m"].model_copy(update={"path": "models/made/elm-m"})
+    (problem,) = (str(problem) for problem in record_problems(built) if "fetched from" in str(problem))
+    assert "model oak-m" in problem and "models/oak-m" in problem and "models/made/elm-m" in problem

@@ -8,6 +8,7 @@ import pandas as pd
 from lm_validity.tables.cell_text import names_average, names_cost, names_rank, parts
 
 FEWEST_ROWS = 4  # models from which arithmetic tells an average of others
+_FEWEST_PLACES = 6  # models from which whole numbers from 1, each once, are places
 MOST_BENCHMARKS = 200  # for which every column is compared with the mean of the others
 
 
@@ -46,11 +47,14 @@ def is_weighted_mean_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
 
 
 def is_rank_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
-    """Whether a column (models,) of whole numbers from 1 is the order of another column or of the mean of all."""
+    """Whether a column (models,) holds each whole number from 1 once, perhaps as hundredths, for six models; of fewer,
+    whether it is the order of another column or of the mean of all."""
     is_known = np.isfinite(column)
-    column_known = column[is_known]
-    if is_known.sum() < FEWEST_ROWS or set(column_known) != set(range(1, len(column_known) + 1)):
+    column_known, places = column[is_known], range(1, is_known.sum() + 1)
+    if len(places) < FEWEST_ROWS or not any(set(np.round(column_known * scale, 9)) == {*places} for scale in (1, 100)):
         return False
+    if len(places) >= _FEWEST_PLACES:
+        return True
     references = [*other_columns.T, np.nanmean(other_columns, axis=1)] if other_columns.size else []
     return any(
         np.array_equal(np.argsort(column_known), order)
@@ -96,6 +100,11 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
     tested = [name for name in further_names if name not in counted]
     if len(further_names) > MOST_BENCHMARKS:
         tested = [name for name in tested if names_average(str(name)) is None]
+    for name in tested:
+        other_names = [other_name for other_name in further_names if other_name not in (name, *aggregates)]
+        if is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
+            aggregates[str(name)] = ("a rank", "arithmetic")
+    tested = [name for name in tested if name not in aggregates]
     for name in sorted(tested, key=lambda name_tested: names_average(str(name_tested)) is False):
         other_names = [
             name_tested for name_tested in further_names if name_tested != name and name_tested not in aggregates
@@ -103,8 +112,6 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
         block = _mean_of(matrix, str(name), other_names)
         if block is not None:
             aggregates[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
-        elif is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
-            aggregates[str(name)] = ("a rank", "arithmetic")
         elif is_win_rate_of(str(name), matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
             aggregates[str(name)] = ("a mean of places on the others", "arithmetic")
     return aggregates

@@ -5,6 +5,7 @@ A name's parts are its words: `suite_average`, `Mean score` and `suiteAverage` h
 """
 
 import functools
+import math
 import re
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ FAILED = frozenset(
 )  # fmt: skip
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _VALUE = re.compile(rf"(?P<value>{_NUMBER})\s*(?P<percent>%)?", re.I)
+_ROUNDED = 0.006  # of a share that is written with its counts
 _PM = r"(?:±|\+/-|\+-|\\pm|&plusmn;|&#177;)"
 _SPREAD = re.compile(rf"\(?\s*{_PM}\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)?", re.I)
 _IN_PARENTHESES = re.compile(rf"\(\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)", re.I)
@@ -28,6 +30,7 @@ _ENDS = re.compile(rf"[\[(]\s*(?P<low>{_NUMBER})\s*%?\s*(?:,|;|–|to|-)\s*(?P<h
 _CHANGE = re.compile(rf"\(\s*[-+↑↓▲▼]\s*{_NUMBER}\s*%?\s*\)|[↑↓▲▼]\s*(?:{_NUMBER})?%?", re.I)
 _REMARK = re.compile(r"\(\s*[^()]*(?:shot|cot|maj|pass|@)[^()]*\)", re.I)
 _OF = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)", re.I)
+_COUNTED = re.compile(rf"(?P<value>{_NUMBER})\s*%?\s*\(\s*(?P<right>\d+)\s*/\s*(?P<number>\d+)\s*\)", re.I)
 _FOOTNOTE = re.compile(r"<sup>[^<>]*</sup>|\^\{?\d+\}?", re.I)
 _BREAK = re.compile(r"<br\s*/?>", re.I)
 _TAG = re.compile(r"<[^<>]*>")
@@ -67,8 +70,8 @@ def read_cell(text: str) -> CellValue | None:
     """The number in a cell, with what stands around it; None for what is no number.
 
     Read are `57.1`, `57.1%`, `57.1 ± .8`, `57.1 (0.8)`, `57.1 [55.2, 59.0]`, `**64.1**`, `42.0*`, `1,234.5`, `1e-3`,
-    `45/60`, `57.1 (+2.3)` (the change is left out) and `81.0 (5-shot)`. `<1`, `57.1/60.2` and `1.234,5` are not: which
-    number they mean is not known.
+    `45/60`, `75% (45/60)`, `57.1 (+2.3)` (the change is left out) and `81.0 (5-shot)`. `<1`, `57.1/60.2` and `1.234,5`
+    are not: which number they mean is not known.
     """
     try:  # nearly all cells
         plain_number = float(text)
@@ -82,6 +85,8 @@ def read_cell(text: str) -> CellValue | None:
     if share := _OF.fullmatch(clean):
         right, number = map(int, share.groups())
         return CellValue(right / number, items=number) if number > 0 and right <= number else None
+    if counted := _COUNTED.fullmatch(clean):
+        return _of_counts(float(counted["value"].replace(",", "")), int(counted["right"]), int(counted["number"]))
     match = _VALUE.match(clean)
     if match is None:
         return None
@@ -90,6 +95,13 @@ def read_cell(text: str) -> CellValue | None:
     if spread is None or not all(abs(number) <= LARGEST_SCORE for number in (value, spread.error or 0.0)):
         return None
     return spread._replace(percent=percent or spread.percent, marked=marked)
+
+
+def _of_counts(value: float, right: int, number: int) -> CellValue | None:
+    """The share of right answers behind which a cell's value stands too; None where the two contradict each other."""
+    share = right / number if 0 < number >= right else math.nan
+    is_same = any(abs(value / scale - share) <= _ROUNDED for scale in (1, 100))
+    return CellValue(share, items=number) if is_same else None
 
 
 def _spread_in(remainder: str, value: float) -> CellValue | None:
@@ -118,9 +130,9 @@ _AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggre
 _PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
 _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
-    ("seconds", "secs", "time", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime", "throughput",
-     "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
-     "minutes", "hours", "speed", "timestamp")
+    ("seconds", "secs", "time", "token", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime",
+     "throughput", "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples",
+     "duration", "minutes", "hours", "speed", "timestamp")
 )  # fmt: skip
 _OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {
@@ -148,14 +160,27 @@ _NO_SCORE = frozenset(
     ("length", "len", "time", "num", "count", "total", "tokens", "bypass", "latency", "seconds", "invalid",
      "repeat", "n")
 )  # fmt: skip
+# Words of other languages in names, as English ones
+_TRANSLATED = {
+    "average": ("平均", "평균", r"\bdurchschnitt\b", r"\bmittelwert\b", r"\bmoyenne\b", r"\bpromedio\b"),
+    "total": ("总分", "總分", "综合得分"),
+    "rank": ("排名", "名次", "順位", "순위", r"\brang\b"),
+    "cost": ("花费", "费用", "价格", "成本"),
+    "time": ("耗时", "时长"),
+    "model": ("模型", "モデル", "모델", r"\bmodell\b", r"\bmodèle\b", r"\bmodelo\b"),
+    "accuracy": ("准确率", "正解率", "정확도"),
+}
+_WORDS_OF_OTHERS = {word: re.compile("|".join(others)) for word, others in _TRANSLATED.items()}
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 
 @functools.lru_cache(maxsize=1024)  # a dozen rules ask it of each name in turn
 def plain(name: str) -> str:
-    """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name))
-    return re.sub(r"[^a-z0-9]+", "_", words.casefold()).strip("_")
+    """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average, `平均` too."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name)).casefold()
+    for word, of_others in _WORDS_OF_OTHERS.items():
+        words = of_others.sub(f" {word} ", words)
+    return re.sub(r"[^a-z0-9]+", "_", words).strip("_")
 
 
 def parts(name: str) -> list[str]:
@@ -165,7 +190,7 @@ def parts(name: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _words(name: str) -> tuple[str, ...]:
-    return tuple(word for word in plain(re.sub(r"\([^()]*\)", " ", name)).split("_") if word)
+    return tuple(word for word in plain(re.sub(r"[(（][^()（）]*[)）]", " ", name)).split("_") if word)
 
 
 def names_average(name: str) -> bool | None:

@@ -99,7 +99,7 @@ _OTHER_FACT = re.compile(
     r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops|date|year|"
     r"max_tokens|params_\w+|parameters_\w+|\w+_[mbg]?params|[mbg]params|release(d|_date)?|"
     r"(image|text|vision)_(size|width|dim)|(embed(ding)?|projection)_(dim|size))"
-    r"|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
+    r"|temperature|top_[pk]|repetition_penalty|(\w+_)?(sha|commit|hash)|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
 )
 
 
@@ -286,6 +286,8 @@ def _not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
         return f"is before normalising, {owner!r} after it"
     if re.match(r"_(?!_)", name):
         return "is a tracker's own"
+    if plain(name).endswith("_id"):
+        return "is an identifier"
     return "is of training" if name.startswith("train/") else None
 
 
@@ -342,6 +344,12 @@ def variants(names: Sequence[str]) -> dict[str, Claim]:
 def is_metric(name: str) -> bool:
     """Whether lm-eval's tasks have a metric of this name, which may end in `norm` or the like behind a comma."""
     return metric_direction(plain(name)) is not None
+
+
+def by_metric(key: Claim) -> Claim:
+    """The key, with the metric behind a slash in its benchmark's name (`arc_easy/acc`) as its metric."""
+    name, _, metric = key.get("benchmark", "").rpartition("/")
+    return key | {"benchmark": name, "metric": metric_key(metric)} if name and is_metric(metric) else key
 
 
 def names_metric(name: str) -> bool:

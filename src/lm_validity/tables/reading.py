@@ -7,7 +7,7 @@ Each decision has a source; where it is unsure, the value is left out or null. `
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,17 @@ from lm_validity.tables.cell_text import (
     parts,
     plain,
 )
-from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, FROM_ITEMS, LEFT_OUT, OF_TASKS, READ, UNSURE, Reading
+from lm_validity.tables.decisions import (
+    CONTRADICTED,
+    CONVERTED,
+    FROM_ITEMS,
+    LEFT_OUT,
+    OF_TASKS,
+    READ,
+    UNSURE,
+    Reading,
+    in_reading,
+)
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import PREFERRED, TaskFacts, find_task_facts, metric_direction
@@ -468,7 +478,7 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             matrix = own_rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
             means = find_aggregates(matrix, set(rows.loc[rows["n_items"].notna(), "benchmark"]))
             found = {name: what for name, what in means.items() if name in single} | found
-    if len(found) == len(several):
+    if len(found) == len(several) and any(what != "a rank" for what, _ in found.values()):
         return claims[~out]
     for name, (what, source) in found.items():
         if _is_said_benchmark(name, reading):
@@ -476,7 +486,12 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         out |= claims["benchmark"] == name
         text = f"{name!r} is {what}"
         reading.add("average", name, "left out", source, LEFT_OUT, 1, "benchmark", text)
-    return claims[~out]
+    return claims[~out] if not (found and out.all()) else _only_places(next(iter(found)))
+
+
+def _only_places(name: str) -> NoReturn:
+    way = in_reading("average", name, "benchmark")
+    raise InputError("all columns are places of models (1, 2, 3, ...), none has scores.", f"give scores; or {way}.")
 
 
 def _is_said_benchmark(name: str, reading: Reading) -> bool:

@@ -40,6 +40,7 @@ from lm_validity.tables.columns import (
     SCORE_COLUMNS,
     WITH_STEP,
     Columns,
+    by_metric,
     check_column,
     classify,
     fact_column,
@@ -86,7 +87,7 @@ from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.task_facts import are_tasks, find_task_facts
 from lm_validity.words import count, listing
 
-_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+_SUFFIXES = (".csv", ".tsv", ".parquet")
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 _PROMPTS = ("plain", "chat")  # other prompts are wordings
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
@@ -109,7 +110,7 @@ _NAMED_FIRST = (
     "approach",
     "checkpoints",
     "runs",
-)  # columns of names
+)  # columns of names, fmt: skip
 # Roles of columns that may tell the rows of a model apart, and how far to the right a part of its name is looked for
 _APART = frozenset(("benchmark", "iteration", "checkpoint", "tokens_b", "protocol", "prompt", "prompt_variant", "run",
                     "seed", "split", "num_fewshot", "metric"))  # fmt: skip
@@ -161,7 +162,16 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
 def _read_all(tables: list[Table], options: ImportOptions, model: str | None, notes: Notes) -> list[ScoreFile]:
     """The claims of tables, with all that is said of them."""
     tables = [histories(upright(with_points(table, options, notes)), notes) for table in tables]
-    files = [file for table in tables for file in _of_table(table, options, model, notes)]
+    files, errors = list[ScoreFile](), list[InputError]()
+    for table in tables:
+        try:
+            files += _of_table(table, options, model, notes)
+        except InputError as error:
+            errors.append(error)
+            text = f"a table without scores ({', '.join(table.header[:3])}): {error.problem}"
+            notes.decisions.append(Decision("column", table.header[0], "left out", "structure", LEFT_OUT, 1, "", text))
+    if errors and not files:
+        raise errors[0]
     columns = tuple(name for table in tables for name in table.header)
     return [
         replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions), columns=columns) for file in files
@@ -524,7 +534,7 @@ def _keys(table: Table, roles: dict[str, str]) -> list[Claim]:
                 rows[row][role] = value
     keys = [as_record(Claim, columns) for columns in rows]
     _place(keys)
-    return keys
+    return [by_metric(key) for key in keys]
 
 
 def _filled(texts: np.ndarray, role: str, roles: dict[str, str]) -> np.ndarray:

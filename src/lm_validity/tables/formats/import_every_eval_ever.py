@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lm_validity.config.rows import read_text
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, check_encodable
@@ -103,15 +104,16 @@ _HINT = "see github.com/evaleval/every_eval_ever for the format."
 _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _PERCENT = frozenset(("percent", "percentage", "%"))
 _HUNDRED = 100.0
+_LEVEL = 0.95
 _NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.IGNORECASE)  # a number as a text, which is refused
+_OF_SPLIT = re.compile(r"(?:test|val|validation|eval)_(\w+)")
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
 def _recognises(opened: Opened) -> bool:
     if opened.path.suffix == ".jsonl":
-        return opened.path.stem.endswith(_SAMPLES) and all(
-            key in opened.head for key in (b"evaluation_id", b"sample_id")
-        )
+        keys = (b"evaluation_id", b"sample_id" if opened.path.stem.endswith(_SAMPLES) else b'"evaluation_results"')
+        return all(key in opened.head.partition(b"\n")[0] for key in keys)
     return isinstance(opened.document, dict) and isinstance(opened.document.get("evaluation_results"), list)
 
 
@@ -123,18 +125,34 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     schema's version is checked against `options.schema`, else against the installed package's.
     """
     path, document = opened.path, opened.document
-    if path.suffix == ".jsonl":
+    if path.suffix == ".jsonl" and path.stem.endswith(_SAMPLES):
         owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")  # with which a file of samples is read
         if not owner.is_file():
             raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
         return []
-    if not _recognises(opened):
-        raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
+    documents = _documents(path) if path.suffix == ".jsonl" else [(str(path), document)]
+    return [_of_evaluation(path, where, each, options) for where, each in documents]
+
+
+def _documents(path: Path) -> list[tuple[str, Document]]:
+    """The evaluations of a file that has one in each line, with their places."""
+    documents = []
+    for number, line in enumerate(read_text(path, _HINT).splitlines(), 1):
+        try:
+            documents += [(f"{path}, line {number}", json.loads(line))] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error}).", _HINT) from error
+    return documents
+
+
+def _of_evaluation(path: Path, where: str, document: Document, options: ImportOptions) -> ScoreFile:
+    if not isinstance(document, dict) or not isinstance(document.get("evaluation_results"), list):
+        raise InputError(f"{where}: no list 'evaluation_results' in it.", _HINT)
     version = str(document.get("schema_version"))
     if version.startswith(_CHECKED):
-        check_schema(document, options.schema or find_schema(None), str(path))
-    model = _object(document.get("model_info"), f"{path}, 'model_info'")
-    model_name = checked.required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
+        check_schema(document, options.schema or find_schema(None), where)
+    model = _object(document.get("model_info"), f"{where}, 'model_info'")
+    model_name = checked.required_text(model.get("id"), f"{where}, 'model_info', 'id'", _HINT)
     details = checked.part(model, "additional_details")
     own_record = _own(document, path)
     if own_record is None:
@@ -142,28 +160,24 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         if details.get("revision"):
             arguments = arguments | {"revision": str(details["revision"])}
         own_record = training_point(arguments).claim()
-    results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
+    results = [_object(result, f"{where}, a result") for result in document["evaluation_results"]]
     scored = [result for result in results if _has_score(result)]
-    rows = [_row(result, document, f"{path}, result {number}") for number, result in enumerate(scored, 1)]
-    where = f"{path}, 'params_billions'"
+    rows = [_row(result, document, f"{where}, result {number}") for number, result in enumerate(scored, 1)]
+    where = f"{where}, 'params_billions'"
     size = checked.number(_number(details.get("params_billions"), where), where)
-    return [
-        ScoreFile(
-            path,
-            rows,
-            {"model": model_name, **own_record},
-            _date(document, path),
-            weights=f"{model_name}@{details.get('revision', '')}",
-            settings=" ".join(
-                sorted({json.dumps(result.get("generation_config"), sort_keys=True) for result in results})
-            ),
-            sampling={row["benchmark"]: "" for row, result in zip(rows, scored, strict=True) if _is_sampled(result)},
-            facts={} if size is None else {model_name: {"parameters_b": size}},
-            items=_items(path, document, scored, rows),
-            missing=len(results) - len(scored),
-            made=_made(document, model),
-        )
-    ]
+    return ScoreFile(
+        path,
+        rows,
+        {"model": model_name, **own_record},
+        _date(document, path),
+        weights=f"{model_name}@{details.get('revision', '')}",
+        settings=" ".join(sorted({json.dumps(result.get("generation_config"), sort_keys=True) for result in results})),
+        sampling={row["benchmark"]: "" for row, result in zip(rows, scored, strict=True) if _is_sampled(result)},
+        facts={} if size is None else {model_name: {"parameters_b": size}},
+        items=_items(path, document, scored, rows),
+        missing=len(results) - len(scored),
+        made=_made(document, model),
+    )
 
 
 def _is_sampled(result: Document) -> bool:
@@ -190,8 +204,9 @@ def _row(result: Document, document: Document, where: str) -> Claim:
     uncertainty = _object(details.get("uncertainty") or {}, f"{where}, 'uncertainty'")
     error = uncertainty.get("standard_error")
     error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
+    error, kind = _half_width(uncertainty) if error is None else (error, None)
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
-    named = _names(benchmark, metric, document)
+    named = _names(benchmark, metric, document, checked.part(result, "source_data").get("dataset_name"))
     own_details = checked.part(metric, "additional_details")
     shots = {**own_details, **checked.part(result, "generation_config", "additional_details")}.get("num_fewshot")
     return {
@@ -201,6 +216,7 @@ def _row(result: Document, document: Document, where: str) -> Claim:
         "metric": checked.text(own_details.get(f"{OWN}metric", named["metric"]), f"{where}, '{OWN}metric'"),
         "value": checked.score(details.get("score"), f"{where}, 'score'", _HINT),
         "stderr": error,
+        "error": kind,
         "unit": "own" if f"{OWN}metric" in own_details or f"{OWN}benchmark" in own_details else _unit(metric),
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
@@ -208,6 +224,15 @@ def _row(result: Document, document: Document, where: str) -> Claim:
         "selected": own_details.get(f"{OWN}selected", "true") == "true",
         "made": _made_of_result(result),
     }
+
+
+def _half_width(uncertainty: Document) -> tuple[float | None, str | None]:
+    """Half of a 95% interval and what it is; None where there is none."""
+    interval = checked.part(uncertainty, "confidence_interval")
+    low, high, level = (checked.finite(interval.get(name)) for name in ("lower", "upper", "confidence_level"))
+    if low is None or high is None or level != _LEVEL or high < low:
+        return None, None
+    return (high - low) / 2, "ci95"
 
 
 def _made(document: Document, model: Document) -> Settings:
@@ -240,12 +265,15 @@ def _unit(metric: Document) -> str | None:
     return None if max_score in (None, 1.0) else "own"
 
 
-def _names(benchmark: str, metric: Document, document: Document) -> Claim:
-    """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
+def _names(benchmark: str, metric: Document, document: Document, dataset: object) -> Claim:
+    """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash. A
+    name that begins with its split (`test_mcc`) is that of the metric, and the dataset's that of the benchmark."""
     metric_name = metric.get("metric_id") or metric.get("metric_name")
     if metric_name:
         key = metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
         return {"benchmark": benchmark, "metric": key}
+    if isinstance(dataset, str) and (of_split := _OF_SPLIT.fullmatch(benchmark)):
+        return {"benchmark": dataset, "metric": metric_key(of_split[1])}
     description = metric.get("evaluation_description")
     if checked.part(document, "eval_library").get("name") != "lm_eval" or not isinstance(description, str):
         return {"benchmark": benchmark, "metric": None}
@@ -256,7 +284,7 @@ def _names(benchmark: str, metric: Document, document: Document) -> Claim:
 
 
 def _count(uncertainty: Document, result: Document, where: str) -> int | None:
-    number = uncertainty.get("num_samples")
+    number = None if "confidence_interval" in uncertainty else uncertainty.get("num_samples")  # else of the bootstrap
     number = checked.part(result, "source_data").get("samples_number") if number is None else number
     return checked.whole(number, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 

@@ -4,10 +4,12 @@ The one loop of all imports: find the files, open and parse each once, ask the f
 from paths in, and settle what several files have.
 """
 
+import gzip
 import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -83,10 +85,11 @@ FORMATS: tuple[Format, ...] = (
     import_csv.CSV,
     import_json.JSON,
 )
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
 _HINT = f"known formats are {', '.join(file_format.name for file_format in FORMATS)}; --format names one."
+_PART = 2**20  # bytes that are unpacked at a time
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 
@@ -117,7 +120,8 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
 
 
 def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> list[Path]:
-    """The paths, with a folder of what it holds for each zip or tar, also of those in folders, until the stack ends."""
+    """The paths, with a folder of what it holds for each zip, tar or gzipped file, also of those in folders, until the
+    stack ends."""
     places = []
     for path in map(Path, paths):
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
@@ -132,14 +136,35 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
         for archive in archives:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{archive.name}."))
             try:
-                if _size(archive) > _MOST_UNPACKED:
-                    raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
-                shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
-                places.append(Path(folder))
-            except (shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+                places.append(_unpack(archive, Path(folder)))
+            except (
+                shutil.ReadError,
+                OSError,
+                ValueError,
+                EOFError,
+                tarfile.TarError,
+                zipfile.BadZipFile,
+                zlib.error,
+            ) as error:
                 problem = f"{archive}: cannot be unpacked ({first_line(error)})."
                 log.skip(archive, problem, "unpack it, and give the folder.", named=is_archive)
     return places
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    """Where what an archive holds lies now: a folder, or for one gzipped file the file."""
+    if archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
+        path = folder / archive.stem
+        with gzip.open(archive) as packed, open(path, "wb") as handle:
+            while part := packed.read(_PART):
+                handle.write(part)
+                if handle.tell() > _MOST_UNPACKED:
+                    raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+        return path
+    if _size(archive) > _MOST_UNPACKED:
+        raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+    shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
+    return folder
 
 
 def _size(archive: Path) -> int:
@@ -204,9 +229,10 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
         hint = did_you_mean(options.format, names, f"one of {', '.join(names)}.")
         raise InputError(f"--format {options.format}: not known.", hint)
     formats = [file_format for file_format in FORMATS if options.format in (None, file_format.name)]
-    files, log.other_files = find_files(
+    files, other_files = find_files(
         paths, tuple({suffix for file_format in formats for suffix in file_format.suffixes})
     )
+    log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
     _check_places(options, files)
     pattern = None if options.path is None else PathPattern(options.path)
     results: list[ScoreFile] = []
@@ -294,7 +320,7 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     hint = f"{_PLAIN_LAYOUT}; or --format names one of {names}."
     numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
     if numbers and None not in numbers:
-        way = f"--path '{{model}}/{{task}}/{opened.path.name}' --format json"
+        way = "--path '{model}/{task}/*.json' --format json (or '{task}_{model}.json', as the paths are)"
         hint = f"an object of numbers that names no model: {way}."
     raise InputError(f"{opened.path}: of no known format.", hint)
 

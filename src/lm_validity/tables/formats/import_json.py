@@ -23,7 +23,17 @@ from lm_validity.tables.reading import PERCENT, SHARE
 from lm_validity.tables.task_facts import names_task
 from lm_validity.words import listing
 
-_HOLDERS = ("results", "scores", "benchmarks", "metrics", "evals", "evaluation", "evaluations", "performance")
+_HOLDERS = (
+    "results",
+    "scores",
+    "benchmarks",
+    "metrics",
+    "evals",
+    "evaluation",
+    "evaluations",
+    "performance",
+    "summary",
+)
 _SETTINGS = ("config", "metadata", "settings")  # beside scores
 _MODELS, _BENCHMARKS = "models", "benchmarks"  # what the outer names of an object of objects are
 _TASKS = ("task_name", "task", "benchmark", "dataset")
@@ -33,18 +43,19 @@ _TASKS = ("task_name", "task", "benchmark", "dataset")
 
 def _records(document: object, outer: str | None = None) -> list[Document]:
     """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, whose keys
-    are models, or where `outer` or their names say so benchmarks; else []. Of answers, lists and objects stay out."""
+    are models, or where `outer` or their names say so benchmarks; of an object that is a score itself, that; else [].
+    Lists and objects stay out of answers, and of records with a score beside them."""
     records = _unfolded(document, outer)
     lists = _nested(records)
     names = {plain(name) for name in records[0] if name not in lists} if records else set()
-    if lists and not (names & {*ITEM} and names & {*RIGHT}):
+    if lists and not (names & {*ITEM} and names & {*RIGHT}) and not _has_score(names):
         return []
     return [{name: value for name, value in record.items() if name not in lists} for record in records]
 
 
 def _unfolded(document: object, outer: str | None) -> list[Document]:
     """The objects of `_records`, with the lists and objects in them that are no scores."""
-    document = _inner(document)
+    document = [document] if _is_score(document) else _inner(document)
     if (by_name := _by_name(document)) is not None:
         if outer == _BENCHMARKS or (outer is None and _are_models_of_benchmarks(by_name)):
             document = [
@@ -63,6 +74,19 @@ def _unfolded(document: object, outer: str | None) -> list[Document]:
         for of_task in _of_task(of_metric)
         for row in _of_objects(of_task)
     ]
+
+
+def _has_score(names: set[str]) -> bool:
+    """Whether one of plain names is that of a score or of a metric."""
+    return bool(names & {"value", *ROLES["value"]}) or any(map(names_metric, names))
+
+
+def _is_score(document: object) -> bool:
+    """Whether an object names a model and a benchmark, and has a score beside them."""
+    if not isinstance(document, dict):
+        return False
+    names = {plain(name) for name, value in document.items() if not isinstance(value, dict | list)}
+    return _has_score(names) and all(names & {role, *ROLES[role]} for role in ("model", "benchmark"))
 
 
 def _nested(records: list[Document]) -> list[str]:
@@ -201,7 +225,8 @@ def _of_objects(record: Document) -> list[Document]:
     scores = objects[holders[0]] if len(holders) == 1 else objects
     fields = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
     if not {"model", *ROLES["model"]} & set(map(plain, fields)):
-        fields = {"model": fields.get("name")} | fields
+        named = (_text_in(record.get(name), "model") for name in _SETTINGS)
+        fields = {"model": next(filter(None, named), fields.get("name") or fields.get("run_name"))} | fields
     if not scores or fields.get("model", True) is None:
         return [{name: value for name, value in record.items() if name not in _SETTINGS}]
     if all(map(_may_be_score, scores.values())):

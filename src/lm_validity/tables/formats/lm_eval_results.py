@@ -625,8 +625,10 @@ def _section(document: Document, name: str, path: Path, *, of_objects: bool = Fa
 
 def _examples(task: str, examples: Document, configs: Document, config: Document) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    of_task = checked.part(configs, task).get("num_fewshot")
-    return next((shots for shots in (examples.get(task), of_task) if shots is not None), config.get("num_fewshot"))
+    of_task, of_run = checked.part(configs, task).get("num_fewshot"), config.get("num_fewshot")
+    if isinstance(of_run, list):  # of each task, in an order that the file does not say
+        of_run = of_run[0] if of_run and of_run.count(of_run[0]) == len(of_run) else None
+    return next((shots for shots in (examples.get(task), of_task) if shots is not None), of_run)
 
 
 class _Name(NamedTuple):

@@ -187,11 +187,20 @@ def upright(table: Table) -> Table:
 
 
 # A tracker's export of one measure by steps: `RUN - MEASURE`, with its least and largest values between two steps
+_HISTORY = ["iteration", "model", "benchmark", "value"]
+_OF_TAG, _TAG_FILE = ["Wall time", "Step", "Value"], re.compile(r"run-(.+?)-tag-(.+)\.csv")  # one measure of one run
 _OF_RUN = re.compile(r"(.+?) - (\S+?)(?:__(?:MIN|MAX))?")
 
 
 def histories(table: Table, notes: Notes) -> Table:
-    """The table; of a tracker's histories, a column for each run, a row for each run, step and measure."""
+    """The table; of a tracker's histories, a column for each run, a row for each run, step and measure; of its runs
+    (`metrics.x`, `params.y`), the metrics by the model that a parameter names, else by the run's name."""
+    if table.header == _OF_TAG and (of_tag := _TAG_FILE.fullmatch(table.path.name)):
+        names = [*of_tag.groups()]
+        cells = [[step, *names, value] for _, step, value in table.cells]
+        return replace(table, header=_HISTORY, cells=np.array(cells, dtype=object).reshape(len(cells), len(_HISTORY)))
+    if "run_id" in table.header and any(name.startswith("metrics.") for name in table.header):
+        return _of_runs(table)
     names = {name: match for name in table.header[1:] if (match := _OF_RUN.fullmatch(name))}
     runs = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
     if len(names) < len(table.header) - 1 or len(names) != 3 * len(runs) or not runs:
@@ -206,7 +215,17 @@ def histories(table: Table, notes: Notes) -> Table:
     notes.decisions.append(Decision("column", table.path.name, "runs", "structure", CONVERTED, len(runs), "", text))
     cells = np.array([rows[index] for index in scored_rows], dtype=object).reshape(len(scored_rows), 4)
     lines = [table.lines[index % len(table.lines)] for index in scored_rows]
-    return Table(table.path, ["iteration", "model", "benchmark", "value"], cells, lines)
+    return Table(table.path, _HISTORY, cells, lines)
+
+
+def _of_runs(table: Table) -> Table:
+    """The metrics of a tracker's runs, without those of the system, and the first column that names their models."""
+    named = {name: name.removeprefix("metrics.") for name in table.header if name.startswith("metrics.")}
+    named = {name: metric for name, metric in named.items() if not metric.startswith("system/")}
+    of_models = [name for name in table.header if re.fullmatch(r"params\.(\w+[._])?model(_name|_id|_path)?", name)]
+    model = next((name for name in (*of_models, "tags.mlflow.runName", "run_id") if name in table.header), "run_id")
+    places = [table.places[name] for name in (model, *named)]
+    return replace(table, header=["model", *named.values()], cells=table.cells[:, places])
 
 
 def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:

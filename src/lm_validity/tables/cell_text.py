@@ -130,9 +130,9 @@ _AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggre
 _PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
 _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
-    ("seconds", "secs", "time", "token", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime",
-     "throughput", "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples",
-     "duration", "minutes", "hours", "speed", "timestamp")
+    ("second", "seconds", "secs", "chars", "time", "token", "tokens", "length", "latency", "cost", "costs", "price",
+     "usd", "runtime", "throughput", "likes", "downloads", "votes", "hub", "generation", "count", "n_samples",
+     "num_samples", "samples", "duration", "minutes", "hours", "speed", "timestamp")
 )  # fmt: skip
 _OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {

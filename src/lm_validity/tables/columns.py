@@ -349,7 +349,11 @@ def is_metric(name: str) -> bool:
 def by_metric(key: Claim) -> Claim:
     """The key, with the metric behind a slash in its benchmark's name (`arc_easy/acc`) as its metric."""
     name, _, metric = key.get("benchmark", "").rpartition("/")
-    return key | {"benchmark": name, "metric": metric_key(metric)} if name and is_metric(metric) else key
+    return (
+        key | {"benchmark": name, "metric": metric_key(metric)}
+        if name and not metric.isdigit() and is_metric(metric)
+        else key
+    )
 
 
 def names_metric(name: str) -> bool:

@@ -5,6 +5,7 @@ from paths in, and settle what several files have.
 """
 
 import gzip
+import re
 import shutil
 import tarfile
 import tempfile
@@ -19,10 +20,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
-from lm_validity.tables.columns import SCORE_COLUMNS, check_column
+from lm_validity.tables.columns import SCORE_COLUMNS, check_column, names_metric
 from lm_validity.tables.decisions import EVERY, Given, Reading
 from lm_validity.tables.formats import (
     checked,
@@ -89,6 +91,7 @@ _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
 _HINT = f"known formats are {', '.join(file_format.name for file_format in FORMATS)}; --format names one."
+_SPLIT = re.compile(r"^(eval|test|val|validation)_")  # before the name of a metric
 _PART = 2**20  # bytes that are unpacked at a time
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
@@ -320,7 +323,7 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     hint = f"{_PLAIN_LAYOUT}; or --format names one of {names}."
     numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
     if numbers and None not in numbers:
-        way = "--path '{model}/{task}/*.json' --format json (or '{task}_{model}.json', as the paths are)"
+        way = f"--path '{{model}}/{{task}}/{opened.path.name}' --format json (or '{{task}}_{{model}}.json')"
         hint = f"an object of numbers that names no model: {way}."
     raise InputError(f"{opened.path}: of no known format.", hint)
 
@@ -330,8 +333,11 @@ def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places
     fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else Claim()
     task = fields.pop("benchmark", None)
     common, rows, identity = file.common.copy(), file.rows, file.identity
-    if task is not None and len({row["benchmark"] for row in rows}) == 1:
+    keys = {row["benchmark"]: _SPLIT.sub("", row["benchmark"]) for row in rows}
+    if task is not None and len(keys) == 1:
         rows = [row | {"benchmark": task} for row in rows]
+    elif task is not None and any(map(names_metric, keys.values())) and not any(row.get("metric") for row in rows):
+        rows = [row | {"benchmark": task, "metric": metric_key(keys[row["benchmark"]])} for row in rows]
     if opened.model or "model" in fields:
         common["model"], identity = opened.model or fields["model"], {}
     elif "model" in common:

@@ -11,7 +11,15 @@ from typing import NamedTuple
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.cell_text import is_missing, is_no_score, names_average, names_spread, plain, read_cell
+from lm_validity.tables.cell_text import (
+    is_missing,
+    is_no_score,
+    names_average,
+    names_cost,
+    names_spread,
+    plain,
+    read_cell,
+)
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, RIGHT_ANSWERS, ROLES, fact_column, in_billions, names_metric
 from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision
@@ -458,6 +466,9 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             if any(scored.values())
             else {path_scored: _only_scores(objects[path_scored], highest) for path_scored in objects}
         )
+    if not any(scored.values()):  # nothing but scores, beside counts, times and settings of the run
+        scores_named = {name: value for name, value in objects[()].items() if not _is_beside_scores(name)}
+        scored = {(): _only_scores(scores_named, 1e99, fewest=1)}
     object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
     scores = scored.get(object_path, {})
     facts = Facts()
@@ -496,11 +507,16 @@ def _leaves(value: object, object_path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield object_path, value
 
 
-def _only_scores(values: dict[str, object], highest: float) -> dict[str, float]:
+def _is_beside_scores(name: str) -> bool:
+    """Whether a name is that of a time, a count, a spread or a fact about the model."""
+    return names_cost(name) or is_no_score(name) or names_spread(name) is not None or fact_column(name) is not None
+
+
+def _only_scores(values: dict[str, object], highest: float, fewest: int = _FEWEST_SCORES) -> dict[str, float]:
     """An object's numbers, if it has several and nothing else; {} otherwise."""
     numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
     scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= highest}
-    return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
+    return scores if len(scores) == len(numbers) >= fewest else {}
 
 
 def _of_one_model(opened: Opened) -> bool:

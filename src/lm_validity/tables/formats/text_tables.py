@@ -196,9 +196,8 @@ def histories(table: Table, notes: Notes) -> Table:
     """The table; of a tracker's histories, a column for each run, a row for each run, step and measure; of its runs
     (`metrics.x`, `params.y`), the metrics by the model that a parameter names, else by the run's name."""
     if table.header == _OF_TAG and (of_tag := _TAG_FILE.fullmatch(table.path.name)):
-        names = [*of_tag.groups()]
-        cells = [[step, *names, value] for _, step, value in table.cells]
-        return replace(table, header=_HISTORY, cells=np.array(cells, dtype=object).reshape(len(cells), len(_HISTORY)))
+        of_steps = [[step, *of_tag.groups(), value] for _, step, value in table.cells]
+        return replace(table, header=_HISTORY, cells=np.array(of_steps, dtype=object).reshape(len(of_steps), 4))
     if "run_id" in table.header and any(name.startswith("metrics.") for name in table.header):
         return _of_runs(table)
     names = {name: match for name in table.header[1:] if (match := _OF_RUN.fullmatch(name))}

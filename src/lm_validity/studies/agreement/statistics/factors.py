@@ -346,6 +346,18 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
     return left_out
 
 
+def first_shares_without_columns(scores: np.ndarray) -> np.ndarray:
+    """(k,) share of variance of the first component without each column of `scores` (models, k); NaN where there is
+    none."""
+    columns = np.arange(scores.shape[1])
+    is_used, correlation = usable_columns(scores)
+    if not is_used.all() or len(columns) < 3:  # what takes part may depend on the column that is left out
+        shares = (principal_components(scores[:, columns != column]).explained_variance for column in columns)
+        return np.array([share[0] if len(share) else np.nan for share in shares])
+    without = (correlation[np.ix_(columns != column, columns != column)] for column in columns)
+    return np.array([_shares(matrix[None])[0, 0] for matrix in without])
+
+
 def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Correlations, and whether they are all defined and clearly so; `largest`: (..., k) largest square of a score."""
     plain = np.asarray((square > NEARLY_CONSTANT * largest[..., :, None]).all(axis=(-1, -2)))

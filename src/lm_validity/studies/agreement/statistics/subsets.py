@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.factors import principal_components, shares_left_out
+from lm_validity.studies.agreement.statistics.factors import first_shares_without_columns, shares_left_out
 from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
@@ -50,11 +50,10 @@ def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], 
         if remaining.sum() >= 2:
             cluster = clusters[~remaining][0]
             parts.append(LeftOut("family", name, float(taus[cluster]), float(shares[cluster])))
+    shares = first_shares_without_columns(scores)
     for j, name in enumerate(benchmarks):
         remaining = np.arange(len(tau)) != j
-        of_rest = principal_components(scores[:, remaining]).explained_variance
-        share = float(of_rest[0]) if len(of_rest) else float("nan")
-        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(remaining, remaining)]), share))
+        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(remaining, remaining)]), float(shares[j])))
     if len(models) > 2:
         all_models = np.arange(len(models))
         figures = zip(models, without(all_models), shares_left_out(scores, all_models, 1)[:, 0], strict=True)

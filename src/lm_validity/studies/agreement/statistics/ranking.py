@@ -71,8 +71,10 @@ class PairSigns(NamedTuple):
 def pair_signs(scores: np.ndarray) -> PairSigns:
     """Signs of all pairwise differences of `scores` (models, columns), NaN where missing; ties are equal floats."""
     first, second = np.triu_indices(len(scores), 1)
-    difference = np.asarray(scores[first], dtype=float)
-    difference -= scores[second]
+    difference, start = np.empty((len(first), scores.shape[1])), 0
+    for model, score in enumerate(scores[:-1]):
+        part = slice(start, start := start + len(scores) - 1 - model)
+        np.subtract(score, scores[model + 1 :], out=difference[part])
     if np.isfinite(scores).all():
         return PairSigns(np.sign(difference, out=difference), _ones(difference.shape), first, second)
     is_known = np.isfinite(difference)

@@ -1,5 +1,6 @@
 """Cases from the outside world: what was tried, and what must come out. README.md beside this file says how."""
 
+import functools
 import importlib.util
 import math
 import shlex
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import typer.main
 import yaml
 
 from lm_validity.cli import main
@@ -18,18 +20,42 @@ CASES = Path(__file__).parent / "cases"
 KEYS = {"kind", "title", "source", "first", "commands", "exit", "expect", "refused", "slow", "tests"}
 TESTS = Path(__file__).parent.parent
 FIRST = ("right", "refused", "wrong")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, ten times faster
+
+
+@functools.cache
+def read_cases() -> dict[Path, dict[str, Any]]:
+    """What each case.yaml says, in the order of their folders."""
+    return {
+        path: yaml.load(path.read_text(encoding="utf-8"), LOADER)  # one of the two safe ones
+        for path in sorted(CASES.glob("*/case.yaml"))
+    }
 
 
 def cases(*, tried: bool = False) -> list[Any]:
     """Each folder as a parameter of the test, with its marks; `tried`: those that are tried here."""
     found = []
-    for path in sorted(CASES.glob("*/case.yaml")):
-        case = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path, case in read_cases().items():
         if tried and not case.get("commands") and not (path.parent / "check.py").exists():
             continue  # `tests` names where
         marks = [pytest.mark.slow] if case.get("slow") else []
         found.append(pytest.param(path.parent, case, id=path.parent.name, marks=marks))
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_command_line():
+    """The command line is put together once, not for each command of each case."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", functools.cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def undrawn_files(monkeypatch):
+    """No case looks into a figure's SVG or PDF, which take much of a report's time; workflow and browser tests draw."""
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
 
 
 @pytest.mark.parametrize(("folder", "case"), cases(tried=True))

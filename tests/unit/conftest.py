@@ -14,7 +14,7 @@ BENCHMARKS = ("knot", "loom", "plough")
 @pytest.fixture(autouse=True)
 def undrawn_files(request, monkeypatch):
     """SVG and PDF take much of a report's time: only the tests that ask for `drawn`, to look at them, have them made.
-    So do those of the workflow, of published numbers, of cases from outside, and in a browser."""
+    So do those of the workflow, of published numbers, and in a browser."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
         monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")

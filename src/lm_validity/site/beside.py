@@ -37,7 +37,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
         return scores, None
     beside_scores = read_scores(path)
     own_models = tuple(sorted(scores["model"].unique()))
-    in_both = beside_scores["benchmark"].isin(scores["benchmark"])
+    in_both = beside_scores["benchmark"].isin(scores["benchmark"].unique())
     if not in_both.any():
         raise InputError(
             f"--beside {path}: none of its benchmarks ({', '.join(sorted(beside_scores['benchmark'].unique())[:3])}, "

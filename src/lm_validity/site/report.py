@@ -602,7 +602,7 @@ def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Pat
     if inputs.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
     for group in groups:
-        group_members(models[models["model"].isin(scores["model"])], group, inputs.models or MODELS)
+        group_members(models[models["model"].isin(scores["model"].unique())], group, inputs.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
     return _Filled(Sheets(models, benchmarks), notes)
@@ -610,7 +610,7 @@ def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Pat
 
 def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str) -> list[str]:
     """A line for each name without scores that is nearly one with scores. Raises InputError if no name has scores."""
-    if not names.isin(known_names).any():
+    if not names.isin(known_names.unique()).any():
         raise InputError(
             f"{path}: names none of the {noun} that have scores ({', '.join(sorted(known_names.unique())[:3])}, ...).",
             "write their names as in the results, or leave the sheet out to have one guessed.",

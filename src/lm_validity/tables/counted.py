@@ -186,7 +186,7 @@ class Counted:
         in_sheet = [model for model in self.models["model"] if model in scores.index]
         scores = scores.reindex([*dict.fromkeys(in_sheet), *scores.index.difference(in_sheet)])
         pairs = len(scores) * (len(scores) - 1) / 2
-        shares = scores.apply(lambda cell: cell.map(cell.value_counts(normalize=True))).to_numpy()
+        shares = np.array([_frequencies(cell) for cell in scores.to_numpy().T]).reshape(scores.shape[::-1]).T
         first, copies = dict[bytes, str](), dict[str, str]()
         for model, row, share in zip(scores.index, scores.to_numpy(), shares, strict=True):
             telling = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
@@ -214,10 +214,20 @@ class Counted:
                 f"{checkpoint}.",
                 "set 'selected' to false for all but one of prompt and metric.",
             )
-        benchmarks = self.benchmarks[self.benchmarks["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+        benchmarks = self.benchmarks[self.benchmarks["benchmark"].isin(rows["benchmark"].unique())].reset_index(
+            drop=True
+        )
         differing = differences(rows)
         notes = (*self.notes, *notes, *lost, *difference_notes(differing, len(benchmarks)))
         return replace(self, rows=rows, benchmarks=benchmarks, notes=notes, differing=differing)
+
+
+def _frequencies(values: np.ndarray) -> np.ndarray:
+    """(n,) how frequent each of `values` (n,) is among those that are known; NaN where it is not."""
+    is_known, frequencies = ~np.isnan(values), np.full(len(values), np.nan)
+    _, place, number = np.unique(values[is_known], return_inverse=True, return_counts=True)
+    frequencies[is_known] = number[place] / is_known.sum()
+    return frequencies
 
 
 def count_scores(
@@ -644,7 +654,7 @@ def last_checkpoints(rows: pd.DataFrame) -> LastCheckpoints:
     """
     final = (rows["checkpoint"].isna() | (rows["checkpoint"] == "final")).to_numpy(dtype=bool)
     is_last, names_used, unknown = final.copy(), [], {}
-    unfinished = ~rows["model"].isin(rows.loc[final, "model"]).to_numpy()
+    unfinished = ~rows["model"].isin(rows.loc[final, "model"].unique()).to_numpy()
     for model, group in rows[unfinished].groupby("model", sort=True):
         points = group.groupby("checkpoint")[["tokens_b", "iteration"]].max().astype("Float64")
         last = _last_of(points)
@@ -694,7 +704,7 @@ def _of_this_study(
 def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None) -> list[str]:
     if study is None:
         return []
-    rows_of_others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key])]
+    rows_of_others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key].unique())]
     sparse = rows_of_others["studies"] == NO_STUDY
     kind = f"{key.capitalize()}s"
     left_out = (

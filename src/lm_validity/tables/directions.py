@@ -12,7 +12,7 @@ from lm_validity.words import listing, with_names
 
 def sheet_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
-    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+    facts = sheet[sheet["benchmark"].isin(rows["benchmark"].unique())].reset_index(drop=True)
     in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
     direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
     corpus = facts["output_type"] == PERPLEXITY  # a rolling log-likelihood metric (perplexity, bits per byte) is a loss

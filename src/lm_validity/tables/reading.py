@@ -269,7 +269,7 @@ def _of_whole_models(
 
 def _leads(rows: pd.DataFrame, other_rows: pd.DataFrame) -> bool:
     """Whether a model's small values, as shares, would be above all `other_rows` somewhere, and are coarse."""
-    other_rows = other_rows[other_rows["benchmark"].isin(rows["benchmark"])]
+    other_rows = other_rows[other_rows["benchmark"].isin(rows["benchmark"].unique())]
     first = rows["value"] * 100 > rows["benchmark"].map(other_rows.groupby("benchmark")["value"].max())
     digits = min(_FINE - 1, decimals(other_rows["value"].to_numpy(float)))
     return bool(first.any()) and decimals(rows["value"].to_numpy(float)) <= digits

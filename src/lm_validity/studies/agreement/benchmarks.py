@@ -392,15 +392,15 @@ def _prepared_choices(selections: pd.DataFrame, pairs_asked: set[tuple[str, str]
     return pd.DataFrame(rows)
 
 
-def prompt_error(choices: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+def prompt_error(choices: pd.DataFrame, scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
     """By protocol (benchmarks,) how far the prompt moves a model's score, as a standard deviation; no corpora.
 
     Half the variance over models of plain less chat: what a prompt does to all models of a benchmark alike leaves their
     order as it is and is not in it. Validation scores, averaged over seeds; what the two prompts' item noise does not
-    share is in it. NaN for fewer than 3 models with both.
+    share is in it. For fewer than 3 models with both, that of wordings under direct evaluation, else NaN.
     """
     tasks = matrix.task_names()
-    error = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
+    error = {DIRECT: wording_error(scores, matrix), TRAINED: np.full(len(tasks), np.nan)}
     if choices.empty:
         return error
     difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])

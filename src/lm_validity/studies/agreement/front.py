@@ -112,10 +112,8 @@ def above_the_folds(
         panels = [_for_whom(change), _by_size(improvement.by_size_ratio), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        lede, picture = (
-            _noise_lede(data, tau[p], p),
-            _carpets(data, data.scores, {p: tau[p].mean}, columns, everyone),
-        )
+        lede = _noise_lede(data, tau[p], p)
+        picture = _carpets(data, data.scores, {p: tau[p].mean}, columns, everyone)
         panels = [
             _against_noise(data, tau[p], p),
             _by_size({p: tau[p].by_size_ratio}),
@@ -191,10 +189,7 @@ def _missing(data: Data) -> str:
     """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
     granted that they are missing by chance."""
     lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
-    missing, total = (
-        sum(int(lost_of_protocol.sum()) for lost_of_protocol in lost),
-        sum(lost_of_protocol.size for lost_of_protocol in lost),
-    )
+    missing, total = sum(int(cells.sum()) for cells in lost), sum(cells.size for cells in lost)
     return f" {missing} of {total} scores are missing: by chance, it is assumed." if missing else ""
 
 

@@ -32,7 +32,7 @@ from lm_validity.studies.agreement.pooled import compare_pooled
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
 from lm_validity.studies.agreement.wording import value_in_words
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, read_table
+from lm_validity.tables.schema import PROTOCOLS, SCORES, SELECTIONS, read_table
 from lm_validity.words import explain_protocols, listing
 
 
@@ -104,12 +104,9 @@ def agreement(
     of_prompts: dict[str, np.ndarray] = {}
     prompt_range: dict[str, benchmarks.PromptRange | Missing] = {}
     if rows is not None:
-        choices, prompt_range = (
-            benchmarks.prompt_choices(rows, selections, matrix),
-            benchmarks.prompt_ranges(rows, matrix),
-        )
-        of_prompts, wording = benchmarks.prompt_error(choices, matrix), benchmarks.wording_error(rows, matrix)
-        of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
+        choices = benchmarks.prompt_choices(rows, selections, matrix)
+        prompt_range = benchmarks.prompt_ranges(rows, matrix)
+        of_prompts = benchmarks.prompt_error(choices, rows, matrix)
     by_benchmark = benchmarks.benchmark_figures(data)
     significant, pooled = significance.significance_tau(data), compare_pooled(data)
     aligned = significance.aligned_rankings(data, align, significant.contradictions)

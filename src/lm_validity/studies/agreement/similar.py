@@ -326,7 +326,7 @@ def compare_perplexity(data: Data) -> Perplexity | Missing:
     before_after = {
         kind: known(finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
     }
-    intervals, before_after_intervals = _perplexity_intervals(data, means, before_after)
+    intervals = _perplexity_intervals(data, means)
     twice = (np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS]) for index in range(len(corpora)))
     same_corpus = each(
         corpora,
@@ -345,23 +345,14 @@ def compare_perplexity(data: Data) -> Perplexity | Missing:
         same_corpus=same_corpus,
         in_both=_perplexity_means(data, in_both_protocols, " under both protocols"),
         before_after=before_after,
-        before_after_interval=before_after_intervals,
+        before_after_interval=_before_after_intervals(data, before_after),
         taus=taus,
         before_after_taus=before_after_taus,
     )
 
 
-class _PerplexityIntervals(NamedTuple):
-    """Intervals of the comparisons by protocol, and of direct perplexity with scores after training."""
-
-    by_comparison: dict[str, RangeByProtocol]
-    by_kind: dict[str, Range]
-
-
-def _perplexity_intervals(
-    data: Data, means: dict[str, ByProtocol], before_after: dict[str, Value]
-) -> _PerplexityIntervals:
-    """Of the comparisons by protocol, and of direct perplexity with scores after training by kind of model."""
+def _perplexity_intervals(data: Data, means: dict[str, ByProtocol]) -> dict[str, RangeByProtocol]:
+    """Intervals over models of the three comparisons, by protocol."""
     by_comparison: dict[str, RangeByProtocol] = {name: {} for name in COMPARISONS}
     for p in PROTOCOLS:
         resampled = dict.fromkeys(COMPARISONS)
@@ -378,6 +369,11 @@ def _perplexity_intervals(
         for name, taus in resampled.items():
             interval = None if taus is None else percentile_interval(taus, len(data.matrix.models))
             by_comparison[name][p] = ends(means[name][p], interval, data.no_intervals)
+    return by_comparison
+
+
+def _before_after_intervals(data: Data, before_after: dict[str, Value]) -> dict[str, Range]:
+    """Intervals over models of direct perplexity with scores under train before test, by kind of model."""
     too_few = Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW)
     rng, by_kind = draws("perplexity"), {}
     for kind, rows in tuned_members(data.matrix).items():
@@ -392,7 +388,7 @@ def _perplexity_intervals(
                 finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
             )
         by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or too_few)
-    return _PerplexityIntervals(by_comparison, by_kind)
+    return by_kind
 
 
 def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: str = "") -> dict[str, ByProtocol]:

@@ -24,6 +24,7 @@ from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
+from lm_validity.tables.schema import read_scores
 from lm_validity.words import no_scores
 
 NAMES = [f"m{i}" for i in range(14)]
@@ -198,7 +199,8 @@ def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
     choices = pd.DataFrame(
         {"model": NAMES, "benchmark": "a", "protocol": DIRECT, "seed": None, "plain": 0.5, "chat": 0.5 + shift}
     )
-    found = prompt_error(choices, matrix_of(tmp_path, rows, **SHEETS))
+    matrix = matrix_of(tmp_path, rows, **SHEETS)
+    found = prompt_error(choices, read_scores(tmp_path / "scores.parquet"), matrix)
     assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
     assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[TRAINED]).all()
 

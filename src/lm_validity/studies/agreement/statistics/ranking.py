@@ -24,9 +24,9 @@ def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | flo
     return mean if mean.ndim else float(mean)
 
 
-def ratio(part: np.ndarray, total: np.ndarray, above: float = 0.0) -> np.ndarray:
-    """`part` over `total`, NaN where that is not `above`."""
-    result: np.ndarray = np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > above)
+def ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """`part` over `total`, NaN where that is not above 0."""
+    result: np.ndarray = np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > 0)
     return result
 
 

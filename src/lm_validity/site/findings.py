@@ -5,11 +5,14 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lm_validity.errors import InputError
 from lm_validity.files import read_json_or
-from lm_validity.pages.page import PageDocument
 from lm_validity.terminal import render_table, terminal_width
+
+if TYPE_CHECKING:  # every command imports this module, and the pages' imports Altair and pandas
+    from lm_validity.pages.page import PageDocument
 
 # of the studies together; with the report's place and the command for more, which narrow terminals break, at most 12
 WIDTH, LINES = 80, 10
@@ -43,7 +46,7 @@ def headlines(reports: Iterable[Path]) -> list[str]:
     return lines
 
 
-def _read_page(path: Path) -> PageDocument:
+def _read_page(path: Path) -> "PageDocument":
     """A report's page. Raises InputError where only a part of its file is there."""
     document: PageDocument | None = read_json_or(path, None)
     if document is None:
@@ -51,7 +54,7 @@ def _read_page(path: Path) -> PageDocument:
     return document
 
 
-def _first(document: PageDocument, *, heading: bool = True) -> str:
+def _first(document: "PageDocument", *, heading: bool = True) -> str:
     """The page's heading, sentence and interval; on a page without them its first finding's first sentence. Without
     `heading`: the sentence alone, where it has an interval."""
     if lede := document.get("lede"):

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias
 import altair as alt
 import numpy as np
 import pandas as pd
-from altair.utils.schemapi import debug_mode
+from altair.utils import schemapi
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
@@ -21,6 +21,10 @@ try:
     import vl_convert
 except ModuleNotFoundError:  # an installation for pages alone
     vl_convert = None  # type: ignore[assignment]
+
+# Altair checks every value of a chart against Vega-Lite's schema, again and again, while the chart is put together: a
+# tenth of a small report. The charts of these pages are checked whole, by the tests.
+schemapi.DEBUG_MODE = False
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
@@ -78,8 +82,7 @@ def inline(rows: list[dict[str, object]]) -> Rows:
 
     Altair takes 20 milliseconds to find the class of a plain `x="low:Q"` or of a condition without one.
     """
-    with debug_mode(False):  # Altair would check every value against Vega-Lite's schema, which takes seconds
-        return Rows(values=rows)
+    return Rows(values=rows)
 
 
 def chart_data(frame: pd.DataFrame) -> Rows:

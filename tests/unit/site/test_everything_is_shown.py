@@ -4,9 +4,11 @@ import csv
 import json
 import re
 
+import altair
 import numpy as np
 import pandas as pd
 import pytest
+from altair.utils.schemapi import validate_jsonschema
 from tests.unit.studies.bias.conftest import simulated_rows
 
 from lm_validity.config.sections import Agreement, Reports
@@ -20,9 +22,11 @@ SHARE = (
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Both protocols, curves of two architectures in three sizes, a group, trials."""
-    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+def made(tmp_path, monkeypatch):
+    """The site, and the specifications of its figures, of both protocols, curves of two architectures in three sizes, a
+    group, trials."""
+    figures: dict[str, dict] = {}
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: figures.update({str(stem): spec}))
     rng, rows, sheet = np.random.default_rng(0), [], []
     row = {"split": "test", "metric": "acc,none", "selected": True, "source": "test", "stderr": 0.012}
     for number in range(12):
@@ -61,7 +65,7 @@ def site(tmp_path, monkeypatch):
     asked = {"section": Reports(resamples=40), "agreement": Agreement(groups=["instruction_tuned"])}
     given = Given(**sheets, **asked, processes=1)
     report_site([tmp_path / "scores.parquet", tmp_path / "trials.parquet"], tmp_path / "site", given)
-    return tmp_path / "site"
+    return tmp_path / "site", figures
 
 
 BENCHMARKS = [f"benchmark {letter}" for letter in "abcdef"]
@@ -95,7 +99,8 @@ def shown(site) -> tuple[set[str], dict[int, set[float]]]:
     return exact, printed
 
 
-def test_every_quantity_is_on_a_page_in_a_table_or_on_a_card(site):
+def test_every_quantity_is_on_a_page_in_a_table_or_on_a_card_and_every_figure_is_vega_lite(made):
+    site, figures = made
     exact, printed = shown(site)
 
     def appears(row) -> bool:
@@ -115,3 +120,8 @@ def test_every_quantity_is_on_a_page_in_a_table_or_on_a_card(site):
             if share < SHARE:
                 missing.append((path.parent.name, quantity, round(float(share), 2), len(own)))
     assert missing == []
+    # the charts are put together without a look at the schema; here they are checked whole
+    assert len(figures) > 30
+    schema = altair.load_schema()
+    for spec in figures.values():
+        validate_jsonschema(spec | {"config": {}}, schema)

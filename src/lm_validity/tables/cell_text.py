@@ -36,6 +36,7 @@ _BREAK = re.compile(r"<br\s*/?>", re.I)
 _TAG = re.compile(r"<[^<>]*>")
 _TAG_IN_NUMBER = re.compile(r"(?<=\d)(?:<[^<>]*>)+(?=\d)")  # what it parts is no number: `71.3<sub>2</sub>`
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
+_WITHOUT_MARKUP = re.compile(r"[A-Za-z0-9_.,:+-]+")
 _LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
 _MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
 
@@ -55,6 +56,8 @@ class CellValue(NamedTuple):
 
 def plain_text(text: str) -> str:
     """A cell's or a name's text without markup: links, HTML tags, footnotes, bold and LaTeX."""
+    if _WITHOUT_MARKUP.fullmatch(text):
+        return text
     text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
     text = _LATEX.sub(r"\1", text).replace("**", "").replace("\\%", "%").replace("\\_", "_").replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
@@ -174,7 +177,7 @@ _WORDS_OF_OTHERS = {word: re.compile("|".join(others)) for word, others in _TRAN
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 
-@functools.lru_cache(maxsize=1024)  # a dozen rules ask it of each name in turn
+@functools.lru_cache(maxsize=100_000)  # a dozen rules ask it of each name in turn
 def plain(name: str) -> str:
     """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average, `平均` too."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name)).casefold()
@@ -188,7 +191,7 @@ def parts(name: str) -> list[str]:
     return list(_words(name))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=100_000)
 def _words(name: str) -> tuple[str, ...]:
     return tuple(word for word in plain(re.sub(r"[(（][^()（）]*[)）]", " ", name)).split("_") if word)
 

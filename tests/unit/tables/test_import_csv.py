@@ -468,9 +468,9 @@ def test_a_letter_for_parameters_is_no_number_of_items(read):
 
 
 def test_a_very_wide_table_is_refused_at_once(read):
-    names = ",".join(f"c{number}x" for number in range(40_000))
-    values = ",".join(["0.5"] * 40_000)
-    with pytest.raises(InputError, match="40001 columns"):
+    names = ",".join(f"c{number}x" for number in range(10_001))
+    values = ",".join(["0.5"] * 10_001)
+    with pytest.raises(InputError, match="10002 columns"):
         read(f"model,{names}\na,{values}\n")
     assert len(read(f"model,{names}\na,{values}\n", scores="c1?x")) == 10
 

@@ -50,6 +50,7 @@ def foreign_folder(folder: Path, names) -> dict[str, str]:
 
 TABLES = ("--scores", "given/scores.parquet", "--models", "given/models.csv", "--benchmarks", "given/benchmarks.csv")
 SITE = ("report", "given/table.csv", "--resamples", "0", "--processes", "1", "--output")
+PAIR = ("report", "given/pair.csv", *SITE[2:])  # two models: a third of the work
 COMMANDS = {
     "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),
     "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
@@ -117,29 +118,38 @@ def test_an_output_that_is_an_input_or_holds_one_is_refused(place, name, output)
     assert code == 2 and output in problem and digests(place) == before
 
 
+@pytest.fixture
+def pair(place):
+    """The first two models' scores."""
+    lines = (place / "given" / "table.csv").read_text().splitlines(keepends=True)
+    (place / "given" / "pair.csv").write_text("".join(lines[:3]))
+
+
+@pytest.mark.usefixtures("pair")
 def test_a_link_in_the_output_is_refused_before_anything_is_written(place):
     (place / "elsewhere").mkdir()
     (place / "out").mkdir()
     (place / "out" / "agreement").symlink_to("../elsewhere")
     before = digests(place)
-    code, problem = call(*SITE, "out")
+    code, problem = call(*PAIR, "out")
     assert code == 2 and "out/agreement" in problem and digests(place) == before
     (place / "out" / "agreement").unlink()
     (place / "linked").symlink_to("out")  # the output itself may be one: results are kept on other disks
-    assert call(*SITE, "linked")[0] == 0 and (place / "out" / "index.html").is_file()
+    assert call(*PAIR, "linked")[0] == 0 and (place / "out" / "index.html").is_file()
 
 
+@pytest.mark.usefixtures("pair")
 def test_an_edited_sheet_is_not_written_over(place):
-    assert call(*SITE, "out")[0] == 0
+    assert call(*PAIR, "out")[0] == 0
     sheet = place / "out" / "models.tsv"
     edited = sheet.read_text().replace("ash\t", "oak\t", 1)
     sheet.write_text(edited)
     before = digests(place)
-    code, problem = call(*SITE, "out")
+    code, problem = call(*PAIR, "out")
     assert code == 2 and "out/models.tsv" in problem and digests(place) == before
-    assert call(*SITE, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
-    assert call(*SITE, "out")[0] == 2 and sheet.read_text() == edited
-    assert call(*SITE, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
+    assert call(*PAIR, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
+    assert call(*PAIR, "out")[0] == 2 and sheet.read_text() == edited
+    assert call(*PAIR, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
 
 
 def test_a_report_that_is_not_written_again_goes(place):

@@ -2,9 +2,11 @@
 
 import datasets
 import pytest
+from lm_eval.api.metrics import stderr_for_metric
 from shipped_data import METRIC, ROWS, fake_data
 from toy_world import evaluate, head_of, load_toy
 
+from lm_validity.cells.tasks import evaluation
 from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
@@ -25,7 +27,8 @@ COMPLETION = {  # of the first training row under the plain prompt
 
 @pytest.fixture
 def shipped(monkeypatch):
-    """Load a shipped task over 12 made-up rows a split."""
+    """Load a shipped task over 12 made-up rows a split. Nothing here looks at standard errors: few resamples."""
+    monkeypatch.setattr(evaluation, "stderr_for_metric", lambda metric, **_: stderr_for_metric(metric, 10))
     return fake_data(monkeypatch)
 
 

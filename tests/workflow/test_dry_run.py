@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +175,15 @@ def test_a_mistake_in_the_configuration_is_named(project):
     config.write_text(config.read_text().replace("finetunning:", "finetuning:") + "finetuning: { epochs: 4 }\n")
     done = project.run(*project.snakemake_command("-n", "--configfile", "config/test.yaml"), code=1)
     assert "'finetuning' is there twice" in done.stderr + done.stdout  # Snakemake's own reader takes the last
+
+
+def test_a_workflow_in_a_folder_with_braces_is_refused_by_its_name(project):
+    """Snakemake looked for a variable `y`; blanks, brackets and letters of any language do no harm."""
+    place = project.folder / "a [x] {y} ü"
+    shutil.copytree(ROOT / "workflow", place / "workflow")
+    command = ("snakemake", "--snakefile", str(place / "workflow" / "Snakefile"), "--directory", str(project.folder))
+    done = project.run(*command, "-n", "--configfile", "config/test.yaml", code=1)
+    assert re.search(r"a \[x\] \{y\} ü/workflow: [^\n]*braces[^\n]* Hint: rename", done.stderr + done.stdout)
 
 
 def test_a_run_whose_plan_cannot_be_written_does_not_start(project):

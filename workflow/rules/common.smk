@@ -47,6 +47,12 @@ except ImportError as error:
     include: "without_package.smk"
 
 
+if re.search("[{}]", str(workflow.basedir)):
+    raise WorkflowError(
+        f"{workflow.basedir}: Snakemake takes braces in the path of a workflow for names of values. Hint: rename that "
+        "folder."
+    )
+
 # The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
 MODIFIER = workflow.modifier
 IS_MODULE = not MODIFIER.is_main_snakefile()

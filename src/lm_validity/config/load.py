@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -348,6 +348,8 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     if first["type"] == "extra_forbidden":
         known_keys = _known_keys(kind, first["loc"][:-1])
         hint = did_you_mean(first["loc"][-1], known_keys, f"known keys here: {', '.join(known_keys)}.")
+        if len(first["loc"]) == 1 and (places := _places(kind, first["loc"][0])):
+            hint = f"it is {' or '.join(places)}."
         return InputError(f"{source}: unknown key {key_path!r}.", hint)
     if first["type"] == "missing":
         return InputError(f"{source}: key {key_path!r} is missing.", EXPLAINED)
@@ -366,6 +368,16 @@ def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> li
             continue  # a step through a dict's key or a union's tag
         section = inner
     return [name for name, field in section.model_fields.items() if field.description]
+
+
+def _places(section: type[BaseModel], key: int | str) -> list[str]:
+    """Where a section has a key of this name, with the names of the sections above it."""
+    places = [name for name, info in section.model_fields.items() if name == key and info.description]
+    for name, info in section.model_fields.items():
+        if (inner := section_of(info.annotation)) is not None:
+            above = f"{name}.<name>" if get_origin(info.annotation) is dict else name
+            places += [f"{above}.{place}" for place in _places(inner, key)]
+    return places
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:

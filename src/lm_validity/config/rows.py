@@ -65,6 +65,13 @@ def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     return values
 
 
+def check_column_width(number: int) -> int:
+    """A validator: raises ValueError for a whole number that no column of a table holds."""
+    if not -(2**63) <= number < 2**63:
+        raise bad_value("too large for a whole number of a table", "at most 18 digits.")
+    return number
+
+
 def bad_value(problem: str, hint: str, column: str | None = None) -> PydanticCustomError:
     """What a validator raises to give its own hint. `column`: for a validator of the whole row."""
     return PydanticCustomError("bad_value", "{problem}", {"problem": problem, "hint": hint, "column": column})

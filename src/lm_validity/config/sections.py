@@ -16,7 +16,7 @@ from pydantic import (
 
 from lm_validity.config.gone import without_gone
 from lm_validity.config.groups import KNOTS
-from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_distinct
+from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_column_width, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Optimizer steps to training tokens, for runs whose batch size grows in phases (standard library only).
@@ -154,7 +154,9 @@ class Finetuning(OneFinetune):
         min_length=1,
         description="Tried one by one. The best on validation is kept.",
     )
-    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
+    seeds: tuple[Annotated[int, AfterValidator(check_column_width)], ...] = Field(
+        (0,), min_length=1, description="Each seed is a fine-tune of its own."
+    )
     rates_side_by_side: bool = Field(
         False,
         description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "

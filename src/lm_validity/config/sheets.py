@@ -30,6 +30,7 @@ from lm_validity.config.rows import (
     Sheets,
     SizeClassName,
     bad_value,
+    check_column_width,
     is_folder,
     read_rows,
 )
@@ -48,7 +49,7 @@ OUTPUT_TYPES = get_args(OutputType)
 STUDIES = get_args(Study)
 
 PositiveNumber = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0), AfterValidator(check_column_width)]
 
 
 def metric_key(name: str) -> str:

@@ -328,6 +328,7 @@ def test_fields_without_a_description_are_the_keys_that_are_gone():
         ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {epochs: yes}\n", "'finetuning.epochs', value True"),
         ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {seeds: [0, on]}\n", "'finetuning.seeds', value [0, True]"),
         ("name: a\nmodels: m\nbenchmarks: b\nreports: {resamples: off}\n", "'reports.resamples', value False"),
+        (f"name: a\nmodels: m\nbenchmarks: b\nfinetuning: {{seeds: [{10**20}]}}\n", "too large"),
         (f"name: {'ab' * 61}\nmodels: m\nbenchmarks: b\n", "at most 120"),
     ],
 )
@@ -338,6 +339,13 @@ def test_no_value_is_taken_for_another(tmp_path, text, said):
     with pytest.raises(InputError) as caught:
         load_run(path)
     assert said in caught.value.problem
+
+
+def test_a_key_at_the_wrong_place_is_named_with_its_own(tmp_path):
+    """`snakemake --config epochs=5` was asked whether it means `reports`."""
+    with pytest.raises(InputError) as caught:
+        validate(values(epochs=5), "f.yaml")
+    assert "finetuning.epochs" in caught.value.hint and "reports" not in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -548,7 +548,12 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
             for count, group in rows[out].groupby("num_fewshot")
         ]
         notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
-    return rows[~out.to_numpy(dtype=bool)]
+    rows = rows[~out.to_numpy(dtype=bool)]
+    one_score = rows.groupby([*_EVALUATION, "run", "benchmark", "metric"], dropna=False, sort=False)["num_fewshot"]
+    again = (rows["num_fewshot"].isna() & (one_score.transform("count") > 0)).to_numpy(dtype=bool)
+    if again.any():
+        notes.append(f"Scores with few-shot examples nobody counted stay out beside counted ones: {again.sum()}.")
+    return rows[~again]
 
 
 def fewshot_count(counts: pd.Series) -> int | None:

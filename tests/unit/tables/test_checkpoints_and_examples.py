@@ -146,6 +146,19 @@ def test_reports_read_one_number_of_examples(counts, sheet, kept, tmp_path):
     assert len(notes) == (0 if set(counts) == {None} else 1 + (len(kept) < len(counts)))
 
 
+def test_a_score_of_a_known_number_of_examples_counts_before_one_of_an_unknown(tmp_path):
+    """Two files of one model, of which one says the number: it counts; a model with the unknown one only keeps it."""
+    rows = [
+        {"model": "m0", "num_fewshot": 5, "value": 0},
+        {"model": "m0", "num_fewshot": None, "value": 1},
+        {"model": "m1", "num_fewshot": None, "value": 2},
+    ]
+    notes: list[str] = []
+    table = read_scores(score_table(tmp_path / "scores.parquet", rows))
+    assert report_rows(table, None, notes)["value"].tolist() == [0, 2]
+    assert len(notes) == 2
+
+
 def test_metrics_of_one_evaluation_count_once(tmp_path):
     rows = [{"model": "a", "num_fewshot": 5, "metric": f"m{number},none"} for number in range(5)]
     rows += [{"model": model, "num_fewshot": 0} for model in ("a", "b")]

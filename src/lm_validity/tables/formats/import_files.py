@@ -23,6 +23,7 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
+from lm_validity.tables.cell_text import plain
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.columns import SCORE_COLUMNS, check_column, names_metric
 from lm_validity.tables.decisions import EVERY, Given, Reading
@@ -333,7 +334,7 @@ def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places
     fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else Claim()
     task = fields.pop("benchmark", None)
     common, rows, identity = file.common.copy(), file.rows, file.identity
-    keys = {row["benchmark"]: _SPLIT.sub("", row["benchmark"]) for row in rows}
+    keys = {row["benchmark"]: _SPLIT.sub("", plain(row["benchmark"])) for row in rows}
     if task is not None and len(keys) == 1:
         rows = [row | {"benchmark": task} for row in rows]
     elif task is not None and any(map(names_metric, keys.values())) and not any(row.get("metric") for row in rows):

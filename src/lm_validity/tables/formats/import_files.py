@@ -23,7 +23,7 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import as_written, made_folder, replace_file
-from lm_validity.tables.cell_text import plain
+from lm_validity.tables.cell_text import is_missing, plain, read_cell
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.columns import SCORE_COLUMNS, check_column, names_metric
 from lm_validity.tables.decisions import EVERY, Given, Reading
@@ -326,7 +326,17 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     if numbers and None not in numbers:
         way = f"--path '{{model}}/{{task}}/{opened.path.name}' --format json (or '{{task}}_{{model}}.json')"
         hint = f"an object of numbers that names no model: {way}."
+    elif _are_numbers_by_name(opened.document):
+        hint = f"an object of objects whose names are models: --format records; else {hint}"
     raise InputError(f"{opened.path}: of no known format.", hint)
+
+
+def _are_numbers_by_name(document: object) -> bool:
+    """Whether an object holds objects of nothing but numbers, or signs that there is none."""
+    entries = [*document.values()] if isinstance(document, dict) else []
+    cells = [str(value) for entry in entries if isinstance(entry, dict) for value in entry.values()]
+    all_objects = all(isinstance(entry, dict) for entry in entries)
+    return bool(cells) and all_objects and all(is_missing(cell) or read_cell(cell) is not None for cell in cells)
 
 
 def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:

@@ -585,7 +585,7 @@ def noise_ceiling(
     pairs, draws, latent = np.isfinite(observed), _affordable(draws, len(scores)), latent_order_table(scores, stderr)
     expected = _Expectation(np.isfinite(latent.truth), groups)
     tau_parts, grid_parts = [], []
-    for tables in _simulated(latent, grid_steps(scores), rng, draws, expected.at_once):
+    for tables in _simulated(latent, rng, draws, expected.at_once):
         tau = np.where(pairs, expected.add(tables), np.nan)
         tau_parts.append(mean_over_pairs_by_resample(tau))
         grid_parts.append(tau)
@@ -615,9 +615,9 @@ def share_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     """Of the tables that `noise_ceiling` simulates the first component's share, without any tau."""
     is_used, shares = _taking_part(scores, stderr), [np.full(0, np.nan)]
     if is_used.sum() >= 2:
-        latent, steps = latent_order_table(scores[:, is_used], stderr[:, is_used]), grid_steps(scores[:, is_used])
+        latent = latent_order_table(scores[:, is_used], stderr[:, is_used])
         draws, at_once = _affordable(draws, len(scores)), max(1, SIGNS_AT_ONCE // latent.truth.size)
-        shares = [component_shares(tables)[:, 0] for tables in _simulated(latent, steps, rng, draws, at_once)]
+        shares = [component_shares(tables)[:, 0] for tables in _simulated(latent, rng, draws, at_once)]
     return ShareCeiling(finite_mean(np.concatenate(shares)), is_used)
 
 
@@ -698,10 +698,12 @@ class _Expectation:
 
 
 class LatentOrder(NamedTuple):
-    """Noise-free scores and standard errors, both (models, benchmarks), when one order holds for all benchmarks."""
+    """Noise-free scores and standard errors, both (models, benchmarks), when one order holds for all benchmarks; `steps`:
+    (benchmarks,) what scores are rounded to, 0 without one."""
 
     truth: np.ndarray
     noise: np.ndarray
+    steps: np.ndarray
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> LatentOrder:
@@ -736,7 +738,7 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> LatentOrder:
         truth[rows, j] = values.mean() + (spread_wanted / width * mapped if width > 0 else 0.0)
         best_first = rows[np.argsort(-overall[rows], kind="stable")]
         noise[best_first, j] = errors[np.argsort(-values, kind="stable")]
-    return LatentOrder(truth, noise)
+    return LatentOrder(truth, noise, steps)
 
 
 def grid_steps(scores: np.ndarray) -> np.ndarray:
@@ -753,13 +755,13 @@ def grid_steps(scores: np.ndarray) -> np.ndarray:
         gaps = gaps[gaps > 1e-9 * gaps.sum()] if len(gaps) else gaps
         if len(finite) < LEAST_CORRECTED or len(gaps) + 1 == len(finite):
             continue
-        step = 0.0
+        step, span = 0.0, gaps.sum()
         for gap in gaps:
             small, large = sorted((step, float(gap)))
-            while small > 1e-6 * gaps.sum():
+            while small > 1e-6 * span:
                 small, large = sorted((abs(large - small * round(large / small)), small))
             step = large
-        steps[j] = step if step > 1e-5 * gaps.sum() else 0.0
+        steps[j] = step if step > 1e-5 * span else 0.0
     return steps
 
 
@@ -773,13 +775,11 @@ def _spread_out(values: np.ndarray, step: float) -> np.ndarray:
     return result
 
 
-def _simulated(
-    latent: LatentOrder, steps: np.ndarray, rng: np.random.Generator, draws: int, at_once: int
-) -> Iterator[np.ndarray]:
-    """`draws` tables (tables, models, k), at most `at_once` at a time: `latent` with noise, rounded to `steps` (k,)."""
+def _simulated(latent: LatentOrder, rng: np.random.Generator, draws: int, at_once: int) -> Iterator[np.ndarray]:
+    """`draws` tables (tables, models, k), at most `at_once` at a time: `latent` with noise, rounded to its steps."""
     for start in range(0, draws, at_once):
         noise = latent.noise * rng.standard_normal((min(at_once, draws - start), *latent.truth.shape))
-        yield _rounded(latent.truth + noise, steps)
+        yield _rounded(latent.truth + noise, latent.steps)
 
 
 def _rounded(tables: np.ndarray, steps: np.ndarray) -> np.ndarray:

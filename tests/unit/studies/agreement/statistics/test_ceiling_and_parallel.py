@@ -75,7 +75,7 @@ def test_scores_of_equal_models_show_what_they_are_rounded_to():
 def test_latent_order_table_keeps_scores_shrunk_and_cells_missing():
     scores = np.array([[0.9, 0.2], [0.5, np.nan], [0.1, 0.8]])
     stderr = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, np.nan]])
-    truth, noise = latent_order_table(scores, stderr)
+    truth, noise, _ = latent_order_table(scores, stderr)
     assert np.isnan(truth[1, 1]) and np.isnan(noise[1, 1])
     # mean standardised scores 0.11, 0 and -0.11: the models keep their order and the quantiles are the scores
     factor = np.sqrt((np.var([0.9, 0.5, 0.1], ddof=1) - np.mean([0.01, 0.04, 0.01])) / np.var([0.9, 0.5, 0.1]))

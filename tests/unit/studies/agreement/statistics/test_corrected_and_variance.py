@@ -112,7 +112,7 @@ def test_products_of_signs_are_those_of_the_simulated_tables():
     scores[0, 0] = np.nan
     groups = np.arange(21) // 2
     expected = noise_ceiling(scores, errors, np.random.default_rng(5), draws=30, groups=groups).expected
-    truth, noise = latent_order_table(scores, errors)
+    truth, noise, _ = latent_order_table(scores, errors)
     tables = truth + noise * np.random.default_rng(5).standard_normal((30, 7, 3))
     signs = [pair_signs(table).sign for table in tables]
     assert expected.draws == 30

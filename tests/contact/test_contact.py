@@ -53,8 +53,9 @@ def one_command_line():
 
 @pytest.fixture(autouse=True)
 def undrawn_files(monkeypatch):
-    """No case looks into a figure's SVG or PDF, which take much of a report's time; workflow and browser tests draw."""
+    """No case looks into drawings, which take much of a report's time; workflow and browser tests draw them."""
     monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"PNG")
     monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
 
 

@@ -698,8 +698,9 @@ class _Expectation:
 
 
 class LatentOrder(NamedTuple):
-    """Noise-free scores and standard errors, both (models, benchmarks), when one order holds for all benchmarks; `steps`:
-    (benchmarks,) what scores are rounded to, 0 without one."""
+    """Noise-free scores and standard errors, both (models, benchmarks), when one order holds for all benchmarks.
+
+    `steps`: (benchmarks,) what scores are rounded to, 0 without one."""
 
     truth: np.ndarray
     noise: np.ndarray

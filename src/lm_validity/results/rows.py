@@ -151,9 +151,10 @@ def _record(item: object, part: str, index: int) -> _Told:
     if part.startswith("#"):
         return _Told({part[1:]: index}, [])
     labels, fields_told = dict[str, object](), []
+    entries = dict(entries_of(item)) if is_dataclass(item) else item
     for name in part.split(","):
         path, _, column = name.partition("=")
-        value = item
+        value = entries
         for key in path.split("."):
             if isinstance(value, list | tuple):
                 value = value[int(key)]

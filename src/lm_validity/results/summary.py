@@ -13,6 +13,7 @@ summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
 import math
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,18 @@ def entries_of(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in value.items())
         return
-    for member in fields(value):
-        if not member.metadata.get("page_only"):
-            yield member.metadata.get("key", member.name), getattr(value, member.name)
+    for key, name in _keys_of(type(value)):  # type: ignore[arg-type] # classes are hashable
+        yield key, getattr(value, name)
+
+
+@cache
+def _keys_of(record: type) -> tuple[tuple[str, str], ...]:
+    """(key in summary.json, name) of each field of a dataclass that summary.json holds."""
+    return tuple(
+        (member.metadata.get("key", member.name), member.name)
+        for member in fields(record)
+        if not member.metadata.get("page_only")
+    )
 
 
 def _plain(value: object, where: str, reasons: dict[str, dict[str, None]]) -> Any:

@@ -76,6 +76,11 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
     return names_shown if len(all_names) <= limit else f"{names_shown} and {len(all_names) - limit} more"
 
 
+def between(low: str, high: str) -> str:
+    """`lies between 0.1 and 0.3`, or of two ends that are written alike `is 0.1`."""
+    return f"is {low}" if low == high else f"lies between {low} and {high}"
+
+
 def at_extreme(values: Mapping[str, float], extreme: float) -> list[str]:
     """The names whose value is `extreme`, but for rounding errors: where several share it, none of them is the one."""
     return [name for name, value in values.items() if math.isclose(value, extreme, abs_tol=1e-9)]

@@ -284,7 +284,9 @@ def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[in
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
         f"{_tau(entry.mean)}, {lede.interval or 'no interval'}{ceiling}."
     )
-    whom = _whom(entry.interval, entry.interval_clustered) if lede.interval else "; no interval"
+    corrected = entry.corrected.interval, entry.corrected.interval_clustered
+    decided = (entry.interval, entry.interval_clustered) if wider(*corrected) is None else corrected
+    whom = _whom(*decided) if lede.interval else "; no interval"
     ordered = sum(map(is_known, entry.by_benchmark.values()))
     some = f"{ordered} of " if 0 < ordered < len(columns) else ""
     basis = f"{count(entry.models, 'model')}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data)}"

@@ -34,7 +34,7 @@ from lm_validity.studies.bias.numbers import (
     TestSetMismatch,
 )
 from lm_validity.studies.bias.trials import CELL, EFFECTS, Study
-from lm_validity.words import count, decimal, with_names
+from lm_validity.words import between, count, decimal, with_names
 
 if TYPE_CHECKING:
     from lm_validity.studies.bias.statistics.effects import Density
@@ -75,8 +75,8 @@ def cell_section(cells: list[CellMeans]) -> Part:
     biases = frame["bias_mean"].map(number).dropna()
     finding = ""
     if len(biases):
-        finding = f"The bias lies between {decimal(biases.min(), 4, signed=True)} and "
-        finding += f"{decimal(biases.max(), 4, signed=True)} in {count(len(biases), 'cell')}."
+        ends = (decimal(end, 4, signed=True) for end in (biases.min(), biases.max()))
+        finding = f"The bias {between(*ends)} in {count(len(biases), 'cell')}."
     explanation = (
         "There are three arms: base (no pretraining), extra (pretraining on other text from the same source) and test "
         "(pretraining on the test set's own text). The boost is accuracy under extra minus accuracy under base. The "
@@ -312,7 +312,7 @@ def _tests_sentence(tested: pd.DataFrame) -> str:
             continue
         below, smallest = (rows["p_adjusted"] < 0.05).sum(), rows["p_adjusted"].min()
         p_words = f"{smallest:.3f}" if smallest >= 0.001 else "below .001"
-        parts.append(f"{below} of {count(len(rows), 'test')} of a {effect} have q < .05 (smallest {p_words}).")
+        parts.append(f"{below} of {count(len(rows), 'test')} of a {effect} above 0 have q < .05 (smallest {p_words}).")
         sizes = rows["smallest_detectable"].map(number).dropna()
         if not below and sizes.empty:
             parts.append("What these tests could have found is unknown, or they could have found nothing.")

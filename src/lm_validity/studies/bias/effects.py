@@ -5,6 +5,7 @@ Differences are those of integer counts, so a task without a difference is exact
 effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from lm_validity.studies.bias.statistics.effects import (
     MeanOverTasks,
     common_subsamples,
     detection_power,
+    differ_from_zero,
     excluded_beyond,
     kernel_density,
     mean_over_tasks,
@@ -471,3 +473,13 @@ def cell_power(trials: pd.DataFrame) -> list[CellPower]:
             )
         )
     return cells
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is found over several experiments.
+
+
+def biases_found(means: Mapping[str, Mapping[str, MeanOverTasks]]) -> dict[str, bool | None]:
+    """By experiment, whether its mean bias differs from 0 after the correction for their number, as `differ_from_zero`
+    has it; `means`: by experiment and effect, where they are known."""
+    return dict(zip(means, differ_from_zero([by_effect.get("bias") for by_effect in means.values()]), strict=True))

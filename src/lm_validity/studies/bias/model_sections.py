@@ -23,7 +23,7 @@ from lm_validity.studies.bias.hierarchy import (
     TrialSpread,
 )
 from lm_validity.studies.bias.trials import EFFECTS, SETTING, Study
-from lm_validity.words import count, percent
+from lm_validity.words import between, count, decimal, percent
 
 if TYPE_CHECKING:
     from lm_validity.studies.bias.statistics.effects import MeanOverTasks
@@ -70,10 +70,8 @@ def setting_section(study: Study, settings: list[SettingEffect], fits: Fits) -> 
         if rows.empty:
             return "No setting has the arms extra and test."
         means = [mean.mean for mean in rows["over_tasks"]]
-        return (
-            f"Averaged over tasks and language models, the bias lies between {min(means):+.4f} and {max(means):+.4f} "
-            f"in {count(len(means), 'setting')}."
-        )
+        ends = (decimal(end, 4, signed=True) for end in (min(means), max(means)))
+        return f"Averaged over tasks and language models, the bias {between(*ends)} in {count(len(means), 'setting')}."
 
     section = Section(
         "The answer by setting",
@@ -402,10 +400,11 @@ def slice_section(study: Study, settings: list[SliceShares]) -> Part:
         """How often a study with one subsample finds an effect."""
         if rows.empty:
             return ""
-        low, high = rows["share_excluding_zero"].min(), rows["share_excluding_zero"].max()
+        shares = rows["share_excluding_zero"].min(), rows["share_excluding_zero"].max()
         return (
-            f"A study with one subsample per task, analysed by a binomial model, finds an effect in {percent(low)} to "
-            f"{percent(high)} of cases, by m and n (11% would be expected if none exists)."
+            "A study with one subsample per task, analysed by a binomial model, finds an effect in "
+            f"{' to '.join(dict.fromkeys(map(percent, shares)))} of cases, by m and n (11% would be expected if none "
+            "exists)."
         )
 
     section = Section(

@@ -20,7 +20,7 @@ from lm_validity.studies.bias.effect_sections import (
     task_section,
     test_section,
 )
-from lm_validity.studies.bias.effects import DETECTABLE_BIAS, TaskEffect
+from lm_validity.studies.bias.effects import DETECTABLE_BIAS, TaskEffect, biases_found
 from lm_validity.studies.bias.model_sections import SHORT, formula_section, power_words, setting_section, slice_section
 from lm_validity.studies.bias.numbers import BiasSummary, Extent, analyze_bias
 from lm_validity.studies.bias.trials import Study, read_trials
@@ -53,8 +53,9 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
         experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
         for experiment, by_effect in summary.headline.items()
     }
+    quoted = quoted_experiment(study, figures)
     parts = joined(
-        _headline(study, summary),
+        _headline(study, summary, quoted),
         cell_section(summary.cells),
         task_section(study, summary.tasks, summary.by_task, summary.distributions),
         stop_section(study, summary.stops),
@@ -66,7 +67,7 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
         power_section(study, summary.power),
         belonging(summary.base_drift, summary.base_by_n, summary.pretraining_loss, summary.test_set_mismatches),
     )
-    basis = _basis_words(study, summary.extent[study.main])
+    basis = _basis_words(study, quoted, summary.extent[quoted])
     return Page(
         name="bias",
         title="Test text seen",
@@ -79,7 +80,7 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
         lede=_lede(study, figures),
         picture=_forest(study, figures, summary.by_task, basis),
         panels=parts.panels,
-        answers=_answers(figures[study.main], basis),
+        answers=_answers(figures[quoted], basis, found=biases_found(figures)[quoted]),
     )
 
 
@@ -87,8 +88,9 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
 # The answer: means over tasks.
 
 
-def _headline(study: Study, summary: BiasSummary) -> Part:
-    """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed."""
+def _headline(study: Study, summary: BiasSummary, quoted: str) -> Part:
+    """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed; the size that the
+    `quoted` experiment could have found."""
     fits, means = summary.fits, summary.headline
     findings = []
     unreliable = sum(not fit.reliable for fit in fits.fits)
@@ -114,7 +116,7 @@ def _headline(study: Study, summary: BiasSummary) -> Part:
             signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
             basis = _basis(summary.complete[experiment][effect], mean)
             findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
-    return Part({}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
+    return Part({}, findings=findings, panel=_size_panel(means[quoted]["bias"]))
 
 
 def unmoved(mean: "MeanOverTasks") -> str:
@@ -171,11 +173,13 @@ BAND = 0.01  # accuracy: one point
 MOST_ROWS = 60  # tasks that the picture shows
 
 
-def excludes_zero(mean: "MeanOverTasks | None") -> bool | None:
-    """Whether the interval does; None where there is none."""
-    if mean is None or isinstance(mean.interval, Missing):
-        return None
-    return mean.interval[0] > 0 or mean.interval[1] < 0
+def quoted_experiment(study: Study, means: Mapping[str, Means]) -> str:
+    """The experiment whose numbers are quoted: that with most trials or, where others decide the answer, of these."""
+    found = biases_found(means)
+    if found[study.main] or True not in found.values():
+        return study.main
+    trials = study.trials["experiment"].value_counts(sort=False)
+    return str(trials[[name for name, decided in found.items() if decided]].idxmax())
 
 
 def _points(value: float) -> str:
@@ -189,9 +193,9 @@ def _interval_words(mean: "MeanOverTasks | TaskEffect") -> str:
 
 
 def _lede(study: Study, means: Mapping[str, Means]) -> Lede:
-    """The answer over all experiments, and the number of the one with most trials."""
-    bias = means[study.main].get("bias")
-    decided = [excludes_zero(by_effect.get("bias")) for by_effect in means.values()]
+    """The answer over all experiments, and the number of the one that is quoted."""
+    quoted, decided = quoted_experiment(study, means), list(biases_found(means).values())
+    bias = means[quoted].get("bias")
     if True in decided:
         heading = "Having read the test's texts changes scores"
         if not all(decided):
@@ -204,7 +208,7 @@ def _lede(study: Study, means: Mapping[str, Means]) -> Lede:
         heading = "Not measured: does having read the test's texts change scores?"
     if bias is None:
         return Lede(heading)
-    begin = f"In {study.main}, reading" if len(means) > 1 else "Reading"
+    begin = f"In {quoted}, reading" if len(means) > 1 else "Reading"
     sentence = f"{begin} {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
     return Lede(heading, sentence, _interval_words(bias))
 
@@ -213,8 +217,8 @@ Effects = Mapping[str, "MeanOverTasks | TaskEffect"]  # what a row of the pictur
 
 
 def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect], basis: str) -> Picture:
-    """All tasks of each experiment on top, then each task of the one with most trials: bias, and boost in grey."""
-    rows = [row for row in by_task if row.experiment == study.main]
+    """All tasks of each experiment on top, then each task of the one that is quoted: bias, and boost in grey."""
+    rows = [row for row in by_task if row.experiment == quoted_experiment(study, means)]
     moved = {row.task: row.mean for row in rows if row.effect == "bias"}
     order = {row.task: row.mean for row in rows if row.effect == "boost"} or moved
     tasks = sorted(dict.fromkeys(row.task for row in rows), key=lambda task: -abs(moved.get(task, 0.0)))
@@ -288,17 +292,17 @@ def _said(effects: Effects) -> str:
     )
 
 
-def _basis_words(study: Study, extent: Extent) -> str:
-    return f"{study.prefix(study.main)}{count(extent.tasks, 'task')}, {count(extent.language_models, 'language model')}"
+def _basis_words(study: Study, experiment: str, extent: Extent) -> str:
+    return f"{study.prefix(experiment)}{count(extent.tasks, 'task')}, {count(extent.language_models, 'language model')}"
 
 
-def _answers(means: Means, basis: str) -> list[Answer]:
-    """What a site's first page says, of the experiment with most trials; nothing where no trial has the arms."""
+def _answers(means: Means, basis: str, *, found: bool | None) -> list[Answer]:
+    """What a site's first page says, of the experiment that is quoted; nothing where no trial has the arms."""
     if "bias" not in means:
         return []
     bias = means["bias"]
     answers = {None: "Not known", False: "No effect found", True: "Yes" if bias.mean > 0 else "It lowers scores"}
-    sentence = f"{answers[excludes_zero(bias)]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
+    sentence = f"{answers[found]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
     ends = _ends(means.values())
     axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
     values = svg.round_values(axis.low, axis.high, 8)

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
 from lm_validity.pages.svg import points
-from lm_validity.studies.bias.effects import without_arms
+from lm_validity.studies.bias.effects import biases_found, without_arms
 from lm_validity.studies.bias.hierarchy import fit_all, processes
 from lm_validity.studies.bias.model_sections import SHORT, formula_section
 from lm_validity.studies.bias.numbers import READING_NOTES, analyze_bias
@@ -152,8 +153,21 @@ def test_a_heading_over_several_experiments_counts_them(rows):
     study = Study(pair_arms(pd.concat([clean, planted], ignore_index=True)))
     summary = analyze_bias(study, formula="equations")
     page = bias_page(study, summary)
-    assert page.lede.heading.endswith(" in 1 of 2 experiments")
-    assert points(summary.headline["clean"]["bias"].mean, 2, signed=True) in page.lede.sentence
+    assert page.lede.heading.endswith(" in 1 of 2 experiments")  # and the one that decides is quoted
+    planted_bias = summary.headline["planted"]["bias"]
+    quoted = [points(value, 2, signed=True) for value in (planted_bias.mean, *planted_bias.interval)]
+    assert quoted == re.findall(r"[+−]\d+\.\d+", page.lede.sentence + page.lede.interval)
+    assert page.answers[0].interval == page.lede.interval and page.answers[0].sentence.startswith("Yes:")
+
+
+def test_an_effect_in_one_of_many_experiments_is_held_against_their_number():
+    """p of the t test by scipy, and Holm's: the smallest of k times k."""
+    values = np.array([0.01, 0.02, 0.05, 0.03, 0.01])
+    one, none = effects.mean_over_tasks(values), effects.mean_over_tasks(np.array([-0.01, 0.02, -0.03, 0.02, 0.0]))
+    p = stats.ttest_1samp(values, 0).pvalue
+    assert 0.05 / 4 < p < 0.05 and one.interval[0] > 0
+    assert biases_found({"a": {"bias": one}, "b": {}}) == {"a": True, "b": None}
+    assert set(biases_found({name: {"bias": none} for name in "bcd"} | {"a": {"bias": one}}).values()) == {False}
 
 
 def test_a_picture_of_many_tasks_has_those_that_change_most(rows):

@@ -10,7 +10,8 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import softmax
 
-from lm_validity.missing import Missing, Reason, ReasonCode
+from lm_validity.missing import Missing, Reason, ReasonCode, number
+from lm_validity.statistics import holm
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
     PAIR_SCALE,
@@ -149,6 +150,21 @@ class MeanOverTasks:
     excluded_beyond: float | Missing
     equivalence: tuple[EquivalenceTest, ...] | Missing
     smallest_detectable: float | Missing
+
+
+def differ_from_zero(means: Sequence[MeanOverTasks | None]) -> list[bool | None]:
+    """Which means (K,) differ from 0: p of the t test of their interval, after Holm's correction over them, below 5%.
+
+    None for None and for a mean without an interval.
+    """
+    tested = [mean is not None and not isinstance(mean.interval, Missing) for mean in means]
+    p_values = [
+        float(2 * stats.t.sf(abs(mean.mean) / number(mean.standard_error), mean.tasks - 1))
+        for mean, has_interval in zip(means, tested, strict=True)
+        if mean is not None and has_interval
+    ]
+    found = iter((holm(np.array(p_values)) < 0.05).tolist())
+    return [bool(next(found)) if has_interval else None for has_interval in tested]
 
 
 def mean_over_tasks(values: np.ndarray) -> MeanOverTasks:

@@ -37,6 +37,7 @@ _EXPECTED = {
     "string_type": "a text was expected; quote what YAML reads as something else",
     "too_short": "at least one value was expected",
 }
+_KIND = re.compile(r"constrained-\w+|\w*\[.*\]|int|str|float|bool|none")
 # A whole number that YAML 1.1 reads in base 8 or 60: 010 is 8, and 1:30 is 90.
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?)")
@@ -338,7 +339,8 @@ def _check_printable(part: object, source: str, seen: set[int]) -> None:
 
 def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:
     first = error.errors()[0]
-    key_path = ".".join(str(part) for part in first["loc"])
+    # without pydantic's words for the kinds that a value may have
+    key_path = ".".join(part for part in map(str, first["loc"]) if not _KIND.fullmatch(part))
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not first["loc"]:  # about the configuration as a whole
         return InputError(

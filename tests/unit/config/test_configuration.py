@@ -42,6 +42,11 @@ def test_defaults_are_the_published_protocol():
             "set early_stop to false",
         ),
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
+        (
+            {"batching": {"evaluate_model": {"benchmarks": 0}}},
+            "key 'batching.evaluate_model.benchmarks', value 0",
+            "explains",
+        ),
         ({"evaluation": {"device": "gpu"}}, "key 'evaluation.device', value 'gpu'", "explains"),
         ({"evaluation": {"device": "cuda:one"}}, "key 'evaluation.device', value 'cuda:one'", "explains"),
         ({"size_classes": {"big": {"gpu_memory_gb": 0}}}, "gpu_memory_gb is 0, and the class has GPUs", "explains"),

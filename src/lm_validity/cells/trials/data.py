@@ -55,6 +55,10 @@ def source_columns(source: TaskRow) -> SourceColumns:
         columns, revision = _local_columns(source, path), None
     else:
         columns, revision = _hub_columns(source)
+    if not columns:
+        raise InputError(
+            f"task {source.task!r}: no rows in {source.path}.", "copy the file again, or leave the task out."
+        )
     for name in (*source.text, source.label):
         if name not in columns:
             hint = did_you_mean(name, columns, f"it has {', '.join(columns)}.")

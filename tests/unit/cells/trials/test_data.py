@@ -72,6 +72,7 @@ def changed(row: int, **values) -> list[dict]:
         (toy_rows(), {"rows": 151}, "task 'toy': 150 rows, 151 in the tasks sheet", "pin its revision"),
         (toy_rows(), {"majority_share": 0.4}, "largest class has 0.3333 of the rows, 0.4000", "revision and labels"),
         (toy_rows(), {"class_names": (*CLASSES, "stone")}, "class 3 ('stone') has no rows", "class_names"),
+        ([], {}, "task 'toy': no rows in", "copy the file again"),
         (toy_rows(), {"text": ("texts",)}, "no column 'texts'", "did you mean 'text'?"),
         (toy_rows(), {"shorter_than": 2}, "task 'toy': no rows", "filters"),
     ],

@@ -1,11 +1,18 @@
 """What the login node fetches, in a process of its own: the hub's clients read their address when they are imported.
 
-`python hub_client.py <folder of tasks> <adapter's base>` prints one JSON object: what was found, or the error's line.
+`python hub_client.py <folder of tasks> <adapter's base>` reads lines, `step|step|...`, and prints one JSON object for
+each: what was found, or the error's line. Each line has a process of its own, forked from one that has only imported.
 """
 
 import json
 import os
 import sys
+
+import datasets  # noqa: F401 (these are imported once for all lines)
+import lm_eval.tasks  # noqa: F401
+import peft  # noqa: F401
+import torch  # noqa: F401
+import transformers  # noqa: F401
 
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.tasks.splits import prefetch_benchmark
@@ -55,5 +62,10 @@ STEPS = {
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("STEPS", "|".join(STEPS)).split("|")
-    print(json.dumps({name: attempt(STEPS[name]) for name in wanted}))
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            print(json.dumps({name: attempt(STEPS[name]) for name in line.strip().split("|")}), flush=True)
+            os._exit(0)
+        if os.waitpid(pid, 0)[1] != 0:
+            sys.exit(1)

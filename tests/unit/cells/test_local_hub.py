@@ -1,7 +1,9 @@
 """Prefetch against a hub on this machine, with the real clients: what was fetched is found again without the hub."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,10 @@ from toy_world import toy_model
 from transformers import AutoModelForCausalLM
 
 CLIENT = Path(__file__).with_name("hub_client.py")
+STEPS = (
+    "model", "model by name", "model by commit", "model of another name", "unknown model", "adapter", "task", "texts",
+    "texts by name", "texts in files", "texts converted", "texts of another commit", "unknown texts",
+)  # fmt: skip
 ROWS = {"text": ["awful", "fine", "good"], "label": [0, 1, 1]}
 TASK = """
 task: hub_choice
@@ -52,22 +58,33 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     arguments = fill(folder / "hub", folder)
 
-    def client(address: str, home: str = "home", **variables: str) -> dict:
-        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(folder / home)} | variables
-        done = subprocess.run(
-            [sys.executable, CLIENT, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+    @contextlib.contextmanager
+    def client(offline: str):
+        """A function (steps) -> what a fresh process finds."""
+        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
+        piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen([sys.executable, CLIENT, *arguments], env=environment, **piped) as process:
 
-    with local_hub(folder / "hub") as address:
-        online = client(address, HF_HUB_OFFLINE="0")
-    return {
-        "online": online,
-        "offline": client(address, HF_HUB_OFFLINE="1"),
-        "nothing fetched": client(address, "empty", HF_HUB_OFFLINE="1"),
-        "out of reach": client(address, HF_HUB_OFFLINE="0", STEPS="model|texts in files"),  # the hub has ended
-    }
+            def ask(steps: str = "|".join(STEPS)) -> dict:
+                print(steps, file=process.stdin, flush=True)
+                return json.loads(process.stdout.readline())
+
+            yield ask
+
+    home, found = folder / "home", {}
+    with contextlib.ExitStack() as hub:
+        address = hub.enter_context(local_hub(folder / "hub"))
+        with client(offline="0") as ask:
+            found["online"] = ask()
+            hub.close()
+            found["out of reach"] = ask("model|texts in files")
+    with client(offline="1") as ask:
+        found["offline"] = ask()
+        home.rename(folder / "elsewhere")
+        found["nothing fetched"] = ask()
+    shutil.rmtree(home, ignore_errors=True)
+    (folder / "elsewhere").rename(home)
+    return found
 
 
 SNAPSHOT = f"snapshots/{COMMIT}"

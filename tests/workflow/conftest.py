@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from tests.workflow.warm_start import warm_commands
+from tests.workflow.warm_start import UNDRAWN, warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -21,6 +21,7 @@ class Project:
     """A working directory with the configurations, where snakemake and lm-validity are run as a user would."""
 
     front = ""  # what stands first on the PATH: commands that start warm
+    drawn = False  # whether they draw the files of figures
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -39,7 +40,18 @@ class Project:
     def environment(self, **more: str) -> dict:
         """No network, one thread a process, the package of this environment."""
         path = f"{self.front}{BIN}:{STARTED_WITH['PATH']}"
-        return {**STARTED_WITH, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": TOKEN, **more}
+        return {
+            **STARTED_WITH,
+            "PATH": path,
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "HF_TOKEN": TOKEN,
+            **self.figures(),
+            **more,
+        }
+
+    def figures(self) -> dict:
+        return {} if self.drawn else {UNDRAWN: "1"}
 
     def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
         return ("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(self.folder), *arguments)
@@ -88,6 +100,7 @@ def finished(tmp_path_factory) -> Project:
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     with FileLock(root / "finished.lock"):
         project = Project(root / "finished")
+        project.drawn = True
         if not (root / "finished.done").exists():
             project.snakemake("--configfile", "config/test.yaml")
             (root / "finished.done").touch()

@@ -2,8 +2,8 @@
 
 A run of config/test.yaml starts 26 processes, and most of what they cost is imports. The server imports once and forks
 a process per command; small clients named `lm-validity` and `snakemake` stand first on the PATH, hand over their
-arguments, folder, environment and streams, and end with the command's exit code. The script for the charts of a page,
-the same for every page, is made once too. Nothing else differs: the command lines are those of the packages.
+arguments, folder, environment and streams, and end with the command's exit code. Nothing else differs: the command
+lines are those of the packages; the files of figures are empty where UNDRAWN is in the environment.
 Tests that kill processes, or look at what a process imports, start the real commands.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 BIN = Path(sys.executable).parent
 # What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
+UNDRAWN = "UNDRAWN_FIGURES"
 COMMANDS = {"lm-validity": "lm_validity.cli", "snakemake": "snakemake.cli"}  # name -> module with its `main`
 IMPORTED = (
     *COMMANDS.values(),
@@ -68,8 +69,8 @@ sys.exit(code)
 
 
 @contextlib.contextmanager
-def warm_commands(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
-    """A folder for the front of PATH, whose commands start warm while the context lasts."""
+def warm_commands(folder: Path, environment: dict[str, str], imported: tuple[str, ...] = IMPORTED) -> Iterator[Path]:
+    """A folder for the front of PATH, whose commands start warm, with `imported`, while the context lasts."""
     folder.mkdir(parents=True)
     address = str(folder / "socket")
     expected = {key: value for key, value in environment.items() if key.startswith(READ_AT_IMPORT)}
@@ -79,7 +80,7 @@ def warm_commands(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
         client.write_text(CLIENT.format(name=name, real=str(BIN / name), **common))
         client.chmod(0o755)
     server = subprocess.Popen(
-        (sys.executable, __file__, address), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        (sys.executable, __file__, address, *imported), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert server.stdout.readline() == b"ready\n"
@@ -88,9 +89,9 @@ def warm_commands(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
         server.communicate()  # its standard input is closed: it ends
 
 
-def serve(address: str) -> None:
+def serve(address: str, *imported: str) -> None:
     """Fork a process for each command until standard input ends."""
-    import_everything()
+    import_everything(imported)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(64)
@@ -117,15 +118,12 @@ def serve(address: str) -> None:
         report_ended(waiting)
 
 
-def import_everything() -> None:
-    for name in IMPORTED:
+def import_everything(imported: tuple[str, ...]) -> None:
+    for name in imported:
         import_module(name)
-    # in a process of its own: the engine that makes it starts threads, which a fork would lack
-    made = "import vl_convert; print(vl_convert.javascript_bundle())"
-    bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout
-    import_module("vl_convert").javascript_bundle = lambda: bundle
-    # a thousand regular expressions, which transformers would compile in each process that loads a model
-    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    if "transformers" in sys.modules:
+        # a thousand regular expressions, which transformers would compile in each process that loads a model
+        import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     gc.collect()
     gc.freeze()
 
@@ -164,8 +162,6 @@ def start(connection: socket.socket) -> int:
 
 def run_command(command: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
     """The command line in this process, as the console script runs it; its exit code."""
-    import torch
-
     name, *arguments = command
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -173,7 +169,11 @@ def run_command(command: list[str], folder: str, environment: dict[str, str], st
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = [str(BIN / name), *arguments]
-    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read at import, and a rule sets its own
+    if UNDRAWN in environment:
+        charts = import_module("vl_convert")
+        charts.vegalite_to_svg, charts.svg_to_pdf = (lambda spec: "<svg/>"), (lambda svg: b"%PDF")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read at import; a rule sets its own
     try:
         sys.exit(import_module(COMMANDS[name]).main())
     except SystemExit as ended:
@@ -188,4 +188,4 @@ def run_command(command: list[str], folder: str, environment: dict[str, str], st
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.site.test_comparison import answers, rows_of, table
+from tests.workflow.warm_start import UNDRAWN, warm_commands
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "gate.md").read_text()
 
@@ -34,17 +35,27 @@ def gitlab():
     return [("\n".join(block("A GitLab job")["gate"]["script"]), False)]
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A folder whose `lm-validity` starts warm."""
+    imported = ("lm_validity.cli.reports", "lm_validity.site.compare.verdicts", "lm_validity.site.compare.write")
+    with warm_commands(
+        tmp_path_factory.mktemp("warm") / "bin", dict(os.environ), ("lm_validity.cli", *imported)
+    ) as bin:
+        yield bin
+
+
 @pytest.mark.parametrize("steps", [github, gitlab])
 @pytest.mark.parametrize(("lost", "won", "code"), [(0, 0, 0), (60, 4, 1), (12, 12, 3)])
-def test_its_lines_pass_fail_and_do_not_know(tmp_path, steps, lost, won, code):
+def test_its_lines_pass_fail_and_do_not_know(warm, tmp_path, steps, lost, won, code):
     table(tmp_path / "runs" / "main", rows_of("ant", "sums", answers(200)))
     table(tmp_path / "runs" / "candidate", rows_of("ant", "sums", answers(200, lost, won)))
     binaries = tmp_path / "bin"
     binaries.mkdir()
     (binaries / "pip").write_text("#!/bin/sh\nexit 0\n")  # what it would install is what is tested
     (binaries / "pip").chmod(0o755)
-    path = f"{binaries}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    path = f"{binaries}:{warm}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), UNDRAWN: "1"}
     ended = 0
     for line, always in steps():
         if ended and not always:

@@ -246,6 +246,8 @@ def classify(
             )
         elif saying is None and (other := _not_a_score(name, owners)):
             columns.leave_out(name, other, "name")
+        elif saying is None and plain(name).endswith("_id") and _are_identifiers(texts(name)):
+            columns.leave_out(name, "is an identifier", "name")
         elif fact and saying in (None, "about the models"):
             columns.facts[name] = fact
         elif saying == "score" or _may_be_scores(name, texts(name), columns):
@@ -260,6 +262,12 @@ def classify(
     columns.variants = of_one
     columns.scores = columns.scores if named is None else named
     return columns
+
+
+def _are_identifiers(cell_texts: np.ndarray) -> bool:
+    """Whether cells hold whole numbers, some above 100: `xcopa_id`, Indonesian, has shares or percent."""
+    numbers = [cell.value for text in cell_texts if (cell := read_cell(str(text))) is not None]
+    return any(number > 100 for number in numbers) and all(number.is_integer() for number in numbers)
 
 
 def _own_spreads(columns: Columns, sayings: Mapping[str, str], texts: Callable[[str], np.ndarray]) -> None:
@@ -286,8 +294,6 @@ def _not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
         return f"is before normalising, {owner!r} after it"
     if re.match(r"_(?!_)", name):
         return "is a tracker's own"
-    if plain(name).endswith("_id"):
-        return "is an identifier"
     return "is of training" if name.startswith("train/") else None
 
 

@@ -531,3 +531,10 @@ def test_steps_in_the_names_of_checkpoints_are_their_steps(read):
     found = read(text).set_index(["model", "checkpoint"])["iteration"]
     steps = {("a", "step9"): 9, ("a", "step10"): 10, ("b", "checkpoint-500"): 500}
     assert found.dropna().to_dict() == steps and len(found) == 5
+
+
+def test_large_whole_numbers_of_a_name_in_id_are_identifiers_and_scores_in_indonesian_are_none(read):
+    text = "model,xcopa_id,arc_id,xcopa_it,run_id\na,.61,31,.66,3001\nb,.65,35,.68,3002\nc,.69,38,.69,3003\n"
+    scores = read(text)
+    assert set(scores["benchmark"]) == {"xcopa_id", "arc_id", "xcopa_it"}
+    assert by_cell(scores)["b", "xcopa_id"] == 0.65

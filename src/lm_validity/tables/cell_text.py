@@ -173,7 +173,7 @@ _TRANSLATED = {
     "model": ("模型", "モデル", "모델", r"\bmodell\b", r"\bmodèle\b", r"\bmodelo\b"),
     "accuracy": ("准确率", "正解率", "정확도"),
 }
-_WORDS_OF_OTHERS = {word: re.compile("|".join(others)) for word, others in _TRANSLATED.items()}
+_WORDS_OF_OTHERS = {word: re.compile("|".join(names)) for word, names in _TRANSLATED.items()}
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 

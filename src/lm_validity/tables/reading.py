@@ -247,9 +247,9 @@ def _of_whole_models(
         small = rows["value"].abs().max() <= _ONE
         leads = small and _leads(rows[mine], claims[unknown & ~odd])
         if mine.sum() >= 2 and len(odd_factors) == 1 and (small or mine.all()) and not leads:
-            other = 1.0 if odd_factors == {0.01} else 0.01
-            factor[rows.index if small else rows.index[mine]] = other
-            unit = SHARE if other == 1.0 else PERCENT
+            other_factor = 1.0 if odd_factors == {0.01} else 0.01
+            factor[rows.index if small else rows.index[mine]] = other_factor
+            unit = SHARE if other_factor == 1.0 else PERCENT
             text = f"{model}: its {count(len(rows), 'value')} are in {unit}, those of others are not"
             reading.add("unit", str(model), unit, "arithmetic", CONTRADICTED, len(rows), "left out", text)
             continue
@@ -312,37 +312,37 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     `error` is what the file calls it. A file's `stderr` stays one unless its shares and numbers of items say otherwise.
     Its `sd` is one over items, or a standard error, only where the shares say so: most are of runs.
     """
-    known = claims["stderr"].notna() & claims["error"].notna()
-    if not known.any():
+    has_error = claims["stderr"].notna() & claims["error"].notna()
+    if not has_error.any():
         return claims
     stderr = claims["stderr"].astype(float).copy()
-    for (benchmark, said), rows in claims[known].groupby(["benchmark", "error"], sort=False):
+    for (benchmark, kind_said), rows in claims[has_error].groupby(["benchmark", "error"], sort=False):
         correction = reading.said("errors", benchmark, (*ERRORS, _NOT_USED, FROM_ITEMS))
         correction = None if correction == FROM_ITEMS else correction
         items = rows["n_items"].astype("float64").to_numpy()
         values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
         by_items = error_kind(values, errors, items)
-        if said == SD and by_items is None:
+        if kind_said == SD and by_items is None:
             by_few = error_kind(values, errors, items, fewest=1)
             by_items = by_few if by_few in (SD, STDERR) else None
-        kind = correction or (str(said) if said in ERRORS and (said != SD or by_items) else by_items)
-        source = "option" if correction else "said by the file" if said in ERRORS else "arithmetic"
-        if said in ERRORS and by_items in ERRORS and by_items != said and not correction:
-            kind, text = by_items, f"{benchmark}: called {said}, but they are {by_items} of shares"
-            reading.add("errors", benchmark, str(kind), "arithmetic", CONTRADICTED, len(rows), said, text)
+        kind = correction or (str(kind_said) if kind_said in ERRORS and (kind_said != SD or by_items) else by_items)
+        source = "option" if correction else "said by the file" if kind_said in ERRORS else "arithmetic"
+        if kind_said in ERRORS and by_items in ERRORS and by_items != kind_said and not correction:
+            kind, text = by_items, f"{benchmark}: called {kind_said}, but they are {by_items} of shares"
+            reading.add("errors", benchmark, str(kind), "arithmetic", CONTRADICTED, len(rows), kind_said, text)
         with np.errstate(invalid="ignore"):
             stderr[rows.index] = {
                 STDERR: errors, CI95: errors / _Z95, SD: errors / np.sqrt(items), VARIANCE: np.sqrt(errors / items),
             }.get(str(kind), np.full(len(rows), np.nan))  # fmt: skip
         if kind == STDERR:
             continue
-        used = int(stderr[rows.index].notna().sum())
-        if used:
-            text = f"{benchmark}: {kind} to standard error, {count(used, 'value')}"
-            reading.add("errors", benchmark, str(kind), source, CONVERTED, used, ", ".join(ERRORS), text)
+        number_used = int(stderr[rows.index].notna().sum())
+        if number_used:
+            text = f"{benchmark}: {kind} to standard error, {count(number_used, 'value')}"
+            reading.add("errors", benchmark, str(kind), source, CONVERTED, number_used, ", ".join(ERRORS), text)
         else:
             text = f"{benchmark}: numbers after ± are of an unknown kind and are not used"
-            if said == SD and kind is None:
+            if kind_said == SD and kind is None:
                 text = f"{benchmark}: of what its sd is, items or runs, is unknown, so not used"
             elif kind not in (None, _NOT_USED):
                 text = f"{benchmark}: errors are {kind}, and the number of items is unknown, so not used"
@@ -462,31 +462,33 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         reading.add("average", name, "left out", "said by the file", LEFT_OUT, 1, "benchmark", f"{name}: an average")
     free = claims[~out & (claims["unit"] != "own")]
     several = free.groupby("benchmark", sort=False)["metric"].nunique() > 1
-    found = {name: ("an average", "name") for name in several.index[several] if names_average(name) is True}
+    aggregates = {name: ("an average", "name") for name in several.index[several] if names_average(name) is True}
     free = free[free["benchmark"].isin(several.index[~several])]
     if free["benchmark"].nunique() > 1:
         rows = free.drop_duplicates(["model", "checkpoint", "benchmark"])
         matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
         matrix = matrix[[name for name in dict.fromkeys(free["benchmark"])]]
-        found |= find_aggregates(matrix, set(free.loc[free["n_items"].notna(), "benchmark"]))
+        aggregates |= find_aggregates(matrix, set(free.loc[free["n_items"].notna(), "benchmark"]))
     elif several.any():  # a single one beside those of several metrics
-        found |= {name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True}
+        aggregates |= {
+            name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True
+        }
     for _, rows in claims[~out & (claims["unit"] != "own")].groupby("metric", sort=False):
         single = set(rows["benchmark"]) - set(several.index[several])
         if single and len(single) < rows["benchmark"].nunique():  # beside benchmarks of several metrics
             own_rows = rows.drop_duplicates(["model", "checkpoint", "benchmark"])
             matrix = own_rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
             means = find_aggregates(matrix, set(rows.loc[rows["n_items"].notna(), "benchmark"]))
-            found = {name: what for name, what in means.items() if name in single} | found
-    if len(found) == len(several) and any(what != "a rank" for what, _ in found.values()):
+            aggregates = {name: kind for name, kind in means.items() if name in single} | aggregates
+    if len(aggregates) == len(several) and any(kind != "a rank" for kind, _ in aggregates.values()):
         return claims[~out]
-    for name, (what, source) in found.items():
+    for name, (kind, source) in aggregates.items():
         if _is_said_benchmark(name, reading):
             continue
         out |= claims["benchmark"] == name
-        text = f"{name!r} is {what}"
+        text = f"{name!r} is {kind}"
         reading.add("average", name, "left out", source, LEFT_OUT, 1, "benchmark", text)
-    return claims[~out] if not (found and out.all()) else _only_places(next(iter(found)))
+    return claims[~out] if not (aggregates and out.all()) else _only_places(next(iter(aggregates)))
 
 
 def _only_places(name: str) -> NoReturn:
@@ -518,9 +520,9 @@ def direction_of(benchmark: str, metric: str | None, *, said: bool | None, most:
     The table of metrics counts before the file, the file before words of names. A perplexity is never below 1, so a
     name with that word says nothing where all values are (`most`: the largest).
     """
-    known = metric_direction(metric) if metric else None
-    if known is not None:
-        return Direction(known, "known table", said is not None and said != known)
+    by_table = metric_direction(metric) if metric else None
+    if by_table is not None:
+        return Direction(by_table, "known table", said is not None and said != by_table)
     if said is not None:
         return Direction(bool(said), "said by the file")
     for name in filter(None, (metric, benchmark)):
@@ -539,10 +541,12 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         if correction is not None:
             higher[rows.index] = {"higher": True, "lower": False}.get(correction, pd.NA)
             continue
-        said = rows["higher_is_better"].dropna()
+        directions_said = rows["higher_is_better"].dropna()
         name = None if pd.isna(metric) else str(metric)
-        one = bool(said.iloc[0]) if len(said) else None
-        better, source, against = direction_of(str(benchmark), name, said=one, most=float(rows["value"].max()))
+        direction_said = bool(directions_said.iloc[0]) if len(directions_said) else None
+        better, source, against = direction_of(
+            str(benchmark), name, said=direction_said, most=float(rows["value"].max())
+        )
         if against:
             words = "higher" if better else "lower"
             text = f"{benchmark}: the file says {'lower' if better else 'higher'} {name} is better; {words} is"
@@ -672,7 +676,7 @@ def _say_alike(names: list[str], scores: Mapping[str, Mapping[object, float]], r
 def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with one name a model, as `one_model` and the reader say."""
     names = list(dict.fromkeys(claims["model"]))
-    correction = {name: said for name in names if (said := reading.said("model", name)) is not None}
+    correction = {name: name_said for name in names if (name_said := reading.said("model", name)) is not None}
     normal = Counter(normal_name(name).rpartition("/")[2] for name in names)
     several = [name for name in names if normal[normal_name(name).rpartition("/")[2]] > 1 and name not in correction]
     renamed = dict(correction)
@@ -685,10 +689,10 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             scores[model][row_index] = value
         merged = one_model(several, scores)
         _say_alike([name for name in several if name not in merged], scores, reading)
-        for name, (other, source) in merged.items():
-            renamed[name] = other
-            text = f"{name} and {other} are one model"
-            reading.add("model", name, other, source, CONVERTED, len(scores[name]), name, text)
+        for name, (other_name, source) in merged.items():
+            renamed[name] = other_name
+            text = f"{name} and {other_name} are one model"
+            reading.add("model", name, other_name, source, CONVERTED, len(scores[name]), name, text)
     reading.renamed["model"] = reading.renamed.get("model", {}) | renamed
     if not renamed:
         return claims
@@ -714,18 +718,18 @@ def equal_benchmarks(claims: pd.DataFrame, reading: Reading) -> None:
         reading.add("benchmark", second, second, "equal scores", UNSURE, number, first, text)
 
 
-def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
+def linear_in(values: np.ndarray, other_values: np.ndarray) -> str | None:
     """How values (n,) follow from others (n,) within their rounding: equal, adding up to 1, or by a factor and a
     constant, as scores less chance do; None where they do not. Scores of 2 decimals are too coarse to tell the last."""
-    if np.abs(values - others).max() < _SAME_VALUE:
+    if np.abs(values - other_values).max() < _SAME_VALUE:
         return _EQUAL[0]
-    if np.abs(values + others - 1).max() < _SAME_VALUE:
+    if np.abs(values + other_values - 1).max() < _SAME_VALUE:
         return _EQUAL[1]
-    if len(values) <= FEWEST_ROWS or min(decimals(values), decimals(others)) <= 2:
+    if len(values) <= FEWEST_ROWS or min(decimals(values), decimals(other_values)) <= 2:
         return None
-    slope, constant = np.polyfit(others, values, 1)
-    rounding = 0.51 * 10.0 ** -decimals(values) + abs(slope) * 0.51 * 10.0 ** -decimals(others)
-    near = np.abs(values - slope * others - constant).max() <= rounding
+    slope, constant = np.polyfit(other_values, values, 1)
+    rounding = 0.51 * 10.0 ** -decimals(values) + abs(slope) * 0.51 * 10.0 ** -decimals(other_values)
+    near = np.abs(values - slope * other_values - constant).max() <= rounding
     return f"scores that follow from each other (times {1 / slope:.3g})" if near and slope else None
 
 

@@ -54,8 +54,8 @@ def names_task(name: str) -> bool:
 def are_tasks(names: Iterable[str], others: Iterable[str]) -> bool:
     """Whether names are those of benchmarks rather than of models: most of them, averages aside, are known tasks, and
     none of the `others`, which cross them in a table, is one."""
-    whole = [name for name in names if not names_average(name)]
-    by_name = [_is_task_or_group(re.sub(r"/([a-z0-9_]+)$", _but_a_metric, name)) for name in whole]
+    tested_names = [name for name in names if not names_average(name)]
+    by_name = [_is_task_or_group(re.sub(r"/([a-z0-9_]+)$", _but_a_metric, name)) for name in tested_names]
     return 2 * sum(by_name) > len(by_name) and not any(map(_is_task_or_group, others))
 
 

@@ -131,7 +131,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
         return []
     documents = _documents(path) if path.suffix == ".jsonl" else [(str(path), document)]
-    return [_of_evaluation(path, where, each, options) for where, each in documents]
+    return [_of_evaluation(path, where, evaluation, options) for where, evaluation in documents]
 
 
 def _documents(path: Path) -> list[tuple[str, Document]]:

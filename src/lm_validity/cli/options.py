@@ -160,9 +160,9 @@ def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: I
         if isinstance(option, TyperOption) and not option.multiple and not option.is_flag
         for name in option.opts
     }
-    given = [single[name] for word in takewhile("--".__ne__, words) if (name := word.partition("=")[0]) in single]
-    for option in given:
-        if given.count(option) > 1:
+    options = [single[name] for word in takewhile("--".__ne__, words) if (name := word.partition("=")[0]) in single]
+    for option in options:
+        if options.count(option) > 1:
             raise typer.BadParameter(f"--{str(option).replace('_', '-')} is there twice, and takes one value.", ctx)
 
 

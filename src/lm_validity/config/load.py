@@ -143,9 +143,9 @@ def read_values(path: str | Path) -> object:
     except RecursionError:
         raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!float x`, 2024-13-45
-        said = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+        message = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise InputError(
-            f"{path}: not valid YAML ({said[:300]}).",
+            f"{path}: not valid YAML ({message[:300]}).",
             "check the indentation, and quote texts that look like dates or numbers.",
         ) from error
 
@@ -378,7 +378,7 @@ def _places(section: type[BaseModel], key: int | str) -> list[str]:
     for name, info in section.model_fields.items():
         if (inner := section_of(info.annotation)) is not None:
             above = f"{name}.<name>" if get_origin(info.annotation) is dict else name
-            places += [f"{above}.{place}" for place in _places(inner, key)]
+            places += [f"{above}.{inner_path}" for inner_path in _places(inner, key)]
     return places
 
 

@@ -53,7 +53,7 @@ class ConfigSection(BaseModel):
         pairs = (
             zip(value, read, strict=True) if isinstance(value, list) and isinstance(read, tuple) else [(value, read)]
         )
-        if any(isinstance(given, bool) and not isinstance(kept, bool) for given, kept in pairs):
+        if any(isinstance(written, bool) and not isinstance(result, bool) for written, result in pairs):
             raise bad_value("yes, no, on, off, true and false are no numbers", "write the number.")
         return read
 
@@ -272,9 +272,11 @@ def _fill_in_run(path: str, info: ValidationInfo) -> str:
         return path
     if path == "results/{run}" or path.startswith("results/{run}/"):
         path = str(Path(context.get("results", "results"))) + path.removeprefix("results")
-    other = re.search(r"\{\w*\}", path.replace("{run}", ""))
-    if other:
-        raise bad_value(f"{other[0]} stands for nothing", "only {run} is filled in, with the configuration's name.")
+    placeholder = re.search(r"\{\w*\}", path.replace("{run}", ""))
+    if placeholder:
+        raise bad_value(
+            f"{placeholder[0]} stands for nothing", "only {run} is filled in, with the configuration's name."
+        )
     return path.replace("{run}", context["run"])
 
 

@@ -395,9 +395,9 @@ def record_problems(run: Run) -> list[Problem]:
     return problems
 
 
-def _is_same(path: str, other: Path) -> bool:
+def _is_same(path: str, second: Path) -> bool:
     """Whether two names are of one place, links followed."""
-    return Path(path).expanduser().resolve() == other.expanduser().resolve()
+    return Path(path).expanduser().resolve() == second.expanduser().resolve()
 
 
 def damaged_outputs(run: Run) -> list[Problem]:
@@ -408,8 +408,8 @@ def damaged_outputs(run: Run) -> list[Problem]:
         ("reports/*/*.json", "delete it, and the next run writes it again"),
         ("reports/*/results.parquet", "delete it, and the next run writes it again"),
     )
-    found = [(path, action) for pattern, action in written for path in sorted(run.results.glob(pattern))]
-    return [Problem(str(path), "not a whole file", action) for path, action in found if not _is_whole(path)]
+    outputs = [(path, action) for pattern, action in written for path in sorted(run.results.glob(pattern))]
+    return [Problem(str(path), "not a whole file", action) for path, action in outputs if not _is_whole(path)]
 
 
 def _is_whole(path: Path) -> bool:

@@ -329,3 +329,13 @@ def test_the_expression_of_targets_is_compiled_once(choice_task, monkeypatch):
     task = choice_task({"test": [{"q": "how many", "a": f"{number}"} for number in range(200)]}, **asked)
     check_answers(task, test_documents(task))
     assert compiled == [("a + ' or so'",)]
+
+
+def test_several_right_answers_have_no_solved_examples(choice_task, llama):
+    """lm-eval scores them, and cannot write an example of them."""
+    rows_of = {"train": numbered(6), "test": numbered(4, 20)}
+    alone = choice_task(rows_of, doc_to_target="{{[0, gold]}}")
+    assert evaluate(llama, alone, test_documents(alone), metric="acc,none")
+    shown = choice_task(rows_of, shots=1, doc_to_target="{{[0, gold]}}")
+    with pytest.raises(CellError, match=r"document test:0 cannot have solved examples.*several right answers"):
+        evaluate(llama, shown, test_documents(shown), metric="acc,none")

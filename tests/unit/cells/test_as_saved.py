@@ -1,5 +1,6 @@
 """Models and tokenizers score as they were saved: against plain transformers, and the tokenizers library."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ from tokenizers.trainers import BpeTrainer
 from toy_run import start_run
 from toy_world import load_toy, toy_model, toy_tokenizer
 
-from lm_validity.cells.models.chat import close_thought, open_thought
+from lm_validity.cells.models.chat import check_question, close_thought, open_thought
 from lm_validity.cells.models.language_model import check_saved_ends
 from lm_validity.cells.models.prefetch import check_as_saved, prefetch_model
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
@@ -439,21 +440,61 @@ def test_a_prefix_in_the_tensors_names_is_said(tmp_path):
         load_toy(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["bart", "llama"])
+@pytest.mark.parametrize("kind", ["bart", "recurrent_gemma", "llama"])
 def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
-    """BART's decoder counts the padding before a shorter prompt as positions."""
+    """BART's decoder counts the padding before a shorter prompt as positions, RecurrentGemma's state holds it."""
     toy_model("llama", tmp_path)
     if kind == "bart":
         sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
         config = transformers.BartConfig(vocab_size=420, init_std=0.3, max_position_embeddings=96, **sizes)
         torch.manual_seed(0)
         transformers.BartForCausalLM(config).save_pretrained(tmp_path)
+    if kind == "recurrent_gemma":
+        sizes = SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 1}
+        torch.manual_seed(0)
+        config = transformers.RecurrentGemmaConfig(**sizes, lru_width=32, attention_window_size=16)
+        transformers.RecurrentGemmaForCausalLM(config).save_pretrained(tmp_path)
     lm = load_toy(tmp_path)
     asked = {"until": ["never"], "max_gen_toks": 6, "do_sample": False}
     prompts = ["Question: what is the color of Mel?\nAnswer:", "yes"]
     requests = [Instance("generate_until", {}, (prompt, asked), at) for at, prompt in enumerate(prompts)]
     assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
-    assert record_of(tmp_path).get("answers_alone") == ("one at a time" if kind == "bart" else None)
+    assert lm.answers_alone == (kind != "llama")
+    assert record_of(tmp_path).get("answers_alone") == ("one at a time" if kind != "llama" else None)
+
+
+PARTS = (
+    "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endfor %}"
+)
+CUT = "{% for m in messages %}{{ m['content'] }}"
+
+
+@pytest.mark.parametrize(("template", "said"), [(PARTS, "prints nothing of a question"), (CUT, "cannot be rendered")])
+def test_a_template_that_prints_no_question_is_refused(template, said, tmp_path):
+    """At prefetch and by a cell; the same model asked plainly is none of its business."""
+    (toy_model("llama", tmp_path) / "chat_template.jinja").write_text(template)
+    with pytest.raises(InputError, match=f"its chat template {said}"):
+        record_of(tmp_path, instruction_tuned=True)
+    assert record_of(tmp_path)["checked"]
+    with pytest.raises(CellError, match=f"its chat template {said}"):
+        check_question(functools.partial(load_toy(tmp_path).tokenizer.apply_chat_template, tokenize=False), "m")
+
+
+def test_a_template_that_wants_a_system_message_or_writes_capitals_is_none_of_these():
+    def strict(messages, **options):
+        if messages[0]["role"] != "system":
+            raise ValueError("no system message")
+        return messages[-1]["content"].upper()
+
+    check_question(strict, "m")
+
+
+def test_whole_weights_that_are_said_to_be_quantized_are_refused(tmp_path):
+    folder = toy_model("llama", tmp_path)
+    assert record_of(folder)["checked"]
+    edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    with pytest.raises(InputError, match="bitsandbytes quantized the weights, and the file has none of its scales"):
+        record_of(folder)
 
 
 def test_what_is_in_memory_is_held_against_the_file(tmp_path):

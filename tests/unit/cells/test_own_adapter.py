@@ -507,3 +507,11 @@ def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
     settings.pop("chat_template", None)
     (base / "tokenizer_config.json").write_text(json.dumps(settings))
     assert prefetch_model(model_row(tmp_path, instruction_tuned="1"))["chat_template"]
+
+
+def test_an_adapter_that_works_behind_tokens_only_is_refused(tmp_path):
+    """An activated LoRA leaves the tokens before its invocation as its base computes them."""
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter", target_modules=["q_proj"], alora_invocation_tokens=[40, 41])
+    with pytest.raises(InputError, match=r"behind its invocation tokens only \(aLoRA\)"):
+        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))

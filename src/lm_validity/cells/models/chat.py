@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json_or
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -37,9 +37,8 @@ class _ChatDate(datetime.datetime):
 
 def read_chat_template(folder: Path) -> str | None:
     """The chat template(s) among a tokenizer's files, None where there is none."""
-    for name in ("chat_template.jinja", "chat_template.json"):
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     settings = read_json_or(folder / "tokenizer_config.json", {})
     template = settings.get("chat_template") if isinstance(settings, dict) else None
     return str(template) if template else None
@@ -82,6 +81,29 @@ def _closing(tag: str) -> str:
     raise CellError(
         f"the chat template opens a thought with {tag!r}, whose end is not known.",
         "give the model a template without it, or set instruction_tuned to 0 in the models sheet.",
+    )
+
+
+def check_question(render: Callable[..., str], name: str) -> None:
+    """Raise CellError where a chat template raises for every prompt, or prints no question: some want a list of parts
+    in place of a text, and print nothing of a text. render: messages and further arguments -> prompt."""
+    system, asked = {"role": "system", "content": "brief"}, {"role": "user", "content": "question"}
+    raised: Exception | None = None
+    for messages in ([asked], [system, asked]):
+        try:
+            with fixed_date():
+                prompt = render(messages, add_generation_prompt=True)
+        except Exception as error:  # whatever a template raises
+            raised = raised or error
+            continue
+        if "question" in prompt.casefold():
+            return
+        raised = None
+        break
+    reason = f"cannot be rendered ({first_line(raised)})" if raised else "prints nothing of a question"
+    raise CellError(
+        f"{name}: its chat template {reason}.",
+        "give the tokenizer a chat_template.jinja that takes texts, or set instruction_tuned to 0 in the models sheet.",
     )
 
 

@@ -469,7 +469,10 @@ class LanguageModel(SharedContextLM):
                 f"{self.model_id}: a logit is not finite while it generates.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
-        if self.sampling is None and not isinstance(generated, FakeTensor):  # drawn, or without values in a rehearsal
+        if isinstance(generated, FakeTensor):  # without values, in a rehearsal
+            return generated
+        self.check_padding(context, attention_mask)
+        if self.sampling is None:
             self.check_answers(context, attention_mask, generated, options)
         return generated
 

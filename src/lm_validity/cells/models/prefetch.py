@@ -148,7 +148,7 @@ def adapts_otherwise(configuration: Mapping[str, object]) -> bool:
 # decoders whose positions count the padding before a text, or whose memory holds it: by transformers' own code
 PADDING_COUNTS = {
     *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "deepseek_v4", "marian", "mbart", "mvp"),
-    *("pegasus", "plbart", "trocr", "xlstm"),
+    *("pegasus", "plbart", "recurrent_gemma", "rwkv", "trocr", "xlstm"),
 }
 
 
@@ -449,6 +449,11 @@ def _adapter_record(model: Model, adapter: str) -> AdapterRecord:
         raise InputError(
             f"{where}: it repeats layers of its base (layer_replication), which one set of weights cannot hold.",
             "merge the two where it was trained, and give the merged model as `path`.",
+        )
+    if configuration.get("alora_invocation_tokens"):
+        raise InputError(
+            f"{where}: it works behind its invocation tokens only (aLoRA), which no set of weights does.",
+            "take the row out: no merged model computes what it does.",
         )
     begun = str(configuration.get("init_lora_weights")).lower()
     if begun.startswith(CHANGES_ITS_BASE):

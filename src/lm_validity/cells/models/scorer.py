@@ -402,6 +402,33 @@ class SharedContextLM(HFLM):
                     answer.pop()
                 self._check_answer(prompt, answer)
 
+    def check_padding(self, prompts: torch.Tensor, mask: torch.Tensor) -> None:
+        """Raise NotPlain where padding changes what the model writes first: of the prompt with most padding, where it
+        exceeds what was checked before, all log-likelihoods of the next token are held against those by itself.
+        Shapes as in `check_answers`."""
+        padding = (mask == 0).sum(1).tolist()
+        row = padding.index(max(padding))
+        if self.position_encoding.varies or not padding[row]:
+            return
+        if not self.checks.exceeds("answers", "padded prompt", padding[row]):
+            return
+        found = []
+        for start in (0, padding[row]):
+            written = self.model.generate(
+                input_ids=prompts[row : row + 1, start:],
+                attention_mask=mask[row : row + 1, start:],
+                max_new_tokens=1,
+                do_sample=False,
+                use_cache=True,
+                pad_token_id=self.tokenizer.pad_token_id,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            found.append(written.logits[0][0].float())
+        gap = float((found[0].log_softmax(-1) - found[1].log_softmax(-1)).abs().max())
+        if gap > 10 * self.tolerance(float(found[1].abs().max())):
+            raise NotPlain(f"padding moves log-likelihoods of a prompt's next token by {gap:.2g}")
+
     def _check_answer(self, prompt: torch.Tensor, answer: list[int]) -> None:
         if not self.is_prompt(prompt.tolist()):
             raise NotPlain("a prompt has other tokens in a batch than by itself")
@@ -644,6 +671,9 @@ class SharedContextLM(HFLM):
         try:
             passes = [plain(self._forward, request, self.max_length, self.device) for request in requests]
             expected = [value for (value, _), _ in passes]
+            if not np.isfinite(expected).all():
+                log.warning("scorer: log-likelihoods of this model are not numbers")
+                return frozenset()
             tolerance = self.tolerance(max(largest for _, largest in passes))
             trees, _ = plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
@@ -658,8 +688,7 @@ class SharedContextLM(HFLM):
             )
         finally:
             self.counters = counters_before
-        if np.isfinite(expected).all():
-            self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
+        self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
         return exact - {_IN_PARTS}
 
     def tolerance(self, largest: float) -> float:

@@ -14,7 +14,7 @@ import tokenizers
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from lm_validity.cells.models.chat import thought_settings
+from lm_validity.cells.models.chat import check_question, thought_settings
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -221,6 +221,8 @@ def examine(
     closes, prompt = False, ""
     if tokenizer.chat_template is not None:
         render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
+        if chat:
+            check_question(render, name)
         options, closes = thought_settings(render)
         with contextlib.suppress(Exception):  # whatever a template raises: the real prompts will raise it again
             prompt = render([{"role": "user", "content": PLAIN}], add_generation_prompt=True, **options)

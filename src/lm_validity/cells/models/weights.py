@@ -18,6 +18,7 @@ TWO_IN_ONE = (  # transformers would add the adapter to weights that may hold it
 )
 _POINTER = b"version https://git-lfs"
 _NO_HEAD = re.compile(r"\.\d+\.|pos|wpe")  # in a layer, or of positions
+_OF_BITSANDBYTES = re.compile(r"\.SCB$|absmax|quant_state")  # scales beside its weights
 INTEGERS = re.compile(r"F8|F4|I8|U8|I4|I16|I32|U32|I64")
 FIRST_BYTES = 2**12  # of a tensor, which two trainings do not share
 
@@ -140,6 +141,14 @@ def check_quantized(where: str, tensors: Tensors, configuration: Document) -> No
     """Raise InputError for weights in integers or eight bits whose config.json does not say what they are multiplied
     by: they would be read as they are."""
     text = configuration.get("text_config") or {}
+    settings = configuration.get("quantization_config") or text.get("quantization_config") or {}
+    if str(settings.get("quant_method")) == "bitsandbytes" and not any(
+        _OF_BITSANDBYTES.search(name) for name in tensors
+    ):
+        raise InputError(
+            f"{where}: config.json says that bitsandbytes quantized the weights, and the file has none of its scales.",
+            "take quantization_config out of config.json where the weights are whole.",
+        )
     if any(part.get(key) for part in (configuration, text) for key in ("quantization_config", "compression_config")):
         return
     for name, tensor in tensors.items():

@@ -2,6 +2,7 @@
 metrics."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -26,6 +27,7 @@ from lm_eval.api.metrics import (
 from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit, normalize_gen_kwargs
+from lm_validity.cells.models.chat import check_question
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples
 from lm_validity.cells.tasks.tasks import (
@@ -200,11 +202,24 @@ def _check_template(lm: LanguageModel, task: str, system: str | None, *, describ
             f"{lm.model_id}: the tokenizer has no chat template.",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
+    check_question(functools.partial(lm.tokenizer.apply_chat_template, tokenize=False), lm.model_id)
     if (system or described) and lm.loses_system_message():
         lost_part = "system_instruction" if system else "the task's description"
         log.warning(
             "%s, %s: the chat template prints no system message; prompts lack %s.", lm.model_id, task, lost_part
         )
+
+
+def _not_rendered(task: str, address: str, error: Exception) -> CellError:
+    if isinstance(error, AssertionError) and "not a string" in str(error):  # lm-eval's own, of lists of right answers
+        return CellError(
+            f"{task}: document {address} cannot have solved examples: the task gives several right answers a question.",
+            "set num_fewshot to 0, or let doc_to_target give one answer.",
+        )
+    return CellError(
+        f"{task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
+        "check the columns of that row against the task's YAML file.",
+    )
 
 
 def prepare_requests(
@@ -243,10 +258,7 @@ def prepare_requests(
             except InputError as error:
                 raise CellError(error.problem, error.hint) from error
             except Exception as error:  # whatever a task's code or template raises
-                raise CellError(
-                    f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
-                    "check the columns of that row against the task's YAML file.",
-                ) from error
+                raise _not_rendered(documents.task, address, error) from error
     for doc, group in zip(documents.docs, built, strict=True):
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one

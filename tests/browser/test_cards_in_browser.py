@@ -3,7 +3,6 @@
 Needs selenium (extra `test`) and Debian's packages chromium and chromium-driver; skipped where they are absent.
 """
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -14,11 +13,6 @@ from lm_validity.pages.page import Page, write_page
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.first_page import build_site
 from lm_validity.tables.schema import SCORES, write_table
-
-selenium = pytest.importorskip("selenium", reason="selenium is not installed")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine")
 
 NAMES = [f"bench{i:02}" for i in range(30)] + ['<b id="x">b</b>/"q"']
 
@@ -38,48 +32,34 @@ def site(tmp_path_factory) -> Path:
     return build_site([folder / "data"], folder / "site", cards=cards)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield browser
-    browser.quit()
-
-
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_table_sorts_by_keyboard_and_leads_to_cards(browser, site, width):
+def test_the_table_sorts_by_keyboard_and_leads_to_cards(driver, site, width):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
+    driver.get_log("browser")
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    browser.get(site.as_uri())
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    driver.get(site.as_uri())
     fits = "return document.documentElement.scrollWidth <= window.innerWidth"
-    assert browser.execute_script(fits)
-    assert browser.execute_script("return document.getElementById('x')") is None  # a name is text
-    table = browser.find_element("css selector", "table.m")
+    assert driver.execute_script(fits)
+    assert driver.execute_script("return document.getElementById('x')") is None  # a name is text
+    table = driver.find_element("css selector", "table.m")
     assert len(table.find_elements("css selector", "tbody tr")) == 31
     button = table.find_elements("css selector", "th button")[0]
     button.send_keys(Keys.ENTER)
     names = "return [...arguments[0].tBodies[0].rows].map((row) => row.cells[0].textContent.trim())"
-    shown = browser.execute_script(names, table)
+    shown = driver.execute_script(names, table)
     assert shown[:30] == [f"bench{i:02}" for i in reversed(range(30))] and NAMES[-1] in shown[30]
     link = table.find_elements("css selector", "tbody a")[-1]
     assert link.text == NAMES[-1]
     link.send_keys(Keys.ENTER)
-    WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", ".verdict"))
-    assert browser.find_element("css selector", ".bench").text == NAMES[-1]
-    assert browser.execute_script(fits)
-    browser.find_element("css selector", "a.brand").click()
-    WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", "table.m"))
-    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    WebDriverWait(driver, 30).until(lambda page: page.find_elements("css selector", ".verdict"))
+    assert driver.find_element("css selector", ".bench").text == NAMES[-1]
+    assert driver.execute_script(fits)
+    driver.find_element("css selector", "a.brand").click()
+    WebDriverWait(driver, 30).until(lambda page: page.find_elements("css selector", "table.m"))
+    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])

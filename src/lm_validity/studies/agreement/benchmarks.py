@@ -36,6 +36,7 @@ UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
 NO_ERRORS = Reason("Fewer than 2 models have a standard error there.", ReasonCode.NO_ERRORS)
+PROMPT_WITHOUT_ERROR = Reason("A score under one of the prompts has no standard error.", ReasonCode.NO_ERRORS)
 FEW = Reason(
     "Fewer than 3 models have the scores and standard errors, or their scores are all equal.", ReasonCode.TOO_FEW
 )
@@ -260,20 +261,26 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Prompt
     """By benchmark, no perplexity corpora.
 
     Over direct scores that differ in `prompt` or `prompt_variant` alone, on either split; of a model with several such
-    groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
-    bound of what the prompt does. By chance: the expected range of as many independent normal numbers, whose standard
-    deviation is the root mean square of the scores' standard errors.
+    groups the mean; of several runs under one prompt the mean score. Scores under two prompts share their items, and
+    part of their range is chance: it is an upper bound of what the prompt does. By chance: the expected range of as
+    many independent normal numbers, whose standard deviation is the root mean square of the scores' standard errors,
+    those of single runs: at most that.
     """
     rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
     prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
     squares = pd.to_numeric(rows["stderr"]).astype(float) ** 2
-    groups = rows.assign(prompt=prompt, square=squares).groupby(SAME, dropna=False)
-    spans = groups.agg(
-        low=("value", "min"),
-        high=("value", "max"),
-        prompts=("prompt", "nunique"),
-        square=("square", lambda values: values.mean(skipna=False)),
-    ).reset_index()
+    of_one_prompt = rows.assign(prompt=prompt, square=squares).groupby([*SAME, "prompt"], dropna=False)
+    means = of_one_prompt.agg(value=("value", "mean"), square=("square", _mean_or_nan)).reset_index()
+    spans = (
+        means.groupby(SAME, dropna=False)
+        .agg(
+            low=("value", "min"),
+            high=("value", "max"),
+            prompts=("prompt", "nunique"),
+            square=("square", _mean_or_nan),
+        )
+        .reset_index()
+    )
     spans = spans[(spans["prompts"] > 1) & np.isfinite(spans["high"] - spans["low"])]
     ranges: dict[str, PromptRange | Missing] = {}
     for name in matrix.task_names():
@@ -287,9 +294,14 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Prompt
             reach = stats.t.ppf(0.975, len(by_model) - 1) * by_model.std(ddof=1) / np.sqrt(len(by_model))
             interval = Interval(float(max(0.0, mean - reach)), float(mean + reach))
         chance = np.sqrt(of_one["square"]) * of_one["prompts"].map(expected_range)
-        by_chance = known(float(chance.groupby(of_one["model"]).mean().mean(skipna=False)), NO_ERRORS)
+        by_chance = known(float(chance.groupby(of_one["model"]).mean().mean(skipna=False)), PROMPT_WITHOUT_ERROR)
         ranges[name] = PromptRange(mean, interval or ONE_MODEL, by_chance, len(by_model), int(of_one["prompts"].max()))
     return ranges
+
+
+def _mean_or_nan(values: pd.Series) -> float:
+    """Mean of (n,) values, NaN where one is missing."""
+    return float(values.mean(skipna=False))
 
 
 def expected_range(numbers: int) -> float:

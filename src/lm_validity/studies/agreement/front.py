@@ -667,7 +667,9 @@ def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
 def _not_counted(by_name: FiguresByName, shares: Collection[str]) -> str:
     """How many benchmarks with scores have no such share, as a sentence; "" where each has one."""
     others = [name for name, figures in by_name.items() if not isinstance(figures, Missing) and name not in shares]
-    return f" Not counted, since no such pairs can be tested: {count(len(others), 'benchmark')}." if others else ""
+    return (
+        f" Not counted, since fewer than 3 models have such pairs: {count(len(others), 'benchmark')}." if others else ""
+    )
 
 
 def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], pairs: str) -> str:

@@ -147,7 +147,9 @@ def influence(
     finding = f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
     finding += f"{largest['change']:+.3f} ({largest['protocol'].lower()})."
     if abs(largest["change"]) < UNCHANGED:
-        finding = f"No family, benchmark or model that is left out changes it by {2 * UNCHANGED:g} or more."
+        known_kinds = list(dict.fromkeys(frame["kind"][frame["change"].notna()]))
+        any_of = " or ".join(filter(None, [", ".join(known_kinds[:-1]), known_kinds[-1]]))
+        finding = f"No {any_of} that is left out changes it by {2 * UNCHANGED:g} or more."
     kinds = [kind for kind in ("family", "benchmark") if (frame["kind"] == kind).any()]
     table = Table(
         prefix,

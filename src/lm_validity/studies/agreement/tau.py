@@ -30,6 +30,7 @@ from lm_validity.studies.agreement.reasons import (
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
 from lm_validity.studies.agreement.similar import ABOVE_CEILING, ByRatio, RatioRows, Scored, among_pairs
 from lm_validity.studies.agreement.statistics.noise import (
+    corrected_ends,
     corrected_interval,
     mean_tau_left_out,
     noise_corrected_tau,
@@ -73,6 +74,7 @@ NO_PAIR = Reason(
 
 TauOfPair = tuple[str, str, Value]  # of two benchmarks, by name
 RangeOfPair = tuple[str, str, Range]
+Ranges = dict[str, Range] | Missing  # by benchmark
 OF_TAU_B = Missing(OTHER_TAU)
 SURER = 0.5  # times as wide as resampling has it: an interval that is narrower has lost the variance between models
 
@@ -115,7 +117,7 @@ class KendallTau:
     interval: Range
     interval_population_of_benchmarks: Range
     by_benchmark: dict[str, Value]
-    by_benchmark_interval: dict[str, Range] | Missing
+    by_benchmark_interval: Ranges
     by_pair: list[TauOfPair]
     by_category: dict[str, dict[str, Value]]
     ceiling: Value
@@ -163,7 +165,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
     tau_b = data.tau[protocol] if data.variant == "b" else kendall_tau_matrix(pair_signs(scores))
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
-    intervals: dict[str, Range] | Missing
+    intervals: Ranges
     if data.no_intervals is not None:
         intervals = Missing(data.no_intervals)
     else:
@@ -208,7 +210,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
             if np.isnan(ceiling.mean_tau)
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
-        corrected=_as_wide(corrected_tau(data, protocol), interval, ceiling.mean_tau),
+        corrected=_no_surer(corrected_tau(data, protocol), data, protocol, interval, intervals),
         interval_clustered=clustered,
         interval_population_of_categories=population,
         by_size_ratio=by_ratio.by_size[protocol],
@@ -419,20 +421,41 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     )
 
 
-def _as_wide(corrected: CorrectedTau, observed: Range, ceiling: float) -> CorrectedTau:
-    """The corrected tau with an interval that is no surer than the `observed` one by its `ceiling`.
+def _no_surer(corrected: CorrectedTau, data: Data, protocol: str, over_models: Range, by_name: Ranges) -> CorrectedTau:
+    """The corrected taus with no interval that is much surer than the one of the observed tau, corrected likewise.
 
     Leaving out one model at a time changes hardly anything where the models are two groups of equal size, although
-    other draws of models would. Resampling sees that: where the interval is less than half as wide as that of the
-    observed tau divided by the ceiling, it is extended to hold both.
+    other draws of models would. Resampling sees that: an interval that is less than `SURER` times as wide as the
+    resampled one, both of whose ends are corrected, is extended to hold it. `over_models`, `by_name`: resampled
+    intervals of the observed taus, over all and by benchmark.
     """
-    interval = corrected.interval
-    if isinstance(interval, Missing) or isinstance(observed, Missing) or not ceiling > 0:
+    if isinstance(over_models, Missing) or isinstance(by_name, Missing):
         return corrected
-    low, high = (min(end / ceiling, 1.0) for end in observed)
-    if interval.high - interval.low >= SURER * (high - low):
-        return corrected
-    return replace(corrected, interval=Interval(min(low, interval.low), max(high, interval.high)))
+    ceiling = data.ceiling[protocol]
+    of_pairs = percentile_interval(data.resampled_tau[protocol], len(data.matrix.models))
+    places = zip(*np.triu_indices(len(data.tasks), 1), strict=True)
+    return replace(
+        corrected,
+        interval=_extended(corrected.interval, over_models, ceiling.mean_tau),
+        by_benchmark_interval={
+            name: _extended(interval, by_name[name], ceiling.by_benchmark[index])
+            for index, (name, interval) in enumerate(corrected.by_benchmark_interval.items())
+        },
+        by_pair_interval=[
+            (first, second, _extended(interval, Interval(*(float(end[at]) for end in of_pairs)), ceiling.by_pair[at]))
+            for at, (first, second, interval) in zip(places, corrected.by_pair_interval, strict=True)
+        ],
+    )
+
+
+def _extended(interval: Range, observed: Range, ceiling: float) -> Range:
+    """An interval of a corrected tau, that of the observed one in it where it is much surer than that."""
+    if isinstance(interval, Missing) or isinstance(observed, Missing):
+        return interval
+    low, high = map(float, corrected_ends(observed, ceiling))
+    if not interval.high - interval.low < SURER * (high - low):  # also where one of them is not known
+        return interval
+    return Interval(min(low, interval.low), max(high, interval.high))
 
 
 def corrected_tau(data: Data, protocol: str) -> CorrectedTau:

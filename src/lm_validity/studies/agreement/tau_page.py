@@ -34,6 +34,7 @@ from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, at_extreme, count, decimal, listing
 
 LABELS = figures.PROTOCOL_LABELS
+LEAST_TO_ORDER = 3  # benchmarks: two always share their mean tau with the others
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -97,13 +98,14 @@ def _lowest(data: Data) -> str:
     """Which benchmark stands apart most, before and after."""
     values = {p: each(data.tasks, data.side_by_side[p].by_benchmark, NO_PAIR) for p in PROTOCOLS}
     direct = {name: number(tau) for name, tau in values[DIRECT].items() if is_known(tau)}
-    if not direct:
+    if len(data.tasks) < LEAST_TO_ORDER or not direct:
         return ""
     lowest = at_extreme(direct, min(direct.values()))
     have, value = ("has" if len(lowest) == 1 else "have"), decimal(direct[lowest[0]])
     sentence = f"{listing(lowest, 4)} {have} the lowest mean tau with the others under direct evaluation: {value}"
     if len(lowest) == len(direct) > 1:
-        return f"Each benchmark has the same mean tau with the others under direct evaluation: {value}."
+        who = "Each benchmark" if len(direct) == len(data.tasks) else f"Each of {listing(lowest, 4)}"
+        sentence = f"{who} has the same mean tau with the others under direct evaluation: {value}"
     tau_after = values[TRAINED][lowest[0]]
     if len(lowest) > 1 or not is_known(tau_after):
         return f"{sentence}."

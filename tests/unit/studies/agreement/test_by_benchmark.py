@@ -192,6 +192,20 @@ def test_range_over_prompts_by_chance(tmp_path):
     scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
     assert prompt_ranges(scores, matrix)["a"].by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
     assert expected_range(2) == pytest.approx(2 / np.sqrt(np.pi), rel=1e-6)
+    one_without = scores.assign(stderr=scores["stderr"].where(scores.index != scores.index[0]))
+    assert one_without["stderr"].isna().sum() == 1 and isinstance(
+        prompt_ranges(one_without, matrix)["a"].by_chance, Missing
+    )
+
+
+def test_range_over_prompts_of_sampled_runs_is_that_of_their_means(tmp_path):
+    """Runs at the score of their prompt less .05, 0 and plus .05."""
+    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
+    scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
+    runs = pd.concat([scores.assign(run=run, value=scores["value"] + run / 20 - 0.05) for run in range(3)])
+    found = prompt_ranges(runs, matrix)["a"]
+    assert (found.mean, found.prompts) == (pytest.approx(0.1), 3)
+    assert found.by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
 
 
 def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):

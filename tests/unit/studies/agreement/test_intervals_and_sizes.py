@@ -276,4 +276,8 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
     found = agreement_of(tmp_path, rows, resamples=400, **sheets)["kendall_tau"][DIRECT]
     low, high = found["corrected"]["interval"]
     assert found["mean"] == pytest.approx((64 + 56 * -1 / 3 + 2 * (2 - 1) / 6) / 120) and low < 1 / 3 < high
-    assert (low, high) == pytest.approx([end / found["ceiling"] for end in found["interval"]])
+    sine = np.sin(np.pi / 2 * np.array([*found["interval"], found["ceiling"]]))
+    assert (low, high) == pytest.approx(2 / np.pi * np.arcsin(sine[:2] / sine[2]))
+    for name, (low, high) in found["corrected"]["by_benchmark_interval"].items():
+        low_observed, high_observed = found["by_benchmark_interval"][name]
+        assert high - low > 0.9 * (high_observed - low_observed)

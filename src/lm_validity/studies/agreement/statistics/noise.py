@@ -173,11 +173,13 @@ def corrected_interval(
     8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`, which
     also says how to give many.
     """
-    low, high = (
-        np.clip(_attenuation(end, ceiling), -1, 1)
-        for end in transformed_interval(observed, observed_left_out, "tau", sizes)
-    )
-    return Interval(*(2 / np.pi * np.arcsin(end) for end in (low, high)))
+    return corrected_ends(transformed_interval(observed, observed_left_out, "tau", sizes), ceiling)
+
+
+def corrected_ends(observed: Interval[Any], ceiling: float | np.ndarray) -> Interval[Any]:
+    """Both ends of an interval of an observed tau as `noise_corrected_tau` has them, the part that a tau can be: an end
+    beyond the ceiling is 1 or -1. NaN where the ceiling is not above 0."""
+    return Interval(*(2 / np.pi * np.arcsin(np.clip(_attenuation(end, ceiling), -1, 1)) for end in observed))
 
 
 def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray:

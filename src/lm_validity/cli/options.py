@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
 
@@ -152,25 +152,22 @@ def say_findings(site: Path, reports: list[Path], where: str) -> None:
 # Options. Typer takes the last of two values.
 
 
-def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: Iterable[str]) -> None:
-    """Raises BadParameter for an option of one value that is there twice, before a `--`."""
-    single = {
-        name: option.name
-        for option in command.params
-        if isinstance(option, TyperOption) and not option.multiple and not option.is_flag
-        for name in option.opts
-    }
-    options = [single[name] for word in takewhile("--".__ne__, words) if (name := word.partition("=")[0]) in single]
+def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: list[str]) -> None:
+    """Raises BadParameter for an option of one value that the parser finds twice."""
+    found = command.make_parser(ctx).parse_args(list(words))[2]
+    options = [
+        option for option in found if isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
+    ]
     for option in options:
         if options.count(option) > 1:
-            raise typer.BadParameter(f"--{str(option).replace('_', '-')} is there twice, and takes one value.", ctx)
+            raise typer.BadParameter(f"{max(option.opts, key=len)} is there twice, and takes one value.", ctx)
 
 
 class OneOfEach(TyperCommand):
     """A command that refuses an option of one value that is given twice."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        """Look at the words before they are parsed."""
+        """Look at the words before they count."""
         refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
 
@@ -183,8 +180,8 @@ class WholeHelp(TyperGroup):
     """A command with subcommands, each listed with the whole first sentence of its help."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        """Look at the words before a subcommand's name, before they are parsed."""
-        refuse_repeated(self, ctx, takewhile(lambda word: word not in self.commands, args))
+        """Look at the words before a subcommand's name."""
+        refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:

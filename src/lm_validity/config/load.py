@@ -1,5 +1,6 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -38,9 +39,7 @@ _EXPECTED = {
     "too_short": "at least one value was expected",
 }
 _KIND = re.compile(r"constrained-\w+|\w*\[.*\]|int|str|float|bool|none")
-# A whole number that YAML 1.1 reads in base 8 or 60: 010 is 8, and 1:30 is 90.
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 EXPLAINED = "`lm-validity config --defaults` explains every key."
 
@@ -136,6 +135,8 @@ def read_values(path: str | Path) -> object:
         )
     try:
         text = path.read_text(encoding="utf-8")
+        if "\t" in text and _is_json(text):  # which tabs may indent; none of its texts holds one
+            text = text.replace("\t", " ")
         root = yaml.compose(text, yaml.SafeLoader)
         if root is not None:
             _check_node(root, {})
@@ -168,18 +169,37 @@ def _check_node(node: "Node", sizes: dict[int, int]) -> int:
     if isinstance(node, yaml.MappingNode):
         times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, _ in node.value:
+            _check_base(key)
             if times[key.value if isinstance(key, yaml.ScalarNode) else None] > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
         parts = [value for _, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
         parts = node.value
-    elif node.tag in _NUMBERS and _OTHER_BASE.fullmatch(node.value):
-        problem = f"{node.value} is a number of another base, which is not what it looks like"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    _check_base(node)
     sizes[id(node)] = 1 + sum(_check_node(part, sizes) for part in parts)
     if sizes[id(node)] > _MOST_VALUES:
         raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES} values", node.start_mark)
     return sizes[id(node)]
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _check_base(node: "Node") -> None:
+    """Raises YAMLError for a number that YAML 1.1 reads in base 8 or 60 as another than it looks like: 010 is 8, and
+    1:30 is 90."""
+    import yaml
+
+    text = node.value.lstrip("+-").replace("_", "") if node.tag in _NUMBERS else ""
+    if ":" in text or (text[:1] == "0" and text.isdigit() and int(text, 8) != int(text)):
+        problem = f"{node.value} is a number of another base, which is not what it looks like"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:

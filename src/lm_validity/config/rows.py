@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
@@ -50,12 +51,18 @@ class ConfigSection(BaseModel):
     def _yes_is_no_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
         """YAML's `yes`, `on` and `true` are no 1, which is what pydantic would make of them."""
         read = handler(value)
-        pairs = (
-            zip(value, read, strict=True) if isinstance(value, list) and isinstance(read, tuple) else [(value, read)]
-        )
-        if any(isinstance(written, bool) and not isinstance(result, bool) for written, result in pairs):
+        if _is_yes_for_number(value, read):
             raise bad_value("yes, no, on, off, true and false are no numbers", "write the number.")
         return read
+
+
+def _is_yes_for_number(value: object, read: object) -> bool:
+    """Whether a truth value, perhaps in a list or a mapping, was read as something else."""
+    if isinstance(value, list) and isinstance(read, list | tuple):
+        return any(starmap(_is_yes_for_number, zip(value, read, strict=False)))
+    if isinstance(value, dict) and isinstance(read, dict):
+        return any(starmap(_is_yes_for_number, zip(value.values(), read.values(), strict=False)))
+    return isinstance(value, bool) and not isinstance(read, bool)
 
 
 def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:

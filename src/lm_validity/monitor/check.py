@@ -384,7 +384,7 @@ def record_problems(run: Run) -> list[Problem]:
             and not record.get("replay")
             and not _is_same(source, fetched)
         ):
-            problem = f"fetched from {fetched}, and the sheet says {source}: its finished cells are another model's"
+            problem = f"fetched from {fetched}, of which its finished cells are, and the sheet says {source}"
             problems.append(Problem(f"{kind} {path.stem}", problem, f"run {PREFETCH}"))
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             places = [Path(point["path"]) / (point["subfolder"] or "")]

@@ -5,11 +5,12 @@ from typing import get_origin
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from lm_validity.config import generate
 from lm_validity.config.gone import GONE
-from lm_validity.config.load import build_run, load_run, section_of, validate
-from lm_validity.config.sections import Configuration
+from lm_validity.config.load import build_run, load_run, read_values, section_of, validate
+from lm_validity.config.sections import Configuration, Experiment
 from lm_validity.errors import InputError
 from lm_validity.run.scoring import scoring_settings
 
@@ -333,6 +334,7 @@ def test_fields_without_a_description_are_the_keys_that_are_gone():
         ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {epochs: yes}\n", "'finetuning.epochs', value True"),
         ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {seeds: [0, on]}\n", "'finetuning.seeds', value [0, True]"),
         ("name: a\nmodels: m\nbenchmarks: b\nreports: {resamples: off}\n", "'reports.resamples', value False"),
+        ("name: a\nfinetuning: {010: 3}\n", "010"),
         (f"name: a\nmodels: m\nbenchmarks: b\nfinetuning: {{seeds: [{10**20}]}}\n", "too large"),
         (f"name: {'ab' * 61}\nmodels: m\nbenchmarks: b\n", "at most 120"),
     ],
@@ -344,6 +346,19 @@ def test_no_value_is_taken_for_another(tmp_path, text, said):
     with pytest.raises(InputError) as caught:
         load_run(path)
     assert said in caught.value.problem
+
+
+def test_yes_in_a_mapping_is_no_number():
+    with pytest.raises(ValidationError):
+        Experiment(m=[50], n=[50], subsamples={50: True})
+
+
+def test_numbers_that_are_what_they_look_like_and_json_indented_by_tabs(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{\n\t"a": 0,\n\t"b":\t[1, 2]}\n')
+    assert read_values(path) == {"a": 0, "b": [1, 2]}
+    path.write_text("a: [00, 007, 0x1F, 0.5]\n")
+    assert read_values(path) == {"a": [0, 7, 31, 0.5]}
 
 
 def test_a_key_at_the_wrong_place_is_named_with_its_own(tmp_path):

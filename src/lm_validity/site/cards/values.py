@@ -286,6 +286,8 @@ def basis_words(value: Value) -> str:
             parts.append(f"{name} at {tokens_words(float(number))}")
         elif isinstance(number, str):
             parts.append(f"{name} {number}")
+        elif name == BY_CHANCE:
+            parts.append(f"{name} {float(number):.3f}")
         elif not float(number).is_integer():
             parts.append(f"{name} {number:.3g}")
         else:

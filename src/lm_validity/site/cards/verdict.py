@@ -381,7 +381,10 @@ def _bias(values: Values, settings: Cards) -> Statement:
     low, high = (value and value.interval) or (0.0, math.inf)
     if low > 0 or high < 0:
         does, least = (RAISES, low) if low > 0 else (LOWERS, -high)
-        outcome, words = YES, f"test text seen in pretraining {does} {decimal(100 * least, 1)} points"
+        outcome, words = (
+            YES,
+            f"test text seen in pretraining {does} {decimal(100 * least, 1 if least >= 0.0005 else 4)} points",
+        )
     elif max(-low, high) < settings.bias:
         outcome, words = NO, f"test text seen in pretraining changes it by less than {100 * settings.bias:g} points"
     subject = "whether test text seen in pretraining changes it"

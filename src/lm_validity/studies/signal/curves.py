@@ -209,16 +209,20 @@ class _NotedCurves(NamedTuple):
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves:
     """Curves of two checkpoints or more, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
-    single, unordered = set[str](), set[str]()
+    single, beside, unordered = set[str](), set[str](), set[tuple[str, str]]()
     columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
     numbers, checkpoints = columns.to_numpy(dtype=float, na_value=np.nan), rows["checkpoint"].to_numpy(dtype=object)
     for (benchmark, model), places in sorted(rows.groupby(["benchmark", "model"]).indices.items()):
         if len(places) < 2:
             single.add(model)
             continue
-        if np.isnan(numbers[places, :2]).all(axis=1).sum() > 1:  # one alone is the end of the training
-            unordered.add(model)
-            continue
+        has_point = np.isfinite(numbers[places, :2]).any(axis=1)
+        if (~has_point).sum() > 1:  # one alone is the end of the training
+            if has_point.sum() < 2:
+                unordered.add((model, benchmark))
+                continue
+            beside.update(f"{checkpoint} of {model}" for checkpoint in checkpoints[places[~has_point]])
+            places = places[has_point]
         places = places[training_order(*numbers[places, :2].T)]
         iterations, tokens, values, errors, counts = numbers[places].T
         oriented = directions[benchmark] * values
@@ -227,7 +231,10 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
     with_curves = {model for by_model in curves.values() for model in by_model}
     unordered_words = "Left out, since neither steps nor tokens say the order of their checkpoints: {}. "
     notes = {
-        unordered_words + STEPS_HINT: sorted(unordered),
+        unordered_words + STEPS_HINT: sorted(
+            {f"{model} on {benchmark}" if model in with_curves else model for model, benchmark in unordered}
+        ),
+        "Checkpoints with neither steps nor tokens are left out, beside others that have them: {}.": sorted(beside),
         "Models with a single checkpoint take no part: {}.": sorted(single - with_curves),
         "Some benchmarks have a single checkpoint of {} and leave the model out.": sorted(single & with_curves),
     }

@@ -16,7 +16,7 @@ from lm_validity.studies.signal.curves import SHARES
 from lm_validity.studies.signal.numbers import SignalSummary
 from lm_validity.studies.signal.settling import Settling
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
-from lm_validity.words import count, decimal, listing
+from lm_validity.words import at_extreme, count, decimal, listing
 
 NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau 0.8)."
 
@@ -233,11 +233,11 @@ def _settling_finding(data: SignalData, ranking: Mapping[str, Settling | Missing
     parts = []
     if settled:
         early, late = (pick(settled, key=lambda name: points[name].from_b) for pick in (min, max))
-        earliest = [name for name in settled if points[name].from_b == points[early].from_b]
-        where_first = listing(earliest, 4) if len({points[name].ends for name in earliest}) == 1 else early
-        parts.append(f"{subject} is nearly settled {_when(data, points[early])} on {where_first}")
+        settled_from = {name: points[name].from_b for name in settled}
+        first, last = (_settled_at(points, at_extreme(settled_from, settled_from[name])) for name in (early, late))
+        parts.append(f"{subject} is nearly settled {_when(data, points[early])} on {first}")
         if points[late].from_b > points[early].from_b:
-            parts[0] += f", and only {_when(data, points[late])} on {late}"
+            parts[0] += f", and only {_when(data, points[late])} on {last}"
     if unsure:
         anywhere = "may settle anywhere from the first point to the last, given noise, on"
         parts.append(f"{'it' if parts else subject} {anywhere} {listing(unsure, 4)}")
@@ -283,6 +283,11 @@ class _SettledPoint(NamedTuple):
     def anywhere(self) -> bool:
         """Whether the interval is the whole training."""
         return is_known(self.ends) and self.ends[0] <= self.axis[0] and self.ends[1] >= self.axis[-1]
+
+
+def _settled_at(points: Mapping[str, _SettledPoint], names: list[str]) -> str:
+    """Benchmarks that settle at one point; the first of them where their intervals differ, since one is printed."""
+    return listing(names if len({points[name].ends for name in names}) == 1 else names[:1], 4)
 
 
 def _when(data: SignalData, settled: _SettledPoint) -> str:

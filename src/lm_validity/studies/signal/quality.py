@@ -223,6 +223,13 @@ def _explained(data: SignalData, of_errors: list[str]) -> str:
     return explanation
 
 
+def _at(quality: Mapping[str, float], entries: Mapping[str, BenchmarkQuality], value: float) -> str:
+    """The benchmarks whose quality is `value`, and the value; with its interval where it is one benchmark."""
+    names = at_extreme(quality, value)
+    ends = entries[names[0]].signal_quality_interval
+    return f"{listing(names, 4)}, {with_interval(value, ends if len(names) == 1 and is_known(ends) else None)}"
+
+
 def _findings(data: SignalData, entries: Mapping[str, BenchmarkQuality], noise: _NoiseLevel | None) -> list[Finding]:
     """The highest and the lowest, how many improve more than drift, and how many are at chance."""
     quality = {
@@ -243,11 +250,7 @@ def _findings(data: SignalData, entries: Mapping[str, BenchmarkQuality], noise: 
     if not quality:
         return contradictions or [Finding("No signal quality can be computed.", basis)]
     order = sorted(quality, key=lambda name: -quality[name])
-    highest, lowest = (
-        f"{name}, {with_interval(quality[name], ends if is_known(ends) else None)}"
-        for name in (order[0], order[-1])
-        for ends in [entries[name].signal_quality_interval]
-    )
+    highest, lowest = (_at(quality, entries, quality[name]) for name in (order[0], order[-1]))
     sentence = f"Signal quality is highest on {highest}" + (f", and lowest on {lowest}" if len(order) > 1 else "")
     if len(at_extreme(quality, quality[order[0]])) == len(order) > 1:
         sentence = f"Signal quality is the same on all {len(order)} benchmarks, {decimal(quality[order[0]])}"

@@ -84,3 +84,14 @@ def test_checkpoints_whose_order_nobody_says_are_no_curve(tmp_path, rows):
     assert "large-wide" not in summary["models"] and any("large-wide" in note for note in summary["notes"])
     with pytest.raises(InputError, match="whose order is known"):
         summary_of(write(tmp_path, rows, scores.assign(tokens_b=np.nan, iteration=pd.NA)))
+
+
+def test_checkpoints_without_a_place_stay_out_beside_others_that_have_one(tmp_path, rows):
+    """`step-2` and `step-3` of one model have neither steps nor tokens: its curve is that of its other checkpoints."""
+    scores = score_rows(rows)
+    places = (scores["model"] == "large-wide") & scores["checkpoint"].isin(["step-2", "step-3"])
+    nameless = scores.assign(tokens_b=np.nan, iteration=scores["iteration"].mask(places))
+    assert places.any()
+    summary = summary_of(write(tmp_path, rows, nameless))
+    assert "large-wide" in summary["models"]
+    assert any("step-2 of large-wide, step-3 of large-wide" in note for note in summary["notes"])

@@ -143,6 +143,9 @@ def reliability_of(
 AT_ONCE = 2**20  # numbers, of pairs of models by benchmarks, that are summed together
 
 
+Bounds = Interval[Any]  # of one tau, or of many: two arrays
+
+
 def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray | float:
     """The tau that the benchmarks would have without measurement error.
 
@@ -164,7 +167,7 @@ def corrected_interval(
     ceiling: float | np.ndarray,
     observed_left_out: np.ndarray,
     sizes: np.ndarray | None = None,
-) -> Interval[Any]:
+) -> Bounds:
     """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
 
     `observed_left_out`: taus without each cluster, of `sizes` models. The ceiling is that of the whole table. Its own
@@ -176,7 +179,7 @@ def corrected_interval(
     return corrected_ends(transformed_interval(observed, observed_left_out, "tau", sizes), ceiling)
 
 
-def corrected_ends(observed: Interval[Any], ceiling: float | np.ndarray) -> Interval[Any]:
+def corrected_ends(observed: Bounds, ceiling: float | np.ndarray) -> Bounds:
     """Both ends of an interval of an observed tau as `noise_corrected_tau` has them, the part that a tau can be: an end
     beyond the ceiling is 1 or -1. NaN where the ceiling is not above 0."""
     return Interval(*(2 / np.pi * np.arcsin(np.clip(_attenuation(end, ceiling), -1, 1)) for end in observed))

@@ -352,14 +352,19 @@ def is_metric(name: str) -> bool:
     return metric_direction(plain(name)) is not None
 
 
-def by_metric(key: Claim) -> Claim:
-    """The key, with the metric behind a slash in its benchmark's name (`arc_easy/acc`) as its metric."""
-    name, _, metric = key.get("benchmark", "").rpartition("/")
-    return (
-        key | {"benchmark": name, "metric": metric_key(metric)}
-        if name and not metric.isdigit() and is_metric(metric)
-        else key
-    )
+def by_metric(keys: Sequence[Claim]) -> list[Claim]:
+    """The keys, with the metric behind a slash in a benchmark's name (`arc_easy/acc`) as the metric: where no key of
+    such a name has a metric, and all names with the same start end in one (`sports/f1` beside `sports/golf` does not).
+    """
+    ends: dict[str, bool] = {}  # by what stands before the slash: whether a metric stands behind it in each name
+    for key in keys:
+        start, _, end = key.get("benchmark", "").rpartition("/")
+        ends[start] = ends.get(start, True) and key.get("metric") is None and not end.isdigit() and is_metric(end)
+    parted = [(key, *key.get("benchmark", "").rpartition("/")) for key in keys]
+    return [
+        key | {"benchmark": start, "metric": metric_key(end)} if start and ends[start] else key
+        for key, start, _, end in parted
+    ]
 
 
 def names_metric(name: str) -> bool:

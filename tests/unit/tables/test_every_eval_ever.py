@@ -326,3 +326,21 @@ def test_errors_without_an_object_sizes_and_impossible_dates(read):
     )
     old["retrieved_timestamp"] = "1e8"
     assert read(old, new)[0]["value"].tolist() == [0.2]
+
+
+def test_parts_of_a_dataset_are_no_metrics(read):
+    """`test_easy` and `test_hard` are two benchmarks; `test_mcc` and `test_accuracy` two metrics of the dataset."""
+    source = {"dataset_name": "coins", "source_type": "other"}
+    names = {"test_easy": 0.5, "test_hard": 0.2, "test_mcc": 0.3, "test_accuracy": 0.4}
+    results = [result(name, value, {}, source_data=source) for name, value in names.items()]
+    scores, _ = read(document(*results))
+    found = scores.set_index("value")[["benchmark", "metric"]]
+    assert found["benchmark"].to_dict() == {0.5: "test_easy", 0.2: "test_hard", 0.3: "coins", 0.4: "coins"}
+    assert found["metric"].dropna().to_dict() == {0.3: "mcc,none", 0.4: "accuracy,none"}
+
+
+def test_evaluations_in_lines_may_hold_separators_of_lines(tmp_path):
+    lines = [json.dumps(document(result(), model=f"ant{n}", remark="a\u2028b"), ensure_ascii=False) for n in (1, 2)]
+    (tmp_path / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    scores = read_files([tmp_path / "all.jsonl"], ImportOptions(schema=SCHEMA), ImportLog())
+    assert set(scores["model"]) == {"ant1", "ant2"}

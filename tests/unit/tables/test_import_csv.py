@@ -538,3 +538,41 @@ def test_large_whole_numbers_of_a_name_in_id_are_identifiers_and_scores_in_indon
     scores = read(text)
     assert set(scores["benchmark"]) == {"xcopa_id", "arc_id", "xcopa_it"}
     assert by_cell(scores)["b", "xcopa_id"] == 0.65
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("epoch1_step900", "epoch2_step100"),
+        ("stage1-step4000", "stage2-step1000"),
+        ("run2-step900", "run1-step1000"),
+        ("warm-step900", "main-step100"),
+        ("step900", "step1k"),
+        ("epoch1_step900", "final"),
+    ],
+)
+def test_steps_of_several_counts_are_not_known(read, names):
+    """A step counts from the beginning of its stage or run; one that the file says in a column is taken."""
+    text = "".join(f"a,{name},.{number}\n" for number, name in enumerate(names, 1))
+    assert "iteration" not in (found := read(f"model,checkpoint,x\n{text}")) or found["iteration"].isna().all()
+    text = "".join(f"a,{name},{number},.{number}\n" for number, name in enumerate(names, 1))
+    assert sorted(read(f"model,checkpoint,step,x\n{text}")["iteration"]) == [1, 2]
+
+
+def test_steps_behind_the_same_word_are_known(read):
+    text = "model,checkpoint,x\na,step0,.1\na,Step_1000,.2\na,final,.3\nb,main-ckpt-20,.1\nb,main-ckpt-9,.2\n"
+    found = read(text).set_index(["model", "checkpoint"])["iteration"].dropna().to_dict()
+    assert found == {("a", "step0"): 0, ("a", "Step_1000"): 1000, ("b", "main-ckpt-20"): 20, ("b", "main-ckpt-9"): 9}
+
+
+def test_a_metric_behind_a_slash_is_one_where_nothing_contradicts_it(read):
+    sports = read("model,benchmark,value\na,sports/f1,.31\na,sports/golf,.2\nb,sports/f1,.42\nb,sports/golf,.3\n")
+    assert set(sports["benchmark"]) == {"sports/f1", "sports/golf"} and sports["metric"].isna().all()
+    own = read("model,benchmark,metric,value\na,coins/acc,f1,.2\nb,coins/acc,f1,.3\na,coins/acc,,.4\nb,coins/acc,,.5\n")
+    assert set(own["benchmark"]) == {"coins/acc"} and set(own["metric"].dropna()) == {"f1,none"}
+    rows = "a,qa/f1,.3\na,qa/exact_match,.2\na,tides/acc,.1\nb,qa/f1,.4\nb,qa/exact_match,.5\nb,tides/acc,.6\n"
+    two = read(f"model,benchmark,value\n{rows}").set_index(["model", "benchmark", "metric"])["value"].to_dict()
+    assert two == {
+        ("a", "qa", "f1,none"): 0.3, ("a", "qa", "exact_match,none"): 0.2, ("a", "tides", "acc,none"): 0.1,
+        ("b", "qa", "f1,none"): 0.4, ("b", "qa", "exact_match,none"): 0.5, ("b", "tides", "acc,none"): 0.6,
+    }  # fmt: skip

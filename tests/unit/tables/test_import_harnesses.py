@@ -79,8 +79,12 @@ def test_answers_in_other_events_of_a_log_are_named(tmp_path):
     """Of four matches two are right; a judge's two answers do not count."""
     spec = {"spec": {"completion_fns": ["wren-1b"], "eval_name": "tides.s1.simple-v0"}}
     right = [("match", name, name in "ab") for name in "abcd"] + [("judge", name, True) for name in "ab"]
-    events = [{"type": kind, "sample_id": name, "data": {"correct": value}} for kind, name, value in right]
-    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, [spec, *events])) + "\n")
+    events = [
+        {"type": kind, "sample_id": name, "data": {"correct": value, "text": "\u2028"}} for kind, name, value in right
+    ]
+    (tmp_path / "log.jsonl").write_text(
+        "\n".join(json.dumps(line, ensure_ascii=False) for line in [spec, *events]) + "\n", "utf-8"
+    )
     scores = read_files([tmp_path], ImportOptions(), log := ImportLog())
     assert scores["value"].tolist() == [0.5] and log.items == 4
     assert [each.values for each in log.reading.decisions if each.decided == "left out"] == [2]

@@ -180,3 +180,39 @@ def test_numbers_as_texts_are_read_and_objects_beside_the_scores_named(tmp_path,
     found = scores.set_index(["model", "benchmark"])["value"].to_dict()
     assert found == pytest.approx({("ant", "mmlu"): 0.64, ("ant", "gsm8k"): 0.52, ("bee", "mmlu"): 0.7})
     assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["tuned"]
+
+
+def test_a_summary_beside_the_results_is_not_read(tmp_path):
+    """A summary holds scores where no other object does."""
+    extremes = {"best": 0.8, "worst": 0.1}
+    documents = [
+        {"model": "ant", "results": {"coins": 0.5, "tides": 0.4}, "summary": extremes},
+        {"model": "bee", "results": {"coins": 0.6, "tides": 0.3}, "summary": extremes},
+    ]
+    (tmp_path / "all.json").write_text(json.dumps(documents))
+    scores = read_files([tmp_path / "all.json"], ImportOptions(), log := ImportLog())
+    expected = {("ant", "coins"): 0.5, ("ant", "tides"): 0.4, ("bee", "coins"): 0.6, ("bee", "tides"): 0.3}
+    assert scores.set_index(["model", "benchmark"])["value"].to_dict() == expected
+    assert [each.where for each in log.reading.decisions if each.decided == "left out"] == ["summary"]
+    alone = [{"model": each["model"], "summary": each["results"], "config": {"lr": 0.1}} for each in documents]
+    (tmp_path / "alone.json").write_text(json.dumps(alone))
+    scores = read_files([tmp_path / "alone.json"], ImportOptions(), ImportLog())
+    assert scores.set_index(["model", "benchmark"])["value"].to_dict() == expected
+
+
+def test_settings_beside_a_score_are_no_scores(read):
+    document = {"version": 2, "num_fewshot": 5, "seed": 42, "accuracy": 0.5, "accuracy_stderr": 0.01}
+    scores, log = read({"a.json": document}, path="{model}.json")
+    assert scores[["benchmark", "value"]].values.tolist() == [["accuracy", 0.5]]
+    left = {each.where for each in log.reading.decisions if each.decided == "left out"}
+    assert left == {"version", "num_fewshot", "seed", "accuracy_stderr"}
+    scores, _ = read({"a.json": {"race_high": 0.4, "race_middle": 0.6, "limit": 1}}, path="{model}.json")
+    assert scores.set_index("benchmark")["value"].to_dict() == {"race_high": 0.4, "race_middle": 0.6}
+
+
+def test_separators_of_lines_within_a_text_cut_no_line(tmp_path):
+    rows = [{"model": "ant\u2028one", "coins": 0.5, "tides": 0.4}, {"model": "bee\x85", "coins": 0.6, "tides": 0.3}]
+    lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "all.jsonl").write_text(lines, encoding="utf-8", newline="")
+    scores = read_files([tmp_path / "all.jsonl"], ImportOptions(), ImportLog())
+    assert sorted(scores["value"]) == [0.3, 0.4, 0.5, 0.6] and scores["model"].nunique() == 2

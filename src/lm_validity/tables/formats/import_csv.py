@@ -77,6 +77,7 @@ from lm_validity.tables.formats.text_tables import (
     open_tables,
     plain_number,
     stem,
+    steps_of_checkpoints,
     text_table,
     upright,
     whole_number,
@@ -95,7 +96,6 @@ _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of
 
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
-_POINT = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_ ]?(\d{1,15})$", re.I)
 _FEWEST_STEPS = 100  # of the last of several such names
 _NUMBER = re.compile(r"(.+?)[-_/@: ]*(?<!\d)(\d{1,15})")
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
@@ -534,7 +534,7 @@ def _keys(table: Table, roles: dict[str, str]) -> list[Claim]:
                 rows[row][role] = value
     keys = [as_record(Claim, columns) for columns in rows]
     _place(keys)
-    return [by_metric(key) for key in keys]
+    return by_metric(keys)
 
 
 def _filled(texts: np.ndarray, role: str, roles: dict[str, str]) -> np.ndarray:
@@ -552,9 +552,9 @@ def _place(keys: list[Claim]) -> None:
         if key.get("prompt", "plain") not in _PROMPTS:
             key["prompt_variant"] = key.pop("prompt")
     points = Counter(model for model, _ in {(key.get("model"), key.get("tokens_b")) for key in keys})
+    steps = steps_of_checkpoints(keys)
     for key in keys:
-        if not {"iteration", "tokens_b"} & set(key) and (named := _POINT.search(str(key.get("checkpoint", "")))):
-            key["iteration"] = int(named[1])
+        key |= steps.get((key.get("model"), key.get("checkpoint")), {})
         if "iteration" in key:
             key.setdefault("checkpoint", f"step{key['iteration']}")
         elif "tokens_b" in key and points[key.get("model")] > 1:

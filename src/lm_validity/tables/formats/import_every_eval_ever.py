@@ -14,6 +14,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, check_encodable
 from lm_validity.tables.claims import Claim, Item, Settings, as_record
+from lm_validity.tables.columns import names_metric
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
@@ -137,7 +138,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 def _documents(path: Path) -> list[tuple[str, Document]]:
     """The evaluations of a file that has one in each line, with their places."""
     documents = []
-    for number, line in enumerate(read_text(path, _HINT).splitlines(), 1):
+    for number, line in enumerate(read_text(path, _HINT).split("\n"), 1):
         try:
             documents += [(f"{path}, line {number}", json.loads(line))] if line.strip() else []
         except (ValueError, RecursionError) as error:
@@ -266,13 +267,13 @@ def _unit(metric: Document) -> str | None:
 
 
 def _names(benchmark: str, metric: Document, document: Document, dataset: object) -> Claim:
-    """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash. A
-    name that begins with its split (`test_mcc`) is that of the metric, and the dataset's that of the benchmark."""
+    """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash. Of
+    a metric behind its split (`test_mcc`) the benchmark is the dataset."""
     metric_name = metric.get("metric_id") or metric.get("metric_name")
     if metric_name:
         key = metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
         return {"benchmark": benchmark, "metric": key}
-    if isinstance(dataset, str) and (of_split := _OF_SPLIT.fullmatch(benchmark)):
+    if isinstance(dataset, str) and (of_split := _OF_SPLIT.fullmatch(benchmark)) and names_metric(of_split[1]):
         return {"benchmark": dataset, "metric": metric_key(of_split[1])}
     description = metric.get("evaluation_description")
     if checked.part(document, "eval_library").get("name") != "lm_eval" or not isinstance(description, str):

@@ -356,7 +356,7 @@ def _read_evals(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The answers of a run, by the events that say whether they are right; else the numbers of its final report."""
     path = opened.path
     try:
-        lines = [json.loads(line) for line in read_text(path, _EVALS_HINT).splitlines() if line.strip()]
+        lines = [json.loads(line) for line in read_text(path, _EVALS_HINT).split("\n") if line.strip()]
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON lines ({error}).", _EVALS_HINT) from error
     spec = lines[0]["spec"]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from lm_validity.tables.cell_text import (
     names_spread,
     plain,
     read_cell,
+    spread_of,
 )
 from lm_validity.tables.claims import Claim, Facts
 from lm_validity.tables.columns import ITEM, RIGHT, RIGHT_ANSWERS, ROLES, fact_column, in_billions, names_metric
@@ -40,8 +41,8 @@ _HOLDERS = (
     "evaluation",
     "evaluations",
     "performance",
-    "summary",
 )
+_SUMMARY = "summary"  # holds the scores where no other object stands beside it
 _SETTINGS = ("config", "metadata", "settings")  # beside scores
 _MODELS, _BENCHMARKS = "models", "benchmarks"  # what the outer names of an object of objects are
 _TASKS = ("task_name", "task", "benchmark", "dataset")
@@ -149,7 +150,7 @@ def _levels(document: object, path: Path, outer: str | None) -> list[Decision]:
     says so: neither the outer nor the inner names are those of known tasks."""
     by_name = _by_name(_inner(document)) or {}
     inner = [name for entry in by_name.values() for name, scores in entry.items() if isinstance(scores, dict)]
-    has_known_names = any(names_task(name) or name in (*_HOLDERS, *_SETTINGS) for name in (*by_name, *inner))
+    has_known_names = any(names_task(name) or name in (*_HOLDERS, _SUMMARY, *_SETTINGS) for name in (*by_name, *inner))
     if not inner or (has_known_names and outer is None):
         return []
     decided = outer if outer in (_MODELS, _BENCHMARKS) else _MODELS
@@ -229,7 +230,7 @@ def _of_objects(record: Document) -> list[Document]:
     by benchmark, or a row for each benchmark with its metrics. Its `name` is the model where nothing else is, and other
     objects (settings) are left out."""
     objects = {name: entry for name, entry in record.items() if isinstance(entry, dict) and name not in _SETTINGS}
-    holders = [name for name in objects if plain(name) in _HOLDERS]
+    holders = [name for name in objects if plain(name) in (_HOLDERS if len(objects) > 1 else (*_HOLDERS, _SUMMARY))]
     scores = objects[holders[0]] if len(holders) == 1 else objects
     fields = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
     if not {"model", *ROLES["model"]} & set(map(plain, fields)):
@@ -272,7 +273,7 @@ def _text_in(value: object, key: str) -> str | None:
 
 def _lines_of_json(path: Path) -> list[Document]:
     records = []
-    for number, line in enumerate(read_text(path, "a JSON object on each line.").splitlines(), 1):
+    for number, line in enumerate(read_text(path, "a JSON object on each line.").split("\n"), 1):
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -313,7 +314,7 @@ def _may_be_scores(document: object) -> bool:
     names |= {
         name
         for entry in document.values()
-        for holder in _HOLDERS
+        for holder in (*_HOLDERS, _SUMMARY)
         if isinstance(entry.get(holder), dict)
         for name in entry[holder]
     }
@@ -444,6 +445,9 @@ SCORED = Format(
 # elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
 
 _NAMING = ("model_name", "name", "model")
+_SPREADS = ("stderr", "sd", "variance", "ci95")  # kinds that benchmarks' names do not end in
+# Names of settings of a run
+_SETTING = re.compile(r"(\w+_)?(seed|version|batch_size)|limit|(num_|n_)?(few_?shot|shots?)")
 # Largest values of scores, in the order in which objects of such are looked for, by their unit
 _HIGHEST = {None: (1.0, 100.0), SHARE: (1.0,), PERCENT: (100.0,)}
 _FEWEST_SCORES = 2  # scores of an object of scores
@@ -459,15 +463,31 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     objects: dict[tuple[str, ...], dict[str, object]] = defaultdict(dict)
     for object_path, value in _leaves(document, ()):
         objects[object_path[:-1]][object_path[-1]] = value
+    beside = {
+        path_scored: {
+            name
+            for name in values
+            if _is_beside_scores(name, values)
+            and options.corrections.one_of("column", name, (LEFT_OUT, "score")) != "score"
+        }
+        for path_scored, values in objects.items()
+    }
     scored: dict[tuple[str, ...], dict[str, float]] = {}
     for highest in _HIGHEST.get(options.said("unit", EVERY), (1e99,)):
         scored = (
             scored
             if any(scored.values())
-            else {path_scored: _only_scores(objects[path_scored], highest) for path_scored in objects}
+            else {
+                path_scored: {
+                    name: value
+                    for name, value in _only_scores(objects[path_scored], highest).items()
+                    if name not in beside[path_scored]
+                }
+                for path_scored in objects
+            }
         )
     if not any(scored.values()):  # nothing but scores, beside counts, times and settings of the run
-        scores_named = {name: value for name, value in objects[()].items() if not _is_beside_scores(name)}
+        scores_named = {name: value for name, value in objects[()].items() if name not in beside.get((), ())}
         scored = {(): _only_scores(scores_named, 1e99, fewest=1)}
     object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
     scores = scored.get(object_path, {})
@@ -475,7 +495,7 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     for other_path, values in objects.items():
         for key, value in values.items():
             column, number = fact_column(key), _number(value)
-            if column is not None and (other_path != object_path or not scores) and number is not None:
+            if column is not None and (other_path != object_path or key not in scores) and number is not None:
                 facts.setdefault(column, _in_sheet(key, column, number))
     if not scores and not facts:
         raise InputError(f"{path}: no object of scores (benchmarks with numbers).", "leave it out.")
@@ -484,7 +504,15 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
     )
     rows: list[Claim] = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
-    return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
+    decisions = tuple(
+        Decision(
+            "column", key, "left out", "name", LEFT_OUT, 1, "score", f"{path.name}: {key!r} is no score by its name"
+        )
+        for key, value in objects.get(object_path, {}).items()
+        if scores and key in beside[object_path] and fact_column(key) is None and _number(value) is not None
+    )
+    facts_of_model = {name: facts} if facts else {}
+    return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts=facts_of_model, decisions=decisions)]
 
 
 def _number(value: object) -> float | None:
@@ -507,9 +535,14 @@ def _leaves(value: object, object_path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield object_path, value
 
 
-def _is_beside_scores(name: str) -> bool:
-    """Whether a name is that of a time, a count, a spread or a fact about the model."""
-    return names_cost(name) or is_no_score(name) or names_spread(name) is not None or fact_column(name) is not None
+def _is_beside_scores(name: str, names: Iterable[str]) -> bool:
+    """Whether one of an object's names is that of a setting, a time, a count, a spread or a fact about the model, and
+    of no known task: `race_high` is a spread only beside `race`."""
+    if names_task(name):
+        return False
+    is_spread = names_spread(name) in _SPREADS or spread_of(name, {plain(owner): owner for owner in names})
+    is_setting = _SETTING.fullmatch(plain(name)) is not None or fact_column(name) is not None
+    return is_setting or names_cost(name) or is_no_score(name) or bool(is_spread)
 
 
 def _only_scores(values: dict[str, object], highest: float, fewest: int = _FEWEST_SCORES) -> dict[str, float]:

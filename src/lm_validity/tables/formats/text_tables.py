@@ -1,6 +1,7 @@
 """A file as tables of texts: CSV, TSV, Markdown and parquet, with one header line and points for decimal commas."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ import pandas as pd
 from lm_validity.config.rows import parse_text_rows, read_text
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_missing, plain, plain_text, read_cell
+from lm_validity.tables.claims import Claim
 from lm_validity.tables.columns import (
     FIRST,
     ROLES,
@@ -33,6 +35,10 @@ MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders 
 ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
+# A checkpoint's name, with what stands before its step
+_POINT = re.compile(
+    r"(\D*(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt))[-_ ]?(\d{1,15})", re.IGNORECASE
+)
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "dataset", "datasets")  # a first column of rows of benchmarks
 
 
@@ -242,6 +248,23 @@ def with_points(table: Table, options: ImportOptions, notes: Notes) -> Table:
         Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "thousands", text)
     )
     return replace(table, cells=np.array(pairs, dtype=object).reshape(table.cells.shape))
+
+
+def steps_of_checkpoints(keys: Sequence[Claim]) -> dict[tuple[str | None, str | None], Claim]:
+    """The step that the name of a checkpoint ends in (`step9`), by model and checkpoint: of models whose names with a
+    number are alike before it and hold no other (`epoch1_step900` says nothing); none where steps or tokens are known.
+    """
+    named: dict[str | None, set[str]] = defaultdict(set)
+    for key in keys:
+        named[key.get("model")] |= {str(key.get("checkpoint"))}
+    known = {key.get("model") for key in keys if {"iteration", "tokens_b"} & set(key)}
+    found: dict[tuple[str | None, str | None], Claim] = {}
+    for model in named.keys() - known:
+        numbered = {name: _POINT.fullmatch(name) for name in named[model] if re.search(r"\d", name)}
+        starts = {match and match[1].casefold() for match in numbered.values()}
+        if len(starts) == 1:
+            found |= {(model, name): {"iteration": int(match[2])} for name, match in numbered.items() if match}
+    return found
 
 
 def stem(path: Path) -> str:

@@ -25,13 +25,14 @@ from lm_validity.studies.bias.statistics.effects import (
     ROUNDING,
     Density,
     MeanOverTasks,
+    SimultaneousMean,
     common_subsamples,
     detection_power,
-    differ_from_zero,
     excluded_beyond,
     kernel_density,
     mean_over_tasks,
     sign_flip_p,
+    simultaneous,
     smallest_detectable,
     smallest_detectable_shift,
     subsamples_needed,
@@ -479,7 +480,33 @@ def cell_power(trials: pd.DataFrame) -> list[CellPower]:
 # What is found over several experiments.
 
 
+def simultaneous_means(
+    means: Mapping[str, Mapping[str, MeanOverTasks | Missing]],
+) -> dict[str, dict[str, MeanOverTasks]]:
+    """`means` by experiment and effect, where they are known, with intervals that hold over all experiments at once.
+
+    With many experiments one interval without 0 is found by chance. With one experiment nothing changes.
+    """
+    result: dict[str, dict[str, MeanOverTasks]] = {experiment: {} for experiment in means}
+    for effect in EFFECTS:
+        known_means = {name: mean for name, row in means.items() if effect in row and is_known(mean := row[effect])}
+        for name, mean in zip(known_means, simultaneous(list(known_means.values())), strict=True):
+            result[name][effect] = mean
+    return result
+
+
+def experiments_at_once(effect: MeanOverTasks | TaskEffect) -> int:
+    """Over how many experiments the interval of an effect holds at once."""
+    return effect.experiments if isinstance(effect, SimultaneousMean) else 1
+
+
 def biases_found(means: Mapping[str, Mapping[str, MeanOverTasks]]) -> dict[str, bool | None]:
-    """By experiment, whether its mean bias differs from 0 after the correction for their number, as `differ_from_zero`
-    has it; `means`: by experiment and effect, where they are known."""
-    return dict(zip(means, differ_from_zero([by_effect.get("bias") for by_effect in means.values()]), strict=True))
+    """By experiment, whether the interval of its mean bias excludes 0; None without one.
+
+    `means`: those of `simultaneous_means`, so that the interval which decides is the one that is printed.
+    """
+    biases = {name: by_effect.get("bias") for name, by_effect in means.items()}
+    return {
+        name: (mean.interval[0] > 0 or mean.interval[1] < 0) if mean is not None and is_known(mean.interval) else None
+        for name, mean in biases.items()
+    }

@@ -20,7 +20,13 @@ from lm_validity.studies.bias.effect_sections import (
     task_section,
     test_section,
 )
-from lm_validity.studies.bias.effects import DETECTABLE_BIAS, TaskEffect, biases_found
+from lm_validity.studies.bias.effects import (
+    DETECTABLE_BIAS,
+    TaskEffect,
+    biases_found,
+    experiments_at_once,
+    simultaneous_means,
+)
 from lm_validity.studies.bias.model_sections import SHORT, formula_section, power_words, setting_section, slice_section
 from lm_validity.studies.bias.numbers import BiasSummary, Extent, analyze_bias
 from lm_validity.studies.bias.trials import Study, read_trials
@@ -49,13 +55,10 @@ def report_bias(
 
 def bias_page(study: Study, summary: BiasSummary) -> Page:
     """The page: the means over tasks, then a section for each question."""
-    figures: dict[str, Means] = {
-        experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
-        for experiment, by_effect in summary.headline.items()
-    }
+    figures = simultaneous_means(summary.headline)
     quoted = quoted_experiment(study, figures)
     parts = joined(
-        _headline(study, summary, quoted),
+        _headline(study, summary, figures, quoted),
         cell_section(summary.cells),
         task_section(study, summary.tasks, summary.by_task, summary.distributions),
         stop_section(study, summary.stops),
@@ -88,10 +91,10 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
 # The answer: means over tasks.
 
 
-def _headline(study: Study, summary: BiasSummary, quoted: str) -> Part:
+def _headline(study: Study, summary: BiasSummary, figures: "Mapping[str, Means]", quoted: str) -> Part:
     """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed; the size that the
     `quoted` experiment could have found."""
-    fits, means = summary.fits, summary.headline
+    fits = summary.fits
     findings = []
     unreliable = sum(not fit.reliable for fit in fits.fits)
     if unreliable:
@@ -104,8 +107,8 @@ def _headline(study: Study, summary: BiasSummary, quoted: str) -> Part:
         )
     for experiment in study.experiments:
         for effect, meant in MEANT.items():
-            mean = means[experiment][effect]
-            if isinstance(mean, Missing):
+            mean = figures[experiment].get(effect)
+            if mean is None:
                 continue
             ends = None if isinstance(mean.interval, Missing) else mean.interval
             sentence = f"{study.prefix(experiment)}{unmoved(mean)}Pretraining on {meant} changes accuracy by "
@@ -116,7 +119,7 @@ def _headline(study: Study, summary: BiasSummary, quoted: str) -> Part:
             signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
             basis = _basis(summary.complete[experiment][effect], mean)
             findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
-    return Part({}, findings=findings, panel=_size_panel(means[quoted]["bias"]))
+    return Part({}, findings=findings, panel=_size_panel(figures[quoted].get("bias")))
 
 
 def unmoved(mean: "MeanOverTasks") -> str:
@@ -134,6 +137,8 @@ def unmoved(mean: "MeanOverTasks") -> str:
 def _basis(complete: Extent, mean: "MeanOverTasks") -> str:
     """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
     interval = "95% t interval over the tasks' means, with equal weight for each cell."
+    if (experiments := experiments_at_once(mean)) > 1:
+        interval += f" It holds over all {experiments} experiments at once (Bonferroni's correction)."
     if isinstance(mean.interval, Missing):
         interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
@@ -189,7 +194,8 @@ def _points(value: float) -> str:
 def _interval_words(mean: "MeanOverTasks | TaskEffect") -> str:
     if isinstance(mean.interval, Missing):
         return ""
-    return f"95%: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
+    over = f" over {experiments} experiments" if (experiments := experiments_at_once(mean)) > 1 else ""
+    return f"95%{over}: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
 
 
 def _lede(study: Study, means: Mapping[str, Means]) -> Lede:
@@ -321,9 +327,9 @@ def _answers(means: Means, basis: str, *, found: bool | None) -> list[Answer]:
     return [Answer(question, sentence, picture, _interval_words(bias), basis, "The experiment")]
 
 
-def _size_panel(bias: "MeanOverTasks | Missing") -> Panel | None:
+def _size_panel(bias: "MeanOverTasks | None") -> Panel | None:
     """What the interval over tasks could have found, beside half a point."""
-    if isinstance(bias, Missing) or isinstance(bias.smallest_detectable, Missing):
+    if bias is None or isinstance(bias.smallest_detectable, Missing):
         return None
     smallest = bias.smallest_detectable
     reach = 1.1 * max(smallest, DETECTABLE_BIAS, *map(abs, _ends([bias])))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
 from lm_validity.pages.svg import points
-from lm_validity.studies.bias.effects import biases_found, without_arms
+from lm_validity.studies.bias.effects import biases_found, simultaneous_means, without_arms
 from lm_validity.studies.bias.hierarchy import fit_all, processes
 from lm_validity.studies.bias.model_sections import SHORT, formula_section
 from lm_validity.studies.bias.numbers import READING_NOTES, analyze_bias
@@ -155,19 +155,34 @@ def test_a_heading_over_several_experiments_counts_them(rows):
     page = bias_page(study, summary)
     assert page.lede.heading.endswith(" in 1 of 2 experiments")  # and the one that decides is quoted
     planted_bias = summary.headline["planted"]["bias"]
-    quoted = [points(value, 2, signed=True) for value in (planted_bias.mean, *planted_bias.interval)]
+    values = [task.bias for task in summary.tasks if task.experiment == "planted"]
+    reach = stats.t.ppf(1 - 0.05 / 2 / 2, len(values) - 1) * stats.sem(values)  # of two experiments
+    ends = planted_bias.mean - reach, planted_bias.mean + reach
+    quoted = [points(value, 2, signed=True) for value in (planted_bias.mean, *ends)]
+    assert page.lede.interval.startswith("95% over 2 experiments: ")
     assert quoted == re.findall(r"[+−]\d+\.\d+", page.lede.sentence + page.lede.interval)
     assert page.answers[0].interval == page.lede.interval and page.answers[0].sentence.startswith("Yes:")
 
 
 def test_an_effect_in_one_of_many_experiments_is_held_against_their_number():
-    """p of the t test by scipy, and Holm's: the smallest of k times k."""
+    """p of the t test by scipy, times the number of experiments; the interval that is quoted decides."""
     values = np.array([0.01, 0.02, 0.05, 0.03, 0.01])
     one, none = effects.mean_over_tasks(values), effects.mean_over_tasks(np.array([-0.01, 0.02, -0.03, 0.02, 0.0]))
     p = stats.ttest_1samp(values, 0).pvalue
     assert 0.05 / 4 < p < 0.05 and one.interval[0] > 0
-    assert biases_found({"a": {"bias": one}, "b": {}}) == {"a": True, "b": None}
-    assert set(biases_found({name: {"bias": none} for name in "bcd"} | {"a": {"bias": one}}).values()) == {False}
+    alone = simultaneous_means({"a": {"bias": one}, "b": {"bias": without_arms("bias")}})
+    assert alone == {"a": {"bias": one}, "b": {}} and biases_found(alone) == {"a": True, "b": None}
+    for others, found in (("b", 2 * p < 0.05), ("bc", 3 * p < 0.05), ("bcd", False)):
+        means = simultaneous_means({"a": {"bias": one}} | {name: {"bias": none} for name in others})
+        low, high = means["a"]["bias"].interval
+        number = 1 + len(others)
+        test = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / number)
+        assert (low, high) == pytest.approx((test.low, test.high))
+        assert biases_found(means)["a"] == (low > 0) == found
+        smallest = means["a"]["bias"].smallest_detectable
+        shift = smallest / stats.sem(values)
+        critical = stats.t.ppf(1 - 0.025 / number, len(values) - 1)
+        assert stats.nct.sf(critical, len(values) - 1, shift) == pytest.approx(effects.POWER, abs=1e-6)
 
 
 def test_a_picture_of_many_tasks_has_those_that_change_most(rows):

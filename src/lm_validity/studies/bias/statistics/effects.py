@@ -10,8 +10,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import softmax
 
-from lm_validity.missing import Missing, Reason, ReasonCode, number
-from lm_validity.statistics import holm
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
     PAIR_SCALE,
@@ -66,14 +65,16 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> EffectVari
     return EffectVariance(*(sd if sd > least else 0.0 for sd in sds))
 
 
-def detection_power(effect: float, components: EffectVariance, tasks: int, subsamples: int) -> float:
-    """Probability that a two-sided t test over `tasks` (at least 2) task means, at `LEVEL`, finds `effect` in
+def detection_power(
+    effect: float, components: EffectVariance, tasks: int, subsamples: int, level: float = LEVEL
+) -> float:
+    """Probability that a two-sided t test over `tasks` (at least 2) task means, at `level`, finds `effect` in
     accuracy."""
     variance = components.between_tasks**2 + components.within_task**2 / subsamples
     if variance == 0:
-        return 1.0 if effect else LEVEL
+        return 1.0 if effect else level
     shift = min(abs(effect) / np.sqrt(variance / tasks), LARGEST_SHIFT)
-    critical = stats.t.ppf(1 - LEVEL / 2, tasks - 1)
+    critical = stats.t.ppf(1 - level / 2, tasks - 1)
     # scipy's far tail is NaN for some large shifts, where it is zero to any precision that matters
     wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, shift))
     return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side)
@@ -97,8 +98,8 @@ def tasks_needed(effect: float, components: EffectVariance, subsamples: int) -> 
     return numbers[index]
 
 
-def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int) -> float:
-    """The smallest effect, in units of accuracy, that a t test over tasks finds with probability `POWER`.
+def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int, level: float = LEVEL) -> float:
+    """The smallest effect, in units of accuracy, that a t test over tasks, at `level`, finds with probability `POWER`.
 
     `components`: standard deviations between and within tasks; 0 where both are 0.
     """
@@ -107,10 +108,11 @@ def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int)
         return 0.0
 
     def excess(effect: float) -> float:
-        return detection_power(effect, components, tasks, subsamples) - POWER
+        return detection_power(effect, components, tasks, subsamples, level) - POWER
 
-    # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors
-    return float(optimize.brentq(excess, 0.0, 100 * error))
+    # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors at 5%, and goes with
+    # 1 / level
+    return float(optimize.brentq(excess, 0.0, 100 * error * LEVEL / level))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -152,19 +154,32 @@ class MeanOverTasks:
     smallest_detectable: float | Missing
 
 
-def differ_from_zero(means: Sequence[MeanOverTasks | None]) -> list[bool | None]:
-    """Which means (K,) differ from 0: p of the t test of their interval, after Holm's correction over them, below 5%.
+@dataclass(frozen=True)
+class SimultaneousMean(MeanOverTasks):
+    """A mean whose interval, with those of the same effect in the other `experiments`, holds the truth in all of them
+    at once in 95% of cases; what is the smallest detectable goes by it."""
 
-    None for None and for a mean without an interval.
+    experiments: int
+
+
+def simultaneous(means: Sequence[MeanOverTasks]) -> list[MeanOverTasks]:
+    """The same means (K,), with intervals that hold at once: mean ± t(1 - .025 / k, T - 1) standard errors.
+
+    k is the number of means that have an interval (Bonferroni); those without one, and a single one, are as they were.
     """
-    tested = [mean is not None and not isinstance(mean.interval, Missing) for mean in means]
-    p_values = [
-        float(2 * stats.t.sf(abs(mean.mean) / number(mean.standard_error), mean.tasks - 1))
-        for mean, has_interval in zip(means, tested, strict=True)
-        if mean is not None and has_interval
-    ]
-    found = iter((holm(np.array(p_values)) < 0.05).tolist())
-    return [bool(next(found)) if has_interval else None for has_interval in tested]
+    tested = sum(is_known(mean.interval) for mean in means)
+    return [_at_once(mean, tested) if tested > 1 and is_known(mean.interval) else mean for mean in means]
+
+
+def _at_once(mean: MeanOverTasks, experiments: int) -> SimultaneousMean:
+    error, level = number(mean.standard_error), LEVEL / experiments
+    reach = float(stats.t.ppf(1 - level / 2, mean.tasks - 1)) * error
+    variance = EffectVariance(error * float(np.sqrt(mean.tasks)), 0.0)
+    changed = {
+        "interval": (mean.mean - reach, mean.mean + reach),
+        "smallest_detectable": smallest_detectable(variance, mean.tasks, 1, level),
+    }
+    return SimultaneousMean(**vars(mean) | changed, experiments=experiments)
 
 
 def mean_over_tasks(values: np.ndarray) -> MeanOverTasks:

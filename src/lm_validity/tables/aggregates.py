@@ -8,7 +8,7 @@ import pandas as pd
 from lm_validity.tables.cell_text import names_average, names_cost, names_rank, parts
 
 FEWEST_ROWS = 4  # models from which arithmetic tells an average of others
-_FEWEST_PLACES = 6  # models from which whole numbers from 1, each once, are places
+FEWEST_PLACES = 6  # models from which whole numbers from 1, each once, are perhaps places
 MOST_BENCHMARKS = 200  # for which every column is compared with the mean of the others
 
 
@@ -46,15 +46,19 @@ def is_weighted_mean_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
     )
 
 
+def are_places(column: np.ndarray, fewest: int = FEWEST_ROWS) -> bool:
+    """Whether a column (models,) holds each whole number from 1 once, perhaps as hundredths, for `fewest` models."""
+    column_known = column[np.isfinite(column)]
+    places = {*range(1, len(column_known) + 1)}
+    return len(places) >= fewest and any(set(np.round(column_known * scale, 9)) == places for scale in (1, 100))
+
+
 def is_rank_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
-    """Whether a column (models,) holds each whole number from 1 once, perhaps as hundredths, for six models; of fewer,
-    whether it is the order of another column or of the mean of all."""
-    is_known = np.isfinite(column)
-    column_known, places = column[is_known], range(1, is_known.sum() + 1)
-    if len(places) < FEWEST_ROWS or not any(set(np.round(column_known * scale, 9)) == {*places} for scale in (1, 100)):
+    """Whether a column (models,) of places is the order of another column or of the mean of all."""
+    if not are_places(column):
         return False
-    if len(places) >= _FEWEST_PLACES:
-        return True
+    is_known = np.isfinite(column)
+    column_known = column[is_known]
     references = [*other_columns.T, np.nanmean(other_columns, axis=1)] if other_columns.size else []
     return any(
         np.array_equal(np.argsort(column_known), order)
@@ -80,13 +84,8 @@ def is_win_rate_of(name: str, column: np.ndarray, other_columns: np.ndarray) -> 
     return bool(np.abs(column_known - fitted).max() <= tolerance and np.ptp(column_known) > 6 * tolerance)
 
 
-def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict[str, tuple[str, str]]:
-    """The columns of a table (models, benchmarks) that are no benchmarks, each with what it is and the source.
-
-    By name where it says nothing else; with such a word among others, and without one, only if it is the mean of other
-    columns: of all, of those whose names begin as its does, or of a block beside it. Those `counted`, whose items the
-    files count, are told by name only.
-    """
+def _by_name(matrix: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The columns that are no benchmarks by their names."""
     aggregates: dict[str, tuple[str, str]] = {}
     for name in map(str, matrix.columns):
         for holds, kind in (
@@ -96,10 +95,25 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
         ):
             if holds:
                 aggregates.setdefault(name, (kind, "name"))
+    return aggregates
+
+
+def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+    """The columns of a table (models, benchmarks) that are no benchmarks, each with what it is and the source.
+
+    By name where it says nothing else; with such a word among others, and without one, only if it is the mean of other
+    columns: of all, of those whose names begin as its does, or of a block beside it. Those `counted`, whose items the
+    files count, are told by name only. Where all columns are of places, all are ranks.
+    """
+    aggregates = _by_name(matrix)
     further_names = [name for name in matrix.columns if name not in aggregates]
     tested = [name for name in further_names if name not in counted]
     if len(further_names) > MOST_BENCHMARKS:
         tested = [name for name in tested if names_average(str(name)) is None]
+    if len(further_names) > 1 and all(
+        are_places(matrix[name].to_numpy(float), FEWEST_PLACES) for name in further_names
+    ):
+        return aggregates | {str(name): ("a rank", "arithmetic") for name in further_names}
     for name in tested:
         other_names = [other_name for other_name in further_names if other_name not in (name, *aggregates)]
         if is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):

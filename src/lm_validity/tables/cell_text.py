@@ -133,10 +133,11 @@ _AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggre
 _PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
 _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
-    ("second", "seconds", "secs", "chars", "time", "token", "tokens", "length", "latency", "cost", "costs", "price",
-     "usd", "runtime", "throughput", "likes", "downloads", "votes", "hub", "generation", "count", "n_samples",
-     "num_samples", "samples", "duration", "minutes", "hours", "speed", "timestamp")
+    ("seconds", "secs", "time", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime", "throughput",
+     "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
+     "minutes", "hours", "speed", "timestamp")
 )  # fmt: skip
+_ALONE = frozenset(("second", "token", "chars"))  # costs where a name is nothing else: `last_token` is a task
 _OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
@@ -173,6 +174,8 @@ _TRANSLATED = {
     "model": ("模型", "モデル", "모델", r"\bmodell\b", r"\bmodèle\b", r"\bmodelo\b"),
     "accuracy": ("准确率", "正解率", "정확도"),
 }
+_BESIDE_THEM = re.compile(r"大|名[称稱]?|명|得分|分[数數]?|점수|千次|元|秒")
+_LETTERS_OF_OTHERS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # kana, Chinese, hangul
 _WORDS_OF_OTHERS = {word: re.compile("|".join(names)) for word, names in _TRANSLATED.items()}
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
@@ -181,8 +184,13 @@ _BITS = re.compile(r"(^|_)bits_per_\w+$")
 def plain(name: str) -> str:
     """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average, `平均` too."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name)).casefold()
+    translated = words
     for word, of_others in _WORDS_OF_OTHERS.items():
-        words = of_others.sub(f" {word} ", words)
+        translated = of_others.sub(f" {word} ", translated)
+    if not _LETTERS_OF_OTHERS.search(
+        _BESIDE_THEM.sub("", translated)
+    ):  # 成本分析, an analysis of costs, is a benchmark
+        words = translated
     return re.sub(r"[^a-z0-9]+", "_", words).strip("_")
 
 
@@ -218,7 +226,9 @@ def names_cost(name: str) -> bool:
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
     if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
         return words[-1] == "count" and (words[0] in _OF_COUNTS or f"{words[-2].rstrip('s')}s" in _COSTS)
-    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words)
+    if len(words) > 1 and words[-1] in ("second", "token") and "per" in parts(name):  # not nll_per_token
+        return words[-1] == "second" or words[-2] in _COSTS
+    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words or {*words} <= _ALONE)
 
 
 def lower_is_better(name: str) -> bool:

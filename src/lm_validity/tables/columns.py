@@ -102,6 +102,8 @@ _OTHER_FACT = re.compile(
     r"|temperature|top_[pk]|repetition_penalty|(\w+_)?(sha|commit|hash)|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
 )
 
+_OF_CODE = re.compile(r"(\w+_)?(sha|commit|hash)")  # of a version; numbers are scores of a task (`code_commit`)
+
 
 # Columns by which a sheet of ours is told from a table of scores
 _SHEETS = {
@@ -236,7 +238,9 @@ def classify(
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
     for name in header:
         saying, spread = sayings.get(name), spread_of(name, owners)
-        fact = fact_column(name) if facts else None
+        fact = (
+            fact_column(name) if facts and not (_OF_CODE.fullmatch(plain(name)) and _are_shares(texts(name))) else None
+        )
         if name in roles.values() or saying == "left out" or (saying == "about the models" and not fact):
             continue
         if saying is None and spread is not None and _is_numeric(texts(name)):
@@ -262,6 +266,11 @@ def classify(
     columns.variants = of_one
     columns.scores = columns.scores if named is None else named
     return columns
+
+
+def _are_shares(cell_texts: np.ndarray) -> bool:
+    """Whether cells hold numbers, and not whole ones above 100 as hashes of digits are."""
+    return _is_numeric(cell_texts) and not _are_identifiers(cell_texts)
 
 
 def _are_identifiers(cell_texts: np.ndarray) -> bool:

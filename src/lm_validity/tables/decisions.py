@@ -227,8 +227,12 @@ class Reading:
 
 def in_reading(what: str, where: str, decided: str) -> str:
     """How a hint says that a row of a reading is to be given."""
-    row = ",".join(f'"{text}"' if "," in text else text for text in (what, where, decided))
-    return f"--reading FILE with the lines what,where,decided and {row}"
+    return f"--reading FILE with the lines what,where,decided and {reading_row(what, where, decided)}"
+
+
+def reading_row(what: str, where: str, decided: str) -> str:
+    """A row of a reading as it is written."""
+    return ",".join(f'"{text}"' if "," in text else text for text in (what, where, decided))
 
 
 def _found(decision: Decision) -> str:

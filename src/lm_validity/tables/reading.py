@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.aggregates import FEWEST_ROWS, MOST_BENCHMARKS, decimals, find_aggregates
+from lm_validity.tables.aggregates import (
+    FEWEST_PLACES,
+    FEWEST_ROWS,
+    MOST_BENCHMARKS,
+    are_places,
+    decimals,
+    find_aggregates,
+)
 from lm_validity.tables.cell_text import (
     is_no_score,
     is_unbounded,
@@ -33,6 +40,7 @@ from lm_validity.tables.decisions import (
     UNSURE,
     Reading,
     in_reading,
+    reading_row,
 )
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -469,6 +477,7 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
         matrix = matrix[[name for name in dict.fromkeys(free["benchmark"])]]
         aggregates |= find_aggregates(matrix, set(free.loc[free["n_items"].notna(), "benchmark"]))
+        out |= claims["benchmark"].isin(_places_said(matrix.drop(columns=[*aggregates], errors="ignore"), reading))
     elif several.any():  # a single one beside those of several metrics
         aggregates |= {
             name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True
@@ -488,12 +497,24 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         out |= claims["benchmark"] == name
         text = f"{name!r} is {kind}"
         reading.add("average", name, "left out", source, LEFT_OUT, 1, "benchmark", text)
-    return claims[~out] if not (aggregates and out.all()) else _only_places(next(iter(aggregates)))
+    return claims[~out] if not (aggregates and out.all()) else _only_places([*aggregates])
 
 
-def _only_places(name: str) -> NoReturn:
-    way = in_reading("average", name, "benchmark")
+def _only_places(names: Sequence[str]) -> NoReturn:
+    way = in_reading("average", names[0], "benchmark")
+    way += "".join(f" and {reading_row('average', name, 'benchmark')}" for name in names[1:])
     raise InputError("all columns are places of models (1, 2, 3, ...), none has scores.", f"give scores; or {way}.")
+
+
+def _places_said(matrix: pd.DataFrame, reading: Reading) -> list[str]:
+    """The columns of perhaps places in a table (models, benchmarks) that the reader leaves out; others are scores, and
+    are said."""
+    names = [name for name in map(str, matrix) if are_places(matrix[name].to_numpy(float), FEWEST_PLACES)]
+    decided = {name: reading.said("average", name, _AVERAGE_ROWS) for name in names}
+    for name in (name for name in names if decided[name] is None and not _is_said_benchmark(name, reading)):
+        text = f"{name!r} is read as scores: perhaps they are places of models (1, 2, 3, ...)"
+        reading.add("average", name, "benchmark", "arithmetic", UNSURE, 1, LEFT_OUT, text)
+    return [name for name in names if decided[name] == LEFT_OUT]
 
 
 def _is_said_benchmark(name: str, reading: Reading) -> bool:

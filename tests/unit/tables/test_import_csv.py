@@ -576,3 +576,22 @@ def test_a_metric_behind_a_slash_is_one_where_nothing_contradicts_it(read):
         ("a", "qa", "f1,none"): 0.3, ("a", "qa", "exact_match,none"): 0.2, ("a", "tides", "acc,none"): 0.1,
         ("b", "qa", "f1,none"): 0.4, ("b", "qa", "exact_match,none"): 0.5, ("b", "tides", "acc,none"): 0.6,
     }  # fmt: skip
+
+
+def test_a_column_of_commits_that_holds_shares_is_a_benchmark(read):
+    scores = read("model,coins,code_commit,sha\na,0.31,0.21,1234567\nb,0.42,0.35,7654321\n")
+    assert by_cell(scores) == {
+        ("a", "coins"): 0.31, ("a", "code_commit"): 0.21, ("b", "coins"): 0.42, ("b", "code_commit"): 0.35
+    }  # fmt: skip
+
+
+def test_a_table_beside_others_is_left_out_only_without_scores(read):
+    scores = "| model | coins |\n|---|---|\n| a | 50.5 |\n| b | 51.5 |\n"
+    log = ImportLog()
+    tasks = "| Task | Context | # Examples |\n|---|---|---|\n| coins | Book | 101 |\n| tides | Book | 102 |\n"
+    assert len(read(f"{scores}\ntext\n\n{tasks}", log, name="a.md")) == 2
+    texts = [decision.text for decision in log.reading.decisions]
+    assert any("a table that is not read" in text and not text.endswith("..") for text in texts)
+    twice = "| model | suns |\n|---|---|\n| a | 50.5 |\n| a | 55.5 |\n| b | 12.5 |\n"
+    with pytest.raises(InputError, match="another score of a on suns"):
+        read(f"{scores}\ntext\n\n{twice}", name="b.md")

@@ -1,5 +1,7 @@
 """What claims mean: each decision with right values, an unsure case, and what too much cleverness would break."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from lm_validity.tables.cell_text import (
     names_cost,
     names_count,
     names_rank,
+    plain,
     read_cell,
 )
 from lm_validity.tables.columns import variants
@@ -111,6 +114,51 @@ def test_averages_ranks_and_costs_by_words_and_arithmetic():
     assert names_cost("total_count") and names_cost("n_count")
     assert not any(map(names_cost, ("LCB_generation", "Code Generation", "Letter Count", "word_count")))
     assert is_unbounded("MTBench") and is_unbounded("MT-Bench 2") and not is_unbounded("MTBE")
+
+
+def test_tokens_are_costs_in_names_of_speeds_and_prices_only():
+    costs = ("token", "chars", "second", "tokens per second", "chars_per_second", "price per token", "Tokens/s")
+    scores = ("nll_per_token", "bits_per_token", "loss_per_token", "f1_token", "last_token", "mt_bench_second",
+              "lambada chars")  # fmt: skip
+    assert all(map(names_cost, costs)) and not any(map(names_cost, scores))
+
+
+def test_words_of_other_languages_count_where_a_name_says_nothing_else():
+    assert (
+        names_average("平均分") and names_rank("排名") and names_cost("花费/千次（元）") and plain("大模型") == "model"
+    )
+    assert names_average("Moyenne") and plain("模型名称") == "model"
+    assert not any(map(names_cost, ("成本分析", "价格预测"))) and plain("大模型安全") == "" == plain("数学准确率")
+    assert names_average("平均数计算") is False
+
+
+def test_whole_numbers_from_1_are_places_only_in_the_order_of_others(tmp_path):
+    solved = [2, 1, 3, 5, 4, 7, 6]
+    table = pd.DataFrame({"coins": [0.31, 0.42, 0.55, 0.61, 0.48, 0.72, 0.66], "solved": solved})
+    assert not find_aggregates(table)
+    assert find_aggregates(table.assign(order=[7, 6, 4, 3, 5, 1, 2])) == {"order": ("a rank", "arithmetic")}
+    path, reading = tmp_path / "s.csv", tmp_path / "r.csv"
+    table.assign(model=[f"m-{name}" for name in "abcdefg"]).to_csv(path, index=False)
+    scores, log = import_files([path], tmp_path / "out")
+    assert set(scores["benchmark"]) == {"coins", "solved"}
+    assert ("average", "solved", "benchmark", "unsure") in {
+        (decision.what, decision.where, decision.decided, decision.kind) for decision in log.reading.decisions
+    }
+    reading.write_text("what,where,decided\naverage,solved,left out\n")
+    options = ImportOptions(corrections=read_corrections(reading))
+    assert set(import_files([path], tmp_path / "out", options).scores["benchmark"]) == {"coins"}
+
+
+def test_columns_of_nothing_but_places_are_read_by_the_rows_of_the_hint(tmp_path):
+    path, reading = tmp_path / "s.csv", tmp_path / "r.csv"
+    places = {"coins": [1, 2, 3, 4, 5, 6], "tides": [2, 1, 3, 4, 6, 5], "moons": [1, 3, 2, 5, 4, 6]}
+    pd.DataFrame({"model": [f"m-{name}" for name in "abcdef"], **places}).to_csv(path, index=False)
+    with pytest.raises(InputError) as refused:
+        import_files([path], tmp_path / "out")
+    rows = re.findall(r"average,\w+,benchmark", refused.value.hint)
+    reading.write_text("\n".join(["what,where,decided", *rows]))
+    options = ImportOptions(corrections=read_corrections(reading))
+    assert set(import_files([path], tmp_path / "out", options).scores["benchmark"]) == set(places)
 
 
 def test_directions():

@@ -168,7 +168,10 @@ def _read_all(tables: list[Table], options: ImportOptions, model: str | None, no
             files += _of_table(table, options, model, notes)
         except InputError as error:
             errors.append(error)
-            text = f"a table without scores ({', '.join(table.header[:3])}): {error.problem}"
+            roles = find_roles(table.header, roles_said(table.said(options.corrections), table.header))
+            if "value" in roles or classify(table.header, table.texts, roles, {}).scores:
+                raise
+            text = f"a table that is not read ({', '.join(table.header[:3])}): {error.problem.rstrip('.')}"
             notes.decisions.append(Decision("column", table.header[0], "left out", "structure", LEFT_OUT, 1, "", text))
     if errors and not files:
         raise errors[0]

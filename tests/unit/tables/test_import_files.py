@@ -320,6 +320,24 @@ def test_a_value_that_its_column_cannot_have_is_refused_in_tables_and_in_files(t
         read(tmp_path / "e.json")
 
 
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_gzipped_files_are_called_as_they_were_given(tmp_path, ending):
+    """What is unpacked lies in a temporary folder, whose name is nobody's model and in no message."""
+    for model in ("wren-1b", "finch-2b"):
+        (tmp_path / "in" / model).mkdir(parents=True)
+        packed = gzip.compress(b"benchmark,score\ncoins,0.5\ntides,0.6\n")
+        (tmp_path / "in" / model / "scores.csv.gz").write_bytes(packed)
+    options = options_of(path=f"{{model}}/scores.{ending}", format="csv")
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options)
+    assert set(scores["model"]) == {"wren-1b", "finch-2b"} and len(scores) == 4
+    (tmp_path / "in" / "wren-1b" / "more.csv.gz").write_bytes(gzip.compress(b"coins\n"))
+    _, log = import_files([tmp_path / "in"], tmp_path / "again", options)
+    assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "wren-1b" / "more.csv.gz")]
+    named = tmp_path / "in" / "wren-1b" / "scores.csv.gz"
+    scores, _ = import_files([named], tmp_path / "named", options_of(names={named: "a"}))
+    assert set(scores["model"]) == {"a"}
+
+
 def test_a_small_gzip_file_of_a_large_text_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("lm_validity.config.rows._LARGEST", 1000)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"model,b\na," + b"0" * 2000))

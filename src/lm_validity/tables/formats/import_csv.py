@@ -88,7 +88,7 @@ from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.task_facts import are_tasks, find_task_facts
 from lm_validity.words import count, listing
 
-_SUFFIXES = (".csv", ".tsv", ".parquet")
+_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 _PROMPTS = ("plain", "chat")  # other prompts are wordings
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more

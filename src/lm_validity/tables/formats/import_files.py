@@ -89,6 +89,7 @@ FORMATS: tuple[Format, ...] = (
     import_json.JSON,
 )
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
+_READ_PACKED = (".csv.gz", ".tsv.gz")  # where they are given themselves
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
 _HINT = f"known formats are {', '.join(file_format.name for file_format in FORMATS)}; --format names one."
@@ -120,15 +121,18 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
     options = options or ImportOptions()
     log = ImportLog(strict=options.strict)
     with ExitStack() as stack:
-        return _import(_unpacked(paths, stack, log), Path(output), options, log)
+        try:
+            return _import(_unpacked(paths, stack, log), Path(output), options, log)
+        except InputError as error:
+            raise InputError(log.as_given(error.problem), log.as_given(error.hint)) from error
 
 
 def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> list[Path]:
     """The paths, with a folder of what it holds for each zip, tar or gzipped file, also of those in folders, until the
     stack ends."""
-    places = []
+    places, root = [], Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-validity.")))
     for path in map(Path, paths):
-        is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
+        is_archive = path.is_file() and path.name.endswith(_ARCHIVES) and not path.name.endswith(_READ_PACKED)
         archives = [path] if is_archive else []
         if path.is_dir():
             archives = [
@@ -138,9 +142,13 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
             ]
         places += [] if is_archive else [path]
         for archive in archives:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{archive.name}."))
+            # as the user's folders are called, since these may name models
+            above = root / ("given" if is_archive else "found")
+            folder = above.joinpath(*(part for part in archive.parts if part not in (archive.anchor, "..")))
             try:
-                places.append(_unpack(archive, Path(folder)))
+                unpacked = _unpack(archive, folder)
+                log.origins[str(unpacked)] = str(archive)
+                places += [unpacked] if is_archive else [above] if above not in places else []
             except (
                 shutil.ReadError,
                 OSError,
@@ -158,7 +166,8 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
 def _unpack(archive: Path, folder: Path) -> Path:
     """Where what an archive holds lies now: a folder, or for one gzipped file the file."""
     if archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
-        path = folder / archive.stem
+        path = folder.with_suffix("")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(archive) as packed, open(path, "wb") as handle:
             while part := packed.read(_PART):
                 handle.write(part)
@@ -167,6 +176,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
         return path
     if _size(archive) > _MOST_UNPACKED:
         raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+    folder.mkdir(parents=True, exist_ok=True)
     shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
     return folder
 
@@ -215,6 +225,7 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions, l
             log.items = write_items(parts, with_items, path, log.reading.renamed)
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
+        log.name_as_given()
         log.write(scores, output)
     return Import(scores, log)
 
@@ -236,6 +247,7 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
     files, other_files = find_files(
         paths, tuple({suffix for file_format in formats for suffix in file_format.suffixes})
     )
+    files = [file for file in files if file.named or not file.path.name.endswith(_ARCHIVES)]  # the others are unpacked
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
     _check_places(options, files)
     pattern = None if options.path is None else PathPattern(options.path)
@@ -304,10 +316,15 @@ def _opened(file: Found, options: ImportOptions, pattern: PathPattern | None) ->
         raise InputError(f"{file.path}: cannot be read ({error.strerror}).", _HINT) from error
 
 
+def _said_by(pattern: PathPattern, path: Path) -> Claim:
+    """What a file's path says, or that of the file from which it was unpacked."""
+    return pattern.of(path) or pattern.of(f"{path}.gz") or pattern.of(str(path).removesuffix(".gz"))
+
+
 def _given_name(path: Path, options: ImportOptions, pattern: PathPattern | None) -> str | None:
     """The model's name by --model, else by --path."""
     name_given = _of_place(path, options.names)
-    return name_given or (None if pattern is None else pattern.of(path).get("model"))
+    return name_given or (None if pattern is None else _said_by(pattern, path).get("model"))
 
 
 def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
@@ -341,7 +358,7 @@ def _are_numbers_by_name(document: object) -> bool:
 
 def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
     """The file with what paths say: its own by the pattern, and that of its model."""
-    fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else Claim()
+    fields = _said_by(pattern, opened.path) or pattern.of(str(file.common.get("model"))) if pattern else Claim()
     task = fields.pop("benchmark", None)
     common, rows, identity = file.common.copy(), file.rows, file.identity
     keys = {row["benchmark"]: _SPLIT.sub("", plain(row["benchmark"])) for row in rows}

@@ -142,7 +142,19 @@ class ImportLog:
     facts: dict[str, Facts] = field(default_factory=dict)  # what files say for the models sheet, by model
     reading: Reading = field(default_factory=Reading)  # what was decided of all claims
     hint: str = ""  # of the first file that was left out
+    origins: dict[str, str] = field(default_factory=dict)  # by the path of what was unpacked, its archive's
     settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
+
+    def as_given(self, text: str) -> str:
+        """A text in which what was unpacked is called by the path of its archive."""
+        for unpacked, archive in self.origins.items():
+            text = text.replace(unpacked, archive)
+        return text
+
+    def name_as_given(self) -> None:
+        """Call what was unpacked by the paths of the archives, in all that is said."""
+        self.skipped = [(self.as_given(path), self.as_given(reason)) for path, reason in self.skipped]
+        self.repeated, self.notes = ([*map(self.as_given, texts)] for texts in (self.repeated, self.notes))
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""

@@ -62,7 +62,7 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
     """The dry run above would show it."""
     project = planned.copy_to(tmp_path / "copy")
     config = project.folder / CONFIG[1]
-    config.write_text(config.read_text().replace("plan:", "finetuning: { max_length: 500 }\nplan:"))
+    config.write_text(config.read_text().replace("finetuning: {", "finetuning: { max_length: 500,"))
     batches = [batch for command, _, batch in jobs_of(project) if command == "finetune-adapter"]
     assert batches and not any(".round2" in batch for batch in batches)
 

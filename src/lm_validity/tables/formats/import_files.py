@@ -177,7 +177,12 @@ def _unpack(archive: Path, folder: Path) -> Path:
     if _size(archive) > _MOST_UNPACKED:
         raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
+    if archive.suffix == ".zip":
+        shutil.unpack_archive(archive, folder)
+        return folder
+    if not hasattr(tarfile, "data_filter"):
+        raise ValueError("Python 3.11 before 3.11.4 has no safe way for tar archives")
+    shutil.unpack_archive(archive, folder, filter="data")
     return folder
 
 

@@ -19,8 +19,8 @@ try:
     from lm_validity.config.load import (
         PLANNED_SHEETS,
         build_run,
+        check_sources,
         planned_sheets,
-        read_values,
     )
     from lm_validity.config.sections import PRETRAINING_VERSION
     from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
@@ -47,12 +47,6 @@ except ImportError as error:
     include: "without_package.smk"
 
 
-if re.search("[{}]", str(workflow.basedir)):
-    raise WorkflowError(
-        f"{workflow.basedir}: Snakemake takes braces in the path of a workflow for names of values. Hint: rename that "
-        "folder."
-    )
-
 # The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
 MODIFIER = workflow.modifier
 IS_MODULE = not MODIFIER.is_main_snakefile()
@@ -75,10 +69,8 @@ def as_planned(values):
 
 
 try:
-    # Snakemake's own reader takes the last of two values of one key, and 010 for 8.
-    if workflow.is_main_process and not IS_MODULE:
-        for path in workflow.configfiles:
-            read_values(path)
+    if workflow.is_main_process:
+        check_sources(workflow.basedir, [] if IS_MODULE else workflow.configfiles)
     VALUES, SHEETS = as_planned(config)
     RUN = build_run(
         VALUES,

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_origin, overload
@@ -149,6 +150,15 @@ def read_values(path: str | Path) -> object:
             f"{path}: not valid YAML ({message[:300]}).",
             "check the indentation, and quote texts that look like dates or numbers.",
         ) from error
+
+
+def check_sources(folder: Path, configfiles: Iterable[str | Path]) -> None:
+    """Raises InputError for what Snakemake itself would misread: braces in the path of the workflow's `folder`, which
+    it takes for names of values, and a configuration with a key twice, of which it takes the last, or 010, its 8."""
+    if re.search("[{}]", str(folder)):
+        raise InputError(f"{folder}: Snakemake takes braces in a path for names of values.", "rename that folder.")
+    for path in configfiles:
+        read_values(path)
 
 
 def _check_node(node: "Node", sizes: dict[int, int]) -> int:

@@ -10,9 +10,9 @@ from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Range, Value, ends
 from lm_validity.studies.agreement.reasons import LOST_MODEL
-from lm_validity.studies.agreement.statistics.noise import reliability_of, variance_components
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
+from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS
 from lm_validity.words import no_scores

@@ -381,7 +381,9 @@ def _read_roles(
     key = "benchmark" if spread == "model" else "model"
     if not any(key in fields for fields in keys):
         _check_said(table, sayings, key, MODELS if key == "model" else key)
-        of_texts = (name for name in table.header if all(map(_is_name, table.texts(name))))
+        of_texts = (
+            name for name in table.header if all(text and read_cell(text) is None for text in table.texts(name))
+        )
         way = in_reading("column", telling(table.header, table.texts) or next(of_texts, "COLUMN"), key)
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
@@ -701,10 +703,6 @@ def _error(table: Table, cell: _Cell, error: float | None, kind: str | None) -> 
     if low is not None and high is not None and low.value <= high.value:
         return {"stderr": (high.value - low.value) / 2, "error": "ci95"}
     return {} if error is None else {"stderr": abs(error), "error": kind or "unknown"}
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and read_cell(text) is None
 
 
 def _beside_models(table: Table, models: Mapping[int, str]) -> str | None:

@@ -10,8 +10,6 @@ from lm_validity.studies.agreement.statistics.noise import (
     mean_tau_left_out,
     noise_ceiling,
     noise_corrected_tau,
-    reliability_of,
-    variance_components,
 )
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import (
@@ -21,6 +19,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     means_without_clusters,
     transformed_interval,
 )
+from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
 
 
 def world(rng, models=60, benchmarks=10, correlation=0.8, noise=0.5):

@@ -338,6 +338,18 @@ def test_gzipped_files_are_called_as_they_were_given(tmp_path, ending):
     assert set(scores["model"]) == {"a"}
 
 
+def test_of_a_gzipped_file_that_is_cut_nothing_counts(tmp_path):
+    """What could be unpacked of it, whole lines, is not read as if it were all."""
+    (tmp_path / "in").mkdir()
+    lines = [f'{{"model": "ant-{row}b", "coins": 0.{row}, "tides": 0.5}}\n' for row in range(1000, 6000)]
+    packed = gzip.compress("".join(lines).encode())
+    (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(lines[0].encode()))
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
+    assert set(scores["model"]) == {"ant-1000b"}
+    assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "a.jsonl.gz")]
+
+
 def test_a_small_gzip_file_of_a_large_text_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("lm_validity.config.rows._LARGEST", 1000)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"model,b\na," + b"0" * 2000))

@@ -143,12 +143,12 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
         places += [] if is_archive else [path]
         for archive in archives:
             # as the user's folders are called, since these may name models
-            above = root / ("given" if is_archive else "found")
+            above = root / str(len(log.origins))
             folder = above.joinpath(*(part for part in archive.parts if part not in (archive.anchor, "..")))
             try:
                 unpacked = _unpack(archive, folder)
                 log.origins[str(unpacked)] = str(archive)
-                places += [unpacked] if is_archive else [above] if above not in places else []
+                places.append(unpacked if is_archive else above)
             except (
                 shutil.ReadError,
                 OSError,
@@ -158,6 +158,7 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> 
                 zipfile.BadZipFile,
                 zlib.error,
             ) as error:
+                shutil.rmtree(above, ignore_errors=True)  # half of it may be there
                 problem = f"{archive}: cannot be unpacked ({first_line(error)})."
                 log.skip(archive, problem, "unpack it, and give the folder.", named=is_archive)
     return places

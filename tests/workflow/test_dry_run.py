@@ -175,6 +175,12 @@ def test_a_mistake_in_the_configuration_is_named(project):
     config.write_text(config.read_text().replace("finetunning:", "finetuning:") + "finetuning: { epochs: 4 }\n")
     done = project.run(*project.snakemake_command("-n", "--configfile", "config/test.yaml"), code=1)
     assert "'finetuning' is there twice" in done.stderr + done.stdout  # Snakemake's own reader takes the last
+    sheet = project.folder / "config" / "paper" / "early_training_benchmarks.tsv"
+    sheet.write_text(sheet.read_text().replace("arc_easy", "arc_eazy"))
+    command = project.snakemake_command("-n", "--configfile", "config/paper/early_training.yaml")
+    done = project.run(*command, code=1)
+    said = "benchmark arc_eazy (task arc_eazy): no lm-eval task has this name. Hint: did you mean 'arc_easy'?"
+    assert said in done.stderr + done.stdout
 
 
 def test_a_workflow_in_a_folder_with_braces_is_refused_by_its_name(project):

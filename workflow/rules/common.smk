@@ -36,6 +36,7 @@ try:
     from lm_validity.run.grid import Grid, reports_of, tables_of
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings, task_sources
+    from lm_validity.run.task_names import check_tasks
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
     if "--lint" not in sys.argv:
@@ -83,6 +84,8 @@ try:
         else {}
     )
     GRID = Grid(RUN)
+    if workflow.is_main_process:
+        check_tasks(RUN)
     CELLS = GRID.all_manifests()
 except InputError as error:
     raise WorkflowError(str(error))

@@ -43,6 +43,7 @@ from lm_validity.monitor.render import (
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file
 from lm_validity.run import rehearsals
+from lm_validity.run.task_names import check_tasks
 from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
 from lm_validity.words import count
@@ -117,8 +118,7 @@ def config(
 def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     run = load_run(configfile)
-    for problem in check.task_problems(run):
-        raise InputError(f"{problem.where}: {problem.description}.", problem.action)
+    check_tasks(run)
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
 

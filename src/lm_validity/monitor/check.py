@@ -30,8 +30,9 @@ from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.records import BenchmarkRecord, is_record, made_by, read_record
 from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.scoring import document_order, task_problem
+from lm_validity.run.scoring import document_order
 from lm_validity.run.store import Store
+from lm_validity.run.task_names import task_problems
 from lm_validity.run.workspace import Workspace
 from lm_validity.words import count
 
@@ -210,25 +211,6 @@ def torch_problems(run: Run) -> list[Problem]:
     return [
         Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", f"{INSTALL_CUDA}, or {ON_CPU}")
     ]
-
-
-def task_problems(run: Run) -> list[Problem]:
-    """Tasks that do not exist, or have nothing to train on where a study fine-tunes; of benchmarks that were not
-    fetched yet."""
-    grid, problems = Grid(run), []
-    for name in grid.used_benchmarks:
-        row = run.benchmarks[name]
-        if (
-            row.corpus
-            or run.is_miniature(row.include_path)
-            or (run.results / f"prefetch/benchmarks/{name}.json").is_file()
-        ):
-            continue
-        trains = not grid.is_test_only(name)
-        problem_found = None if run.configuration.replay else task_problem(row.task, row.include_path, trains=trains)
-        if problem_found is not None:
-            problems.append(Problem(f"benchmark {name} (task {row.task})", *problem_found))
-    return problems
 
 
 def vllm_problems(run: Run) -> list[Problem]:

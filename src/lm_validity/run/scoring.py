@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
-from lm_validity.errors import InputError, Refusal, first_line, nearest
+from lm_validity.errors import InputError, first_line
 from lm_validity.run.cell import Recipe
 from lm_validity.run.records import BenchmarkRecord, ModelRecord
 
@@ -99,63 +99,6 @@ def named_code(path: Path) -> list[str]:
         except yaml.YAMLError as error:
             raise InputError(f"{file}: not YAML ({first_line(error)}).", "correct the file.") from None
     return list(dict.fromkeys(names_found))
-
-
-@cache
-def _declarations(folder: Path) -> dict[Path, str]:
-    """The YAML files of a folder of tasks, and what they include, by path."""
-    paths = (path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file())
-    return {path: path.read_text(encoding="utf-8-sig", errors="replace") for path in paths}
-
-
-def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusal | None:
-    """(what is wrong with a task's name, what to do) as far as a text scan of lm-eval's files and of the user's can
-    tell, in half a second and without a network: no file has the name, or one without documents to train on.
-
-    None where nothing is wrong, or it cannot be known: a group, a tag, a task written in Python, lm-eval not here.
-    """
-    package = find_spec("lm_eval")
-    folders = [Path(include_path)] if include_path and Path(include_path).is_dir() else []
-    folders += [Path(package.origin).parent / "tasks"] if package is not None and package.origin else []
-    if not folders or (include_path and len(folders) < 2):
-        return None
-    word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
-    declares = re.compile(rf"^[\"']?task[\"']?:[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
-    is_listed = False
-    for folder in folders:
-        for path, text in _declarations(folder).items():
-            if not word.search(text):
-                continue
-            is_listed = True
-            if declares.search(text) and trains and not _may_train(path):
-                return Refusal(
-                    "has no training split", "fine-tuning needs a training_split: leave it out of that study."
-                )
-    if is_listed:
-        return None
-    names = re.compile(r"^[\"']?(?:task|group)[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
-    all_names = {
-        name_found
-        for folder in folders
-        for text in _declarations(folder).values()
-        for name_found in names.findall(text)
-    }
-    similar = nearest(name, all_names)
-    hint = f"did you mean {similar!r}? " if similar else ""
-    return Refusal("no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them.")
-
-
-def _may_train(path: Path) -> bool:
-    """Whether a task's YAML file, or one that it includes, names a training split, is a corpus, or is written in
-    Python."""
-    files = [path, *(file for file in named_files([path]) if file.suffix != ".py")]
-    text = "\n".join(file.read_text(encoding="utf-8-sig", errors="replace") for file in files)
-    says = (
-        r"training_split[\"']?[ \t]*:[ \t]*(?!null|~|$)\S",
-        r"class[\"']?[ \t]*:",
-        r"output_type[\"']?[ \t]*:[ \t]*[\"']?loglikelihood_rolling",
-    )
-    return any(re.search(rf"(?:^|[{{,])[ \t]*[\"']?{word}", text, re.MULTILINE) for word in says)
 
 
 def draws_at_random(path: Path) -> bool:

@@ -22,8 +22,9 @@ from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
-from lm_validity.run import scoring
-from lm_validity.run.scoring import draws_at_random, task_problem, task_sources
+from lm_validity.run import scoring, task_names
+from lm_validity.run.scoring import draws_at_random, task_sources
+from lm_validity.run.task_names import task_problem
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -315,7 +316,7 @@ def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
     path.write_text(
         LAYOUTS[layout]({"task": "own_quiz", "include": "base", "training_split": "train"}), encoding="utf-8"
     )
-    scoring._declarations.cache_clear()
+    task_names._text.cache_clear()
     assert task_problem("own_quiz", str(tmp_path), trains=True) is None
 
 
@@ -334,14 +335,19 @@ def test_a_task_that_is_not_there_or_cannot_train_is_known_without_a_network(tmp
     assert problem == "no lm-eval task has this name" and "did you mean 'arc_easy'?" in hint
     assert task_problem("truthfulqa_mc1", None, trains=True)[0] == "has no training split"
     assert task_problem("truthfulqa_mc1", None, trains=False) is None
-    for name in ("arc_easy", "gsm8k", "mmlu", "glue", "wikitext"):  # its own split, by an include, a group, a tag
-        assert task_problem(name, None, trains=True) is None
+    task_names._text.cache_clear()
+    for name in ("arc_easy", "gsm8k", "mmlu", "glue", "wikitext", "squadv2", "social_iqa"):
+        assert task_problem(name, None, trains=True) is None  # its own split, by an include, a group, a tag, in Python
+    assert task_names._text.cache_info().misses < 200  # of 14,000 files: the Snakefile asks at each start
     (tmp_path / "own.yaml").write_text("task: own_quiz\ninclude: base\ntest_split: test\n", encoding="utf-8")
     (tmp_path / "base").write_text("training_split: null\n", encoding="utf-8")
     assert task_problem("own_quiz", str(tmp_path), trains=True)[0] == "has no training split"
     (tmp_path / "base").write_text("training_split: train\n", encoding="utf-8")
-    scoring._declarations.cache_clear()
+    task_names._text.cache_clear()
     assert task_problem("own_quiz", str(tmp_path), trains=True) is None
+    task_names._task_files.cache_clear()
+    (tmp_path / "mine.yaml").write_text("task: truthfulqa_mc1\ntraining_split: train\n", encoding="utf-8")
+    assert task_problem("truthfulqa_mc1", str(tmp_path), trains=True) is None  # the user's own comes first
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from lm_validity.run.rehearsals import HubModel, unfetched_models
 @pytest.fixture(autouse=True)
 def invented_benchmarks(monkeypatch):
     """The benchmarks of these runs are in nobody's files."""
-    monkeypatch.setattr("lm_validity.monitor.check.task_problem", lambda name, include_path, *, trains: None)
+    monkeypatch.setattr("lm_validity.run.task_names.task_problem", lambda name, include_path, *, trains: None)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -130,6 +131,7 @@ def import_everything(imported: tuple[str, ...]) -> None:
     if "transformers" in sys.modules:
         # a thousand regular expressions, which transformers would compile in each process that loads a model
         import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    weakref.finalize._registry.clear()  # at its end each process would have torch forget its operators one by one
     gc.collect()
     gc.freeze()
 

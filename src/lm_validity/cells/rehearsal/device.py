@@ -50,6 +50,7 @@ class Ledger(TorchDispatchMode):
         self.launches: Counter[str] = Counter()
         self.host_reads: Counter[str] = Counter()
         self.flops: Counter[torch.dtype] = Counter()
+        self._thaw = False  # whether the garbage collector's objects were frozen here, and not by who came before
         self._storages: dict[int, tuple[int | None, int, weakref.ref[torch.UntypedStorage]]] = {}
 
     @classmethod
@@ -58,12 +59,15 @@ class Ledger(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         gc.collect()
-        gc.freeze()  # what is there already need not be searched at every collection
+        self._thaw = gc.get_freeze_count() == 0
+        if self._thaw:
+            gc.freeze()  # what is there already need not be searched at every collection
         result: Self = super().__enter__()
         return result
 
     def __exit__(self, *raised: object) -> None:
-        gc.unfreeze()
+        if self._thaw:
+            gc.unfreeze()
         super().__exit__(*raised)
 
     def restart(self) -> None:

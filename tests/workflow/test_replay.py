@@ -1,6 +1,7 @@
 """The whole workflow with made-up scores served instead of running a model; rules, paths, merges, reports are real."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -56,7 +57,18 @@ def test_the_report_is_of_the_served_scores_and_says_so(replayed):
 
 def test_a_second_run_has_nothing_to_do(replayed):
     done = replayed.run(*replayed.snakemake_command("-n", *CONFIG))
+    assert "Nothing to be done" in done.stdout + done.stderr and "stale" not in done.stderr
+    record = replayed.folder / "results/replay/prefetch/models/oak-s.json"
+    text, times = record.read_text(), os.stat(record)
+    record.write_text(text.replace("made-up/Oak-S replayed", "found otherwise by another version"))
+    os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = replayed.snakemake(*CONFIG)
+    record.write_text(text)
+    os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert "Nothing to be done" in done.stdout + done.stderr
+    assert re.search(
+        r"^replay: \d+ stale cells .*evaluate_model: 6.* preflight --configfile replay/replay.yaml`", done.stderr, re.M
+    )
 
 
 def test_a_real_run_cannot_read_what_a_replay_wrote(replayed):

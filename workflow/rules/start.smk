@@ -48,41 +48,60 @@ def configfile_of_module(wildcards):
 CONFIGFILE = configfile_of_module if IS_MODULE else f"{PLACE}/configuration.json"
 
 
-def say_what_is_left(folder):
-    """The last line of a dry run in `folder`, which counts jobs and knows nothing of cells and hours."""
+def say_what_is_left(folder, dry):
+    """The last lines of a dry run in `folder`, which counts jobs and knows nothing of cells and hours; of every run:
+    the finished cells of another recipe that it leaves. A run that checks its cells has named them.
+    """
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.render import render_left
+    from lm_validity.monitor.render import render_left, render_stale
     from lm_validity.monitor.status import RunState
 
+    jobs, is_planned = planned_jobs(), workflow.dag is not None
+    if not dry and (
+        not is_planned or any(job.rule.name == "check_cells" for job in jobs)
+    ):
+        return
     os.chdir(folder)  # Snakemake has gone back from --directory
     try:
-        left = render_left(Estimator(RUN), RunState(RUN), asked_again())
+        state = RunState(RUN)
+        lines = [
+            f"{render_left(Estimator(RUN), state, asked_again(jobs))} (lm-validity cost)"
+        ] * dry
+        named = os.path.relpath(workflow.configfiles[-1])
+        lines += [render_stale(state, cell_jobs(jobs), named)] * is_planned
     except (InputError, OSError) as error:
-        left = f"not known what is left ({error})"
-    print(f"{RUN.name}: {left} (lm-validity cost)", file=sys.stderr)
+        lines = [f"not known what is left ({error})"]
+    for line in filter(None, lines):
+        print(f"{RUN.name}: {line}", file=sys.stderr)
 
 
-def asked_again():
-    """The jobs of cells that a dry run plans, where it plans to read models or documents anew too: only then is known
-    whether their finished cells are still of the present recipe."""
-    planned = (
+def planned_jobs():
+    """The jobs that this Snakemake plans, finished ones too."""
+    return (
         list(workflow.dag.needrun_jobs(exclude_finished=False)) if workflow.dag else []
     )
-    if not any(re.match("prefetch_|split_", job.rule.name) for job in planned):
-        return []
+
+
+def cell_jobs(jobs):
+    """Those that compute cells, as the grid knows them."""
     return [
-        job_of(job.rule.name, job.wildcards)
-        for job in planned
-        if job.rule.name in RULES
+        job_of(job.rule.name, job.wildcards) for job in jobs if job.rule.name in RULES
     ]
 
 
-# Snakemake has nothing that is called at the end of a dry run.
+def asked_again(jobs):
+    """The jobs of cells that a dry run plans, where it plans to read models or documents anew too: only then is known
+    whether their finished cells are still of the present recipe."""
+    read_anew = any(re.match("prefetch_|split_", job.rule.name) for job in jobs)
+    return cell_jobs(jobs) if read_anew else []
+
+
+# Snakemake has nothing that is called at the end of a dry run, nor where nothing is to be done.
 if workflow.is_main_process and not IS_MODULE:
-    if any(
-        re.fullmatch(r"--dry-?run|-[a-z]*n[a-z0-9]*", word) for word in sys.argv[1:]
-    ):
-        atexit.register(say_what_is_left, os.getcwd())
+    dry_run = re.compile(r"--dry-?run|-[a-z]*n[a-z0-9]*")
+    atexit.register(
+        say_what_is_left, os.getcwd(), any(map(dry_run.fullmatch, sys.argv[1:]))
+    )
 
 
 onstart:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from shlex import quote as quote_for_shell
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -237,6 +238,22 @@ def render_left(estimator: Estimator, state: RunState, asked_again: Iterable[Job
         f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in to_do):,} jobs, "
         f"{_hours(sum(need.hours for need in to_do))} hours, "
         f"{_hours(sum(need.gpu_hours for need in to_do))} of them on GPUs{perhaps * bool(open_cells)}"
+    )
+
+
+def render_stale(state: RunState, planned: Iterable[Job[Cell]], configfile: str) -> str:
+    """The stale cells that have a manifest, so that Snakemake takes them for finished, and that none of the `planned`
+    jobs computes: in one line with what to type; empty where there are none."""
+    computed = {cell for job in planned for cell in job.cells}
+    grid, stale = state.workspace.grid, [entry.cell for entry in state.cells if entry.state == "stale"]
+    left = [cell for cell in stale if rule_of(cell).in_store and cell not in computed]
+    by_rule = Counter(cell.rule for cell in left if Path(grid.manifest_of(cell)).is_file())
+    if not by_rule:
+        return ""
+    return (
+        f"{count(by_rule.total(), 'stale cell')} that no job of this run computes "
+        f"({', '.join(f'{rule}: {cells}' for rule, cells in by_rule.items())}); "
+        f"`lm-validity preflight --configfile {quote_for_shell(configfile)}` says why; type it, and run again"
     )
 
 

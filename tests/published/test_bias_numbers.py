@@ -17,7 +17,8 @@ from lm_validity.studies.bias.import_published import read_pretrain_on_test
 from lm_validity.studies.bias.model_sections import SHORT
 from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
+from lm_validity.studies.bias.statistics.model import fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.trials import base_drift, mismatched_test_sets, pair_arms, paired_counts
 from lm_validity.tables.schema import TRIALS, write_table

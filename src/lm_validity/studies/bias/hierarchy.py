@@ -24,12 +24,10 @@ from lm_validity.studies.bias.statistics.effects import (
     mean_over_tasks,
     meta_analysis,
 )
+from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.model import (
-    FORMULAS,
     INTERVAL,
     LaplacePosterior,
-    PairedCounts,
-    build_design,
     equal_tailed,
     fit_laplace,
     marginal_effect,
@@ -163,7 +161,7 @@ def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: s
     else:
         posterior = fit_laplace(design)
         predictive = posterior_predictive(design, posterior)
-        draws, fixed, weights = predictive.draws, posterior.mode.u[: design.beta], posterior.weights
+        draws, fixed, weights = predictive.draws, posterior.mode.u[0, : design.beta], posterior.weights
         ends = posterior.interval_at(MARGINAL_LEVEL)
         patterns = pd.MultiIndex.from_product(
             [counts.tasks, counts.language_models, ["control", "treatment"]], names=["task", "language_model", "arm"]

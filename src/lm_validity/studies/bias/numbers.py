@@ -218,7 +218,7 @@ def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -
     """Everything that the trials of a study tell. Raises InputError where they are not those of its plan.
 
     `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`). `formula`: all, or one of
-    `statistics.model.FORMULAS`.
+    `statistics.latent.FORMULAS`.
     """
     trials, plan = study.trials, study.plan
     stops = task_stops(trials, plan)  # first: it refuses trials that are not those of the plan

@@ -12,7 +12,8 @@ from lm_validity.pages.figures import CATEGORY_COLORS, chart_data, lines, toolti
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.bias.effect_sections import series_color
 from lm_validity.studies.bias.statistics.effects import simulate_pca
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, equal_tailed, prior_predictive
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
+from lm_validity.studies.bias.statistics.model import equal_tailed, prior_predictive
 from lm_validity.studies.bias.trials import read_trials, setting_counts
 
 PCA_RANKS, PCA_SIZES = (5, 10, 15, 20), (25, 50, 100, 200, 500)

@@ -17,7 +17,7 @@ from scipy import stats
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, is_known
-from lm_validity.studies.bias.statistics.model import PairedCounts
+from lm_validity.studies.bias.statistics.latent import PairedCounts
 from lm_validity.tables.schema import TRIALS, read_table
 from lm_validity.words import count, listing
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design, fit_laplace, simulate
+from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.model import fit_laplace, simulate
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,13 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, Formula, build_design, draw_predictor, find_mode
+from lm_validity.studies.bias.statistics.latent import (
+    FORMULAS,
+    Formula,
+    build_design,
+    draw_predictors,
+    find_modes,
+)
 from lm_validity.studies.bias.trials import paired_counts
 
 
@@ -60,15 +66,36 @@ def test_equals_the_dense_model(trials, formula, whole):
     table = trials(models=2, tasks=3, subsamples=4, sizes=(40,), noise=0.4)
     counts = paired_counts(table if whole else incomplete(table), "bias")
     design = build_design(counts, FORMULAS[formula])
-    scale = np.random.default_rng(1).uniform(0.1, 0.9, len(design.names))
-    mode = find_mode(design, scale)
-    # empty slots keep an effect of their own, which the data say nothing about: its prior cancels
-    effects, log_marginal, hessian = Dense(design, scale).mode()
-    columns = design.columns.shape[1]
-    assert mode.u == pytest.approx(effects[:columns], abs=1e-6)
-    assert mode.v == pytest.approx(effects[columns : columns + len(mode.v)], abs=1e-6)
-    assert mode.log_marginal == pytest.approx(log_marginal, abs=1e-6)
-    assert mode.variance(design.beta) == pytest.approx(np.linalg.inv(hessian)[design.beta, design.beta], rel=1e-6)
+    scales = np.random.default_rng(1).uniform(0.1, 0.9, (3, len(design.names))) * [[1], [5], [0.02]]
+    modes, columns, pairs = find_modes(design, scales), design.columns.shape[1], len(design.total)
+    for index, scale in enumerate(scales):
+        # empty slots keep an effect of their own, which the data say nothing about: its prior cancels
+        effects, log_marginal, hessian = Dense(design, scale).mode()
+        assert modes.u[index] == pytest.approx(effects[:columns], abs=1e-6)
+        assert modes.v[index] == pytest.approx(effects[columns : columns + pairs], abs=1e-6)
+        assert modes.log_marginal[index] == pytest.approx(log_marginal, abs=1e-6)
+        variance = np.linalg.inv(hessian)[design.beta, design.beta]
+        assert modes.beta_variance[index] == pytest.approx(variance, rel=1e-6)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_modes_that_are_found_together_are_those_found_alone(trials, formula, monkeypatch):
+    """Each its own counts and start; of some the iteration ends before that of others."""
+    design = build_design(paired_counts(incomplete(trials(noise=0.4)), "bias"), FORMULAS[formula])
+    generator = np.random.default_rng(2)
+    scales = generator.uniform(0.01, 2.0, (5, len(design.names)))
+    counts = generator.binomial(design.total.astype(int), 0.6, (5, *design.total.shape)).astype(float)
+    several = replace(design, correct=counts, total=np.broadcast_to(design.total, counts.shape))
+    start = find_modes(several, scales[::-1])
+    together = find_modes(several, scales, start)
+    monkeypatch.setattr("lm_validity.studies.bias.statistics.latent.AT_ONCE", 2 * design.total.size)
+    in_parts = find_modes(several, scales, start)
+    for index in range(5):
+        alone = find_modes(replace(design, correct=counts[index]), scales[index : index + 1])
+        for found in (together, in_parts):
+            assert found.u[index] == pytest.approx(alone.u[0], abs=1e-6)
+            assert found.log_marginal[index] == pytest.approx(alone.log_marginal[0], abs=1e-6)
+            assert found.beta_variance[index] == pytest.approx(alone.beta_variance[0], rel=1e-6)
 
 
 @pytest.mark.parametrize("formula", ["notebooks", "overdispersed"])
@@ -76,10 +103,10 @@ def test_draws_have_the_dense_covariance(trials, formula):
     counts = paired_counts(trials(models=2, tasks=2, subsamples=2, sizes=(40,)), "boost")
     design = build_design(counts, FORMULAS[formula])
     scale = np.full(len(design.names), 0.5)
-    mode = find_mode(design, scale)
+    (draws,) = draw_predictors(design, find_modes(design, scale[None]), 40_000, np.random.default_rng(0))
+    draws = draws.reshape(40_000, -1)
     dense = Dense(design, scale)
     effects, _, hessian = dense.mode()
-    draws = draw_predictor(design, mode, 40_000, np.random.default_rng(0)).reshape(40_000, -1)
     assert draws.mean(axis=0) == pytest.approx(dense.matrix @ effects, abs=0.02)
     assert np.cov(draws.T) == pytest.approx(dense.matrix @ np.linalg.inv(hessian) @ dense.matrix.T, abs=0.01)
 
@@ -93,11 +120,11 @@ def test_marginal_likelihood_equals_quadrature():
     design = build_design(paired_counts(pd.DataFrame(trial | {"test": [np.nan]}), "boost"), formula)
     # tiny priors on mu and beta leave the pair's effect as the only latent one
     design = replace(design, fixed_scale=np.full(2, 1e-6))
-    mode = find_mode(design, np.array([0.7]))
+    modes = find_modes(design, np.array([[0.7]]))
     effect = np.linspace(-3, 3, 20_001)
     log_density = 200 * effect - 400 * np.logaddexp(0, effect) + stats.norm.logpdf(effect, scale=0.7)
     exact = np.log(np.trapezoid(np.exp(log_density - log_density.max()), effect)) + log_density.max()
-    assert mode.log_marginal == pytest.approx(exact, abs=2e-3)
+    assert modes.log_marginal[0] == pytest.approx(exact, abs=2e-3)
 
 
 def test_one_language_model_drops_its_terms(trials):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.model import (
-    FORMULAS,
-    build_design,
     fit_laplace,
     marginal_effect,
     model_levels,

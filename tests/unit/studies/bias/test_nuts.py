@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
+from lm_validity.studies.bias.statistics.model import fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.trials import paired_counts
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, find_mode, fit_laplace
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design, find_modes
+from lm_validity.studies.bias.statistics.model import fit_laplace
 from lm_validity.studies.bias.trials import paired_counts
 
 
@@ -13,12 +14,10 @@ def test_equals_a_grid_over_both_standard_deviations(trials):
     fit = fit_laplace(design, nodes=256)
     edges = np.linspace(0, 3.5, 51)
     grid = (edges[1:] + edges[:-1]) / 2
-    density, mean, variance = np.empty((3, 50, 50))
-    for i, task in enumerate(grid):
-        for j, pair in enumerate(grid):
-            mode = find_mode(design, np.array([task, pair]))
-            density[i, j] = mode.log_marginal + stats.halfnorm.logpdf([task, pair]).sum()
-            mean[i, j], variance[i, j] = mode.u[design.beta], mode.variance(design.beta)
+    scales = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=2)
+    modes = find_modes(design, scales.reshape(-1, 2))
+    density = modes.log_marginal.reshape(50, 50) + stats.halfnorm.logpdf(scales).sum(axis=2)
+    mean, variance = modes.u[:, design.beta].reshape(50, 50), modes.beta_variance.reshape(50, 50)
     weight = np.exp(density - density.max())
     evidence = np.log(weight.sum() * (grid[1] - grid[0]) ** 2) + density.max()
     weight /= weight.sum()

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
+from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.model import (
-    FORMULAS,
-    build_design,
     difference_draws,
     fit_laplace,
     posterior_predictive,

@@ -11,16 +11,16 @@ from scipy import optimize, stats
 from scipy.special import softmax
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known
-from lm_validity.studies.bias.statistics.model import (
-    INTERVAL,
+from lm_validity.studies.bias.statistics.latent import (
     PAIR_SCALE,
     Design,
     Formula,
+    Modes,
     PairedCounts,
-    Start,
     build_design,
-    find_mode,
+    find_modes,
 )
+from lm_validity.studies.bias.statistics.model import INTERVAL
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How many subsamples and tasks an experiment needs to detect an effect of a given size.
@@ -377,14 +377,11 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
     size = np.diff(np.append(first, len(order)))
     if size.max() == 1:
         return Missing(ONE_SUBSAMPLE)
-    start: Start | None = None
-    means, sds = np.empty((2, slices))
-    for index in range(slices):
-        rows = order[first + generator.integers(size)]
-        columns = ("task", "language_model", "total", "control", "treatment")
-        chosen = {name: getattr(counts, name)[rows] for name in columns}
-        design = build_design(replace(counts, subsample=np.zeros_like(rows), **chosen), SLICE_FORMULA)
-        means[index], sds[index], start = _fit_slice(design, start)
+    rows = order[first + generator.integers(size, size=(slices, len(size)))]
+    answers = {name: getattr(counts, name)[rows] for name in ("total", "control", "treatment")}
+    layout = {name: getattr(counts, name)[rows[0]] for name in ("task", "language_model")}  # the same in all slices
+    design = build_design(replace(counts, subsample=np.zeros_like(rows[0]), **layout, **answers), SLICE_FORMULA)
+    means, sds = _fit_slices(design, slices)
     reach = stats.norm.ppf((1 + INTERVAL) / 2)
     return MetaAnalysis(
         means=means,
@@ -396,26 +393,25 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
     )
 
 
-class _SliceFit(NamedTuple):
-    """Posterior mean and standard deviation of beta, and where the next slice starts."""
+class _SliceFits(NamedTuple):
+    """Posterior means and sds (slices,) of beta."""
 
-    mean: float
-    sd: float
-    start: Start
+    means: np.ndarray
+    sds: np.ndarray
 
 
-def _fit_slice(design: Design, start: Start | None) -> _SliceFit:
-    """Posterior mean and sd of beta over the grid of the pairs' sd, and the last mode, where the next slice starts."""
+def _fit_slices(design: Design, slices: int) -> _SliceFits:
+    """Over the grid of the pairs' sd."""
     prior = stats.halfnorm.logpdf(GRID, scale=PAIR_SCALE) + np.log(GRID)
-    density, means, variances = np.empty((3, len(GRID)))
+    density, means, variances = np.empty((3, len(GRID), slices))
+    modes: Modes | None = None
     for index, scale in enumerate(GRID):
-        mode = find_mode(design, np.array([scale]), start)
-        density[index] = mode.log_marginal + prior[index]
-        means[index], variances[index] = mode.u[design.beta], mode.variance(design.beta)
-        start = mode
-    weights = softmax(density)
-    mean = float(weights @ means)
-    return _SliceFit(mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), mode)
+        modes = find_modes(design, np.full((slices, 1), scale), modes)
+        density[index] = modes.log_marginal + prior[index]
+        means[index], variances[index] = modes.u[:, design.beta], modes.beta_variance
+    weights = softmax(density, axis=0)
+    mean = np.sum(weights * means, axis=0)
+    return _SliceFits(mean, np.sqrt(np.sum(weights * (variances + (means - mean) ** 2), axis=0)))
 
 
 def _share_of_t_intervals(counts: PairedCounts, rows: np.ndarray) -> float | Missing:

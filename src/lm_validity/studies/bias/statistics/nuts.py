@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.statistics.model import (
+from lm_validity.studies.bias.statistics.latent import (
     EFFECT_SCALE,
     INTERCEPT_SCALE,
     LANGUAGE_MODEL_SCALE,
     Design,
     Formula,
-    Mode,
     PairedCounts,
+    System,
     build_design,
-    equal_tailed,
-    fit_laplace,
+    system_at,
 )
+from lm_validity.studies.bias.statistics.model import equal_tailed, fit_laplace
 
 CHAINS = 4
 TUNE = 1000
@@ -117,20 +117,21 @@ def _centred(design: Design) -> dict[str, bool]:
     Decided for slopes, pairs and observations; the levels of tasks always do.
     """
     fit = fit_laplace(design, nodes=64)
-    slopes = _slope_uncertainty(design, fit.mode) / np.sqrt(2)
+    system = system_at(design, fit.mode)
+    slopes = _slope_uncertainty(design, system) / np.sqrt(2)
     uncertainty = {name: slopes if name.endswith("arm") else 0.0 for name in design.names}
-    uncertainty["pair"] = float(np.median(fit.mode.system.residual_weight.sum(axis=1) ** -0.5))
+    uncertainty["pair"] = float(np.median(system.residual_weight[0].sum(axis=1) ** -0.5))
     if design.noise is not None:
         for index in np.unique(design.noise):
-            weight = fit.mode.system.weight[(design.total > 0) & (design.noise == index)]
+            weight = system.weight[0][(design.total > 0) & (design.noise == index)]
             uncertainty[design.names[index]] = float(np.median(weight**-0.5))
     scales = dict(zip(design.names, fit.weights @ fit.scales, strict=True))
     return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
 
 
-def _slope_uncertainty(design: Design, mode: Mode) -> float:
+def _slope_uncertainty(design: Design, system: System) -> float:
     """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
-    information = np.bincount(design.pattern.ravel(), mode.system.residual_weight.ravel(), len(design.columns))
+    information = np.bincount(design.pattern.ravel(), system.residual_weight[0].ravel(), len(design.columns))
     arms = information.reshape(-1, 2)
     arms = arms[(arms > 0).all(axis=1)]
     return float(np.median(np.sqrt((1 / arms).sum(axis=1)))) if len(arms) else np.inf

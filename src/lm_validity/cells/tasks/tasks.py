@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -288,13 +288,9 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
         roots.insert(0, (Path(include_path), ".", str(include_path)))
     names: list[str] = []
     for root, folder, is_given in roots:
-        files = []
-        for path, text in _texts(root / folder):
-            if path.suffix != ".yaml":
-                continue
-            declared = [] if _GROUP_LINE.search(text) else _TASK_LINE.findall(text)
-            names += [*declared, *_GROUP_LINE.findall(text)]
-            files += [path] * (task in declared)
+        declarations = _declarations(root / folder)
+        names += (name for _, tasks, groups in declarations for name in (*tasks, *groups))
+        files = [path for path, tasks, _ in declarations if task in tasks]
         if files:
             if len(files) > 1 and is_given is not None:
                 log.warning("%s: %s declares it too; %s is taken, as by lm-eval", task, files[1], files[0])
@@ -421,6 +417,31 @@ def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
 _shipped_texts = cache(_read_texts)
 
 
+class _Declaration(NamedTuple):
+    """The names in a YAML file: of tasks, unless it is a group's, and of groups."""
+
+    path: Path
+    tasks: Sequence[str]
+    groups: Sequence[str]
+
+
+def _declarations(folder: Path) -> Sequence[_Declaration]:
+    """Of the YAML files among `_texts`, in their order."""
+    return _shipped_declarations(folder) if folder == PACKAGE / "tasks" else _read_declarations(folder)
+
+
+def _read_declarations(folder: Path) -> Sequence[_Declaration]:
+    found = []
+    for path, text in _texts(folder):
+        if path.suffix == ".yaml":
+            groups = _GROUP_LINE.findall(text)
+            found.append(_Declaration(path, [] if groups else _TASK_LINE.findall(text), groups))
+    return found
+
+
+_shipped_declarations = cache(_read_declarations)
+
+
 def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
     """The tasks of a group or tag declared under `folder`; None where nothing there is called so."""
     near = _folders_naming([name], folder)
@@ -449,7 +470,7 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
     raise InputError(f"{name}: the group names {task!r}, {''.join(reason) or 'which is not a task'}.", hint)
 
 
-def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
+def _folders_naming(names: Collection[str], folder: Path) -> list[Path]:
     """Top folders under `folder` with a YAML file (or a template that YAML files include) with one of the names in
     it; `folder` itself where such a file lies in it directly."""
     if not names:
@@ -457,7 +478,7 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
     words = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
     folders = set()
     for path, text in _texts(folder):
-        if words.search(text):
+        if any(name in text for name in names) and words.search(text):
             parts = path.relative_to(folder).parts
             folders.add(folder / parts[0] if len(parts) > 1 else folder)
     return [folder] if folder in folders else sorted(folders)

@@ -19,6 +19,7 @@ from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.prefetch import check_on_gpus
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.training.worker import finetune
@@ -64,6 +65,13 @@ def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool = False)
     return seen
 
 
+@pytest.fixture(scope="module")
+def undisturbed(model_folders, toy_folder, tmp_path_factory):
+    """`train` of a model with memory enough, and its folder."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return train(load_toy(model_folders["llama"]), load_task(find_task("toy_choice", toy_folder)), folder), folder
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
     ("place", "after", "calls", "micro_batch"),
@@ -77,10 +85,10 @@ def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool = False)
     ],
 )
 def test_out_of_memory_changes_the_micro_batch_and_nothing_else(
-    place, after, calls, micro_batch, checkpointing, llama, toy_task, tmp_path, monkeypatch
+    place, after, calls, micro_batch, checkpointing, undisturbed, llama, toy_task, tmp_path, monkeypatch
 ):
+    whole, folder = undisturbed
     settings = FinetuneSettings(learning_rate=3e-3, epochs=2, gradient_checkpointing=checkpointing)
-    whole = train(llama, toy_task("toy_choice"), tmp_path / "whole", SETTINGS)
     owner, name = {
         "forward": (llama.base, "forward"),
         "loss": (F, "cross_entropy"),
@@ -91,9 +99,7 @@ def test_out_of_memory_changes_the_micro_batch_and_nothing_else(
     assert spared.micro_batch == micro_batch
     assert spared.steps == whole.steps == 6 and len(spared.step_losses) == 6
     assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
-    ours, theirs = (
-        load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("spared", "whole")
-    )
+    ours, theirs = (load_file(path / "adapter/adapter_model.safetensors") for path in (tmp_path / "spared", folder))
     assert all(torch.allclose(ours[key], theirs[key], atol=1e-5) for key in theirs)
 
 

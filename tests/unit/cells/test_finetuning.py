@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -40,14 +41,28 @@ SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)
 def world(toy_task):
     """A function (lm) -> (task, examples, validate) on the first 20 training documents, so that a batch is partial."""
 
-    def make(lm, name: str = "toy_choice", metric: str = "acc,none"):
-        task = toy_task(name)
-        splits = make_splits(task)
-        examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
-        prepared = prepare_requests(lm, task, documents(task, splits.validation))
-        return task, examples, lambda: metric_value(lm, prepared, metric)
+    return lambda lm, name="toy_choice", metric="acc,none": make_world(lm, toy_task(name), metric)
 
-    return make
+
+def make_world(lm, task, metric: str = "acc,none"):
+    splits = make_splits(task)
+    examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
+    prepared = prepare_requests(lm, task, documents(task, splits.validation))
+    return task, examples, lambda: metric_value(lm, prepared, metric)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(model_folders, toy_folder, tmp_path_factory):
+    """A function (kind of model) -> what `run` with SETTINGS gives in a world, its folder; trained once."""
+
+    @functools.cache
+    def train(kind: str):
+        folder = tmp_path_factory.mktemp(f"undisturbed_{kind}")
+        lm = load_toy(model_folders[kind])
+        _, examples, validate = make_world(lm, load_task(find_task("toy_choice", toy_folder)))
+        return run(lm, examples, validate, folder), folder
+
+    return train
 
 
 def run(lm, examples, validate, folder, settings=SETTINGS, **options):
@@ -157,12 +172,12 @@ def test_a_state_of_before_a_key_was_there_goes_on(llama, world, tmp_path):
     assert run(llama, examples, validate, tmp_path, stopping).resumed_epochs == 0, "another fine-tune"
 
 
-def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
+def test_same_bytes_twice_and_after_an_interruption(llama, world, undisturbed, tmp_path):
     _, examples, validate = world(llama)
-    whole = run(llama, examples, validate, tmp_path / "a")
+    whole, folder = undisturbed("llama")
     torch.manual_seed(99)  # nothing may depend on global random state
     run(llama, examples, validate, tmp_path / "b")
-    assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
+    assert files(folder / "adapter") == files(tmp_path / "b" / "adapter")
 
     seen = []
     with pytest.raises(TrainingStopped):
@@ -171,7 +186,7 @@ def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
     resumed = run(llama, examples, validate, tmp_path / "c", on_epoch=seen.append)
     assert resumed.resumed_epochs == 2 and seen[-1].number == 3 and len(seen) == 3
     assert replace(resumed, resumed_epochs=0) == whole
-    assert files(tmp_path / "c" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert files(tmp_path / "c" / "adapter") == files(folder / "adapter")
     # another recipe does not resume from this state
     other = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
     assert other.resumed_epochs == 0
@@ -215,9 +230,9 @@ def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
         documents(spoilt, splits.test)
 
 
-def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, tmp_path):
+def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, undisturbed, tmp_path):
     _, examples, validate = world(llama)
-    first = run(llama, examples, validate, tmp_path / "a")
+    first, _ = undisturbed("llama")
     other = run(llama, examples, validate, tmp_path / "b", seed=8)
     slower = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
     assert first.step_losses[0] != other.step_losses[0]
@@ -225,9 +240,9 @@ def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, worl
 
 
 @pytest.mark.parametrize("change", [{"micro_batch": 1}, {"micro_batch": 3}, {"gradient_checkpointing": True}])
-def test_memory_settings_change_rounding_only(lm, world, tmp_path, change):
+def test_memory_settings_change_rounding_only(lm, world, undisturbed, tmp_path, change):
     _, examples, validate = world(lm)
-    whole = run(lm, examples, validate, tmp_path / "a")
+    whole, _ = undisturbed(lm.base.config.model_type)
     spared = run(lm, examples, validate, tmp_path / "b", SETTINGS.model_copy(update=change))
     assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
     assert spared.steps == whole.steps
@@ -242,9 +257,9 @@ OUT_OF_MEMORY = (
 
 
 @pytest.mark.parametrize("calls", [{1}, {5}, {2, 3}, {4, 5, 6}])
-def test_out_of_memory_halves_the_micro_batch(llama, world, tmp_path, calls):
+def test_out_of_memory_halves_the_micro_batch(llama, world, undisturbed, tmp_path, calls):
     _, examples, validate = world(llama)
-    whole = run(llama, examples, validate, tmp_path / "a")
+    whole, _ = undisturbed("llama")
     original, seen = llama.base.forward, []
 
     def forward(*args, **kwargs):

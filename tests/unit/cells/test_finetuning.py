@@ -291,7 +291,9 @@ def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
 def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, world, tmp_path, monkeypatch, part):
     """A step of 480 texts, of which a token's share is below what float16 holds. part: logits a few at a time."""
     found = {}
-    settings = SETTINGS.model_copy(update={"epochs": 1, "effective_batch": 480, "max_gradient_norm": 1e9})
+    settings = SETTINGS.model_copy(
+        update={"epochs": 1, "effective_batch": 480, "micro_batch": 120, "max_gradient_norm": 1e9}
+    )
     monkeypatch.setattr(LanguageModel, "head_part", lambda self: part)
     for dtype in ("float32", "float16"):
         lm = load_language_model(model_folders["llama"], dtype=dtype, device="cpu", eval_batch_size=8)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from tests.workflow import warm_start
 from tests.workflow.warm_start import UNDRAWN, warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,9 +78,29 @@ class Project:
         folder = self.folder / "results" / run / "tables"
         return {path.name: path.read_bytes() for path in sorted(folder.glob("*.parquet"))}
 
+    def keep(self, model: str) -> None:
+        """This model alone, in the sheet of config/test.yaml; cells of others stay in the store."""
+        sheet = self.folder / "config/test_models.tsv"
+        header, *rows = sheet.read_text().splitlines(keepends=True)
+        sheet.write_text("".join([header, *(row for row in rows if row.startswith(f"{model}\t"))]))
+
+    def processes(self) -> dict[int, list[bytes]]:
+        """The words of each process in this folder."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(folder / "cwd")) == self.folder:
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().split(b"\0")
+        return dict(sorted(found.items()))
+
+    def cells(self) -> list[int]:
+        """Processes of cells, started as such or forked by the server of warm commands."""
+        real, fork = str(BIN / "lm-validity").encode(), [warm_start.__file__.encode()]
+        return [pid for pid, words in self.processes().items() if real in words or words[1:2] == fork]
+
     def copy_to(self, folder: Path) -> "Project":
         """A copy, to be damaged. Times are kept: Snakemake looks at them."""
-        shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
+        subprocess.run(("cp", "-a", self.folder, folder), check=True)
         return Project(folder)
 
 

@@ -89,8 +89,7 @@ def test_the_report_of_a_version_without_results_parquet_is_written_again(finish
 
 
 def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
-    shutil.copytree(finished.folder, tmp_path / "copy", copy_function=shutil.copy2)
-    project = Project(tmp_path / "copy")
+    project = finished.copy_to(tmp_path / "copy")
     before, expected = sidecars(project), (project.folder / TRIALS).read_bytes()
     lost = next(cell for cell in sorted(before) if "clean.first_number.m20.n30.subsamples3-4" in cell)
     shutil.rmtree(project.folder / RESULTS / "store" / lost)

@@ -4,6 +4,7 @@ Computing is counted in store folders and their sidecars, not in Snakemake's job
 """
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.golden.recipes import EXPECTED, recipes
-from tests.workflow.conftest import BIN, TOKEN, Project
+from tests.workflow.conftest import TOKEN, Project
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
@@ -205,15 +206,16 @@ def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
 
 
 def test_a_changed_recipe_computes_what_it_changes(project):
-    """Two new rates, trained side by side, up to the site, which sums what cells took: each has its part."""
+    """Two new rates of a model, trained side by side, up to the site, which sums what cells took: each has its part."""
     before = project.sidecars()
+    project.keep(MODELS[0])
     config = project.folder / "config" / "test.yaml"
     rates = "[1e-3, 2e-3, 4e-3], rates_side_by_side: true"
     config.write_text(config.read_text().replace("[1e-3, 3e-3]", rates))
     project.snakemake(*CONFIG)
     new = computed(before, project.sidecars())
     trained = {cell for cell in new if cell.startswith("finetune_adapter")}
-    assert len(trained) == 8 and all("lr2e-3" in cell or "lr4e-3" in cell for cell in trained)
+    assert len(trained) == 4 and all("lr2e-3" in cell or "lr4e-3" in cell for cell in trained)
     assert all(cell.startswith(("finetune_adapter", "evaluate_adapter")) for cell in new)
     assert set(before) <= set(project.sidecars()), "cells of the old recipe stay"
     store = project.folder / RESULTS / "store"
@@ -244,17 +246,16 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     command = ("finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
     log = project.folder / "killed.log"
     with open(log, "w") as handle:
-        job = subprocess.Popen(
-            (BIN / "lm-validity", *command), cwd=project.folder, env=project.environment(), stderr=handle
-        )
+        job = subprocess.Popen(("lm-validity", *command), cwd=project.folder, env=project.environment(), stderr=handle)
     try:
         deadline = time.monotonic() + 120
         while "epoch 2:" not in log.read_text():
             assert job.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.005)
     finally:
-        job.send_signal(signal.SIGKILL)
-        job.wait()
+        (cell,) = project.cells()  # the command itself only waits for it
+        os.kill(cell, signal.SIGKILL)
+        assert job.wait() != 0
     done = project.lm_validity(*command)
     epochs = [int(number) for number in re.findall(r"lr1e-3\S* epoch (\d+):", done.stderr)]
     assert epochs[0] == 3, done.stderr
@@ -273,7 +274,9 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     good = data.read_text()
     first, _, rest = good.partition("\n")
     data.write_text(json.dumps(json.loads(first) | {"context": "something else"}) + "\n" + rest)
-    project.lm_validity("forget", "finetune_adapter/forum-llama-xs/*", *CONFIG)
+    project.lm_validity(
+        "forget", *(f"finetune_adapter/forum-llama-xs/{name}.*" for name in ("cloze", "table.*.lr1e-3")), *CONFIG
+    )
     done = project.snakemake(*CONFIG, code=1)
     said = done.stdout + done.stderr
     assert "failed cell: finetune_adapter/forum-llama-xs/cloze.plain.lr1e-3.seed0" in said
@@ -329,13 +332,13 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
             row["gold"] = (row["gold"] + 1) % len(row["choices"])
             row["answer"] = row["choices"][row["gold"]]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    project.lm_validity("forget", "finetune_adapter/*", *CONFIG)
+    project.lm_validity("forget", "finetune_adapter/*.lr3e-3.*", *CONFIG)
     cells = project.folder / RESULTS / "cells"
     shutil.rmtree(cells / "select_adapter")
     wanted = [f"{RESULTS}/cells/select_adapter/{model}/all-benchmarks.seed0.json" for model in MODELS]
     before = project.sidecars()
     project.snakemake(*wanted, *CONFIG)
-    assert len(computed(before, project.sidecars())) == 8
+    assert len(computed(before, project.sidecars())) == 4
     store = finished.folder / RESULTS / "store" / "finetune_adapter"
     for path in [path for path in store.rglob("*") if path.is_file() and path.name != "sidecar.json"]:
         assert (project.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
@@ -346,8 +349,9 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
 def test_tables_follow_the_cells_also_after_an_interruption(project):
     """Stopped between the last cell and the tables, the next run makes the tables of the new cells."""
     before = project.tables()
+    project.keep(MODELS[0])
     config = project.folder / "config" / "test.yaml"
-    config.write_text(config.read_text().replace("epochs: 3", "epochs: 1"))
+    config.write_text(config.read_text().replace("[1e-3, 3e-3], epochs: 3", "[3e-3], epochs: 1"))
     project.snakemake(f"{RESULTS}/cells/check.json", *CONFIG)
     assert project.tables() == before
     project.snakemake("scores", *CONFIG)

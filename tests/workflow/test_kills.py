@@ -17,7 +17,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.workflow import warm_start
 from tests.workflow.conftest import BIN, ROOT, TOKEN, Project
 
 CONFIG = ("--configfile", "config/test.yaml")
@@ -89,20 +88,14 @@ class Victim:
         """Processes of this run: Snakemake, the jobs' shells, the cells' own processes."""
         if what == "snakemake":
             return [self.snakemake.pid] if self.snakemake is not None and self.snakemake.poll() is None else []
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if Path(os.readlink(folder / "cwd")) != self.project.folder:
-                    continue
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            # started as such, or forked by the server of warm commands
-            is_cell = str(BIN / "lm-validity").encode() in words or words[1:2] == [warm_start.__file__.encode()]
-            is_shell = not is_cell and b"lm-validity" in b" ".join(words) and words[0].endswith(b"sh")
-            if is_cell if what == "cell" else is_shell:
-                found.append(int(folder.name))
-        return sorted(found)
+        cells = self.project.cells()
+        if what == "cell":
+            return cells
+        return [
+            pid
+            for pid, words in self.project.processes().items()
+            if pid not in cells and b"lm-validity" in b" ".join(words) and words[0].endswith(b"sh")
+        ]
 
     # ---- looking ----------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ BENCHMARKS = ("knot", "loom", "plough")
 
 @pytest.fixture(autouse=True)
 def undrawn_files(request, monkeypatch):
-    """SVG and PDF take much of a report's time: only the tests that ask for `drawn`, to look at them, have them made.
+    """Images take much of a report's time: only the tests that ask for `drawn`, to look at them, have them made.
     So do those of the workflow, of published numbers, and in a browser."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
         monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"\x89PNG")
 
 
 @pytest.fixture

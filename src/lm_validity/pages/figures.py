@@ -1,12 +1,14 @@
 """The grammar of figures."""
 
+import hashlib
 import itertools
 import json
 import math
 import resource
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import altair as alt
 import numpy as np
@@ -70,11 +72,14 @@ CONFIG = {
 }
 
 
-class Rows(alt.InlineData):  # type: ignore[misc]  # Altair has no types here
-    """Inline data that the layers of a chart share: Altair would copy every value for each of them and each call."""
+class Rows(alt.NamedData):  # type: ignore[misc]  # Altair has no types here
+    """Rows of JSON values that the layers of a chart share. A chart holds their name alone, which is made of them:
+    Altair would copy every value for each layer and each call."""
 
-    def __deepcopy__(self, memo: object = None) -> Self:
-        return self
+    def __init__(self, rows: list[dict[str, object]]) -> None:
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+        super().__init__(name=f"data-{digest[:32]}")
+        object.__setattr__(self, "rows", rows)  # an attribute that is set the usual way is a key of the specification
 
 
 def inline(rows: list[dict[str, object]]) -> Rows:
@@ -82,7 +87,7 @@ def inline(rows: list[dict[str, object]]) -> Rows:
 
     Altair takes 20 milliseconds to find the class of a plain `x="low:Q"` or of a condition without one.
     """
-    return Rows(values=rows)
+    return Rows(rows)
 
 
 def chart_data(frame: pd.DataFrame) -> Rows:
@@ -247,37 +252,23 @@ def _names(spec: Spec, channel: str) -> list[str]:
                  if isinstance(names, list) and all(isinstance(name, str) for name in names)), [])  # fmt: skip
 
 
-def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevelMixin:
-    """The chart, marked for `is_empty` where no value is a finite number."""
-    finite = np.isfinite(pd.to_numeric(values, errors="coerce").to_numpy(dtype=float))
-    return chart if finite.any() else chart.properties(usermeta={"empty": True})
-
-
-def with_values(
-    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | Spec
-) -> tuple[pd.DataFrame, alt.Color | Spec]:
+def with_values(frame: pd.DataFrame, value: str, group: str | None, color: alt.Color) -> tuple[pd.DataFrame, alt.Color]:
     """The rows of groups that have a value at all, and the colours of those; everything where no group has one.
 
     Without a `group`, it is the protocol where the colours tell protocols apart.
     """
-    ink = color.to_dict() if isinstance(color, alt.Color) else {}
-    group = group or (PROTOCOL if ink.get("field") == PROTOCOL else None)
+    field = color["shorthand"].partition(":")[0] if isinstance(color, alt.Color) else None
+    group = group or (PROTOCOL if field == PROTOCOL else None)
     if group is None:
         return frame, color
     has_value = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
     if not has_value.any():
         return frame, color
     frame, groups_drawn = frame[has_value], set(frame.loc[has_value, group])
-    scale = ink.get("scale", {}) if ink.get("field") == group else {}
-    if (
-        isinstance(color, alt.Color)
-        and "domain" in scale
-        and "range" in scale
-        and not groups_drawn.issuperset(scale["domain"])
-    ):
-        pairs = [
-            (name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in groups_drawn
-        ]
+    scale = color["scale"] if field == group else None
+    if isinstance(scale, alt.Scale) and not groups_drawn.issuperset(scale["domain"]):
+        pairs = [(name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=True)
+                 if name in groups_drawn]  # fmt: skip
         color = color.copy()
         color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[shade for _, shade in pairs])
     return frame, color
@@ -286,16 +277,82 @@ def with_values(
 # ----------------------------------------------------------------------------------------------------------------------
 # Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
 #
-# A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its
-# container. Missing values are drawn as missing (grey cells, an × on the axis), never left out silently.
-# Colours are legible on light and dark; text and lines of axes get their colour from the page's style sheet.
-# Every chart with a column `family` listens to the parameter `family_focus`, through which the page links the
-# selection of a family.
+# A builder takes a tidy frame and column names and returns layers of Altair's charts, as wide as their container.
+# Missing values are drawn as missing (grey cells, an × on the axis), never left out silently. Colours are legible on
+# light and dark; text and lines of axes get their colour from the page's style sheet. Every chart with a column
+# `family` listens to the parameter `family_focus`, through which the page links the selection of a family.
 #
 # `save_figure` writes one chart as Vega-Lite, SVG and PDF.
 
 STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
 ADDRESSES = 100e9  # bytes of virtual memory that drawing reserves at most
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Charts on top of each other, as wide as their container. `empty`: no value is drawn.
+
+    They become a specification once, when a page is written; Altair's own layers copy each chart whole, a dozen times.
+    """
+
+    charts: "Sequence[Chart]"
+    height: int
+    description: str = ""
+    empty: bool = False
+
+    @property
+    def data(self) -> Rows | None:
+        """The rows that all layers share, None where they have several."""
+        data = [chart.data for chart in self.charts]
+        return data[0] if all(rows is data[0] for rows in data) else None
+
+
+Chart: TypeAlias = alt.Chart | Layers
+
+
+def layered(
+    *charts: Chart, height: int | None = None, description: str = "", values: pd.Series | None = None
+) -> Layers:
+    """The charts on top of each other, the first the lowest, by default of its height. `values`: what they show, where
+    there may be no number among it."""
+    height = charts[0].height if height is None else height
+    empty = values is not None and not np.isfinite(pd.to_numeric(values, errors="coerce").to_numpy(dtype=float)).any()
+    return Layers(charts, height, description, empty)
+
+
+def vega_lite(chart: Chart) -> Spec:
+    """The Vega-Lite specification of a chart with the common configuration."""
+    datasets: dict[str, list[dict[str, object]]] = {}
+    spec = _specification(chart, datasets)
+    return {"config": CONFIG, **spec, "$schema": alt.SCHEMA_URL, "datasets": datasets}
+
+
+def _specification(chart: Chart, datasets: dict[str, list[dict[str, object]]]) -> Spec:
+    """A chart's part of a specification; its rows go into `datasets`.
+
+    What layers have in common stands above them: the name of their rows; the page's parameters and the width always.
+    """
+    if not isinstance(chart, Layers):
+        datasets[chart.data.name] = chart.data.rows
+        part: Spec = chart.to_dict(validate=False, context={"top_level": False})
+        return part
+    layers = [_specification(layer, datasets) for layer in chart.charts]
+    spec: Spec = {"layer": layers}
+    if chart.data is not None:
+        spec["data"] = {"name": chart.data.name}
+    if chart.description:
+        spec["description"] = chart.description
+    spec["height"] = chart.height
+    params = [param for layer in layers for param in layer.pop("params", [])]
+    if params:
+        spec["params"] = params
+    if chart.empty:
+        spec["usermeta"] = {"empty": True}
+    spec["width"] = "container"
+    for layer in layers:
+        for common in spec.keys() & {"data", "height", "width"}:
+            layer.pop(common, None)
+    return spec
 
 
 def heatmap(
@@ -312,7 +369,7 @@ def heatmap(
     scheme: str | Sequence[str] = RAMP[::-1],
     number_format: str | None = None,
     row_height: int = 18,
-) -> alt.LayerChart:
+) -> Layers:
     """Cells coloured by `value`, the higher the darker; a missing one is grey with an ×. `number_format` also writes
     the number. `scheme`: another of Vega's schemes, or colours from low to high."""
     base = alt.Chart(chart_data(frame)).encode(
@@ -339,8 +396,7 @@ def heatmap(
         ink = alt.condition(f"datum.{value} > {middle}", alt.value(dark), alt.value(light))
         text = base.transform_filter(has_value).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=alt.ColorValue(**ink)))
-    chart = alt.layer(*layers, width="container", height=row_height * max(len(y_order), 1))
-    return marked_if_empty(chart, frame[value])
+    return layered(*layers, height=row_height * max(len(y_order), 1), values=frame[value])
 
 
 def interval_dots(
@@ -357,7 +413,7 @@ def interval_dots(
     zero: bool = False,
     focus: bool = False,
     row_height: int = 18,
-) -> alt.LayerChart:
+) -> Layers:
     """One row per `y`: a dot at `value`, a line from `low` to `high` where known, a tick at `mark`; no value: an ×.
 
     `color`: by default that of the protocol. What `offset` tells apart (a protocol) is left out where none of it has a
@@ -387,8 +443,7 @@ def interval_dots(
     layers.append(missing.encode(x=alt.XValue(6)))
     if focus:
         layers[0] = with_family_focus(layers[0])
-    chart = alt.layer(*layers, width="container", height=row_height * max(len(y_order), 1))
-    return marked_if_empty(chart, frame[value])
+    return layered(*layers, height=row_height * max(len(y_order), 1), values=frame[value])
 
 
 def grouped_bars(
@@ -401,7 +456,7 @@ def grouped_bars(
     tooltip: list[alt.Tooltip],
     mark: str | None = None,
     domain: tuple[float, float] | None = None,
-) -> alt.LayerChart:
+) -> Layers:
     """Vertical bars, the protocols side by side, with error bars from `low` to `high` and a tick at `mark` where known.
 
     A protocol without any value is left out.
@@ -432,7 +487,7 @@ def grouped_bars(
         layers.append(tick.encode(y=alt.Y(f"{mark}:Q")))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(y=alt.YValue(232)))
-    return marked_if_empty(alt.layer(*layers, width="container", height=240), frame[value])
+    return layered(*layers, height=240, values=frame[value])
 
 
 def lines(
@@ -446,10 +501,11 @@ def lines(
     color: alt.Color | None = None,
     detail: str | None = None,
     log_x: bool = False,
+    x_axis: alt.Axis | None = None,
     domain: tuple[float, float] | None = None,
     dash: alt.StrokeDash | None = None,
     points: bool = True,
-) -> alt.LayerChart:
+) -> Layers:
     """Lines by colour (and `detail`), with a band from `low` to `high` where known; a missing value is a gap.
 
     `color`: by default that of the protocol. A protocol without any value is left out.
@@ -458,7 +514,7 @@ def lines(
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=x_axis or alt.Axis(format="~e" if log_x else ".6~g")),
         color=color,
         tooltip=tooltip,
     )
@@ -475,7 +531,7 @@ def lines(
     if points:
         dots = base.transform_filter(f"isValid(datum.{y})").mark_point(filled=True, size=34)
         layers.append(dots.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale)))
-    return marked_if_empty(alt.layer(*layers, width="container", height=260), frame[y])
+    return layered(*layers, height=260, values=frame[y])
 
 
 def scatter(
@@ -487,7 +543,7 @@ def scatter(
     x_title: str,
     y_title: str,
     tooltip: list[alt.Tooltip],
-) -> alt.LayerChart:
+) -> Layers:
     """Points, and the diagonal on which both values are equal."""
     values = pd.concat([frame[x], frame[y]]).dropna()
     ends = pd.DataFrame({x: [values.min(), values.max()], y: [values.min(), values.max()]})
@@ -499,24 +555,13 @@ def scatter(
         color=color,
         tooltip=tooltip,
     )
-    chart = alt.layer(line.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q")), points, width="container", height=320)
-    return marked_if_empty(chart, frame[y].where(frame[x].notna()))
-
-
-def layered(chart: alt.LayerChart, *charts: alt.Chart) -> alt.LayerChart:
-    """A chart with more layers on top, of its size."""
-    return alt.layer(chart, *charts, width="container", height=chart.height)
+    line = line.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q"))
+    return layered(line, points, height=320, values=frame[y].where(frame[x].notna()))
 
 
 def _has_intervals(frame: pd.DataFrame) -> bool:
     ends = ["low", "high"]
     return {*ends} <= {*frame.columns} and bool(frame[ends].notna().any(axis=None))
-
-
-def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:
-    """The Vega-Lite specification of a chart with the common configuration."""
-    spec = chart if isinstance(chart, dict) else chart.to_dict(validate=False)
-    return {**spec, "config": {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}}
 
 
 def can_draw() -> bool:
@@ -564,7 +609,7 @@ LONGEST = 165  # pixels of a model's name; longer ones are cut
 LETTER = 6.2  # pixels of its width
 
 
-def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
+def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> Layers:
     """Two orders of the same models side by side, lines between a model's places.
 
     Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
@@ -609,7 +654,7 @@ def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
     right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=11, limit=LONGEST)
     labels = [text.encode(y=y, text=alt.Text("model:N")) for text in (left_names, right)]
     layers = [with_family_focus(band), line, dot, *labels]
-    return alt.layer(*layers, width="container", height=max(160, 13 * places), description=titles)
+    return layered(*layers, height=max(160, 13 * places), description=titles)
 
 
 def bump_width(models: Iterable[str]) -> int:

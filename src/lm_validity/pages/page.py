@@ -21,7 +21,16 @@ from markupsafe import Markup, escape
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
 from lm_validity.missing import Missing
-from lm_validity.pages.figures import Spec, can_draw, check_address_space, is_empty, label_room, save_figure, vega_lite
+from lm_validity.pages.figures import (
+    Chart,
+    Spec,
+    can_draw,
+    check_address_space,
+    is_empty,
+    label_room,
+    save_figure,
+    vega_lite,
+)
 from lm_validity.words import UNDER, no_scores
 
 if TYPE_CHECKING:
@@ -336,13 +345,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (Altair or a Vega-Lite dictionary) under a file name. `wide` takes the whole row; on screens
-    narrower than `min_width` pixels the figure scrolls sideways.
+    """A chart of `pages/figures.py` under a file name. `wide` takes the whole row; on screens narrower than `min_width`
+    pixels the figure scrolls sideways.
     """
 
     name: str
     title: str
-    chart: object
+    chart: Chart
     caption: str = ""
     wide: bool = False
     min_width: int = 320

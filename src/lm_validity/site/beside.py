@@ -76,14 +76,7 @@ def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) ->
         sections=[
             Section(
                 "Scores by benchmark",
-                figures=[
-                    Figure(
-                        "beside_scores",
-                        "Every model's score",
-                        figures.marked_if_empty(chart, frame["score"]),
-                        wide=True,
-                    )
-                ],
+                figures=[Figure("beside_scores", "Every model's score", chart, wide=True)] if len(frame) else [],
                 tables=[
                     Table(
                         "places",

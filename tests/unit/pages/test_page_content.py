@@ -6,6 +6,7 @@ import re
 import zlib
 from dataclasses import replace
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,6 +119,26 @@ def test_a_protocol_without_a_value_has_no_row_and_no_colour():
     assert dots(frame[frame["protocol"] == "Direct"])["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["Direct"]
     both = dots(frame.assign(tau=[0.5, 0.6, np.nan, np.nan]))
     assert [len(rows) for rows in both["datasets"].values()] == [4]
+
+
+def test_layers_are_those_of_altair():
+    """Shared rows, parameters and the size above the layers, layers in layers; Altair's own layers say the same."""
+
+    def parts(rows, other_rows) -> list:
+        base = alt.Chart(rows).encode(y=alt.Y("name:N"))
+        pick = alt.param(name="shown", value=1, bind=alt.binding_range(min=0, max=2))
+        dots = base.transform_filter("datum.at > shown").mark_point().add_params(pick)
+        line = alt.Chart(other_rows).mark_rule().encode(x=alt.X("zero:Q"))
+        return [dots.encode(x=alt.X("at:Q")), base.mark_bar().encode(x=alt.X("at:Q")), line]
+
+    values, zero = [{"name": "a", "at": 1.5}, {"name": "b", "at": None}], [{"zero": 0}]
+    first, second, line = parts(figures.inline(values), figures.inline(zero))
+    written = figures.vega_lite(figures.layered(figures.layered(first, second, height=40, description="d"), line))
+    first, second, line = parts(alt.InlineData(values=values), alt.InlineData(values=zero))
+    inner = alt.layer(first, second, description="d", width="container", height=40)
+    of_altair = alt.layer(inner, line, width="container", height=40).to_dict()
+    assert written | {"config": 0} == of_altair | {"config": 0} and len(written["datasets"]) == 2
+    assert "data" in written["layer"][0] and "data" not in written["layer"][0]["layer"][0]
 
 
 def test_names_on_the_horizontal_axis_have_room():

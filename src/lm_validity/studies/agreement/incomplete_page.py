@@ -157,7 +157,7 @@ def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
     )
     line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2=alt.X2("high:Q"))
     dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x=alt.X("predicted:Q"))
-    chart = alt.layer(line, dot, width="container", height=16 * len(drawn))
+    chart = figures.layered(line, dot, height=16 * len(drawn))
     limit_words = (
         f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
     )

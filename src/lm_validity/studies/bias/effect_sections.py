@@ -145,7 +145,7 @@ def task_section(
     return Part({}, section)
 
 
-def _violins(model: ModelDistributions) -> alt.LayerChart:
+def _violins(model: ModelDistributions) -> figures.Layers:
     """Split violins by task, the setting chosen from a list."""
     names = model.tasks
     rows: list[dict[str, object]] = [
@@ -170,8 +170,8 @@ def _violins(model: ModelDistributions) -> alt.LayerChart:
     mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
         x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=_row_axis(names))
     )
-    size = {"width": "container", "height": max(27 * len(names), 90)}
-    return alt.layer(figures.dashed_lines("zero", 0), area, mean, **size).add_params(pick)
+    zero = figures.dashed_lines("zero", 0).add_params(pick)
+    return figures.layered(zero, area, mean, height=max(27 * len(names), 90))
 
 
 def violin_areas(chart: alt.Chart, row: str, names: list[str], above: float, x: alt.X, **tips: str) -> alt.Chart:
@@ -325,7 +325,7 @@ def _tests_sentence(tested: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _heatmap(study: Study, tested: pd.DataFrame) -> alt.LayerChart:
+def _heatmap(study: Study, tested: pd.DataFrame) -> figures.Layers:
     """Mean bias by task and cell."""
     labels = [f"{row.language_model}, {study.label(row.experiment, row.m, row.n)}" for row in tested.itertuples()]
     names, columns = sorted(tested["task"].unique()), list(dict.fromkeys(labels))
@@ -450,7 +450,7 @@ def power_section(study: Study, cells: list[CellPower]) -> Part:
     return Part({}, section)
 
 
-def _power_curves(cells: list[CellPower]) -> alt.LayerChart:
+def _power_curves(cells: list[CellPower]) -> figures.Layers:
     """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line per cell."""
     rows = [
         {
@@ -473,11 +473,10 @@ def _power_curves(cells: list[CellPower]) -> alt.LayerChart:
         y_title="Power",
         tooltip=figures.tooltips(cell="Cell", subsamples="Subsamples", power="Power|.2f"),
         log_x=True,
+        x_axis=alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True),
         domain=(0, 1),
         points=False,
     )
-    for layer in chart.layer:
-        layer.encoding.x.axis = alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True)
     return figures.layered(chart, figures.dashed_lines("goal", 0.8, channel="y"))
 
 
@@ -531,7 +530,7 @@ def belonging(
     return Part({}, section if sentences else None)
 
 
-def _base_by_n(means: pd.DataFrame) -> alt.LayerChart:
+def _base_by_n(means: pd.DataFrame) -> figures.Layers:
     """Base accuracy against n, a line for each language model and m."""
     return figures.lines(
         means,

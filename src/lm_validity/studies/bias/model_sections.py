@@ -140,7 +140,7 @@ def _setting_panel(study: Study, settings: list[SettingEffect]) -> Panel | None:
     )
 
 
-def _both_answers(study: Study, fits: Fits, settings: list[SettingEffect], effect: str) -> alt.LayerChart:
+def _both_answers(study: Study, fits: Fits, settings: list[SettingEffect], effect: str) -> figures.Layers:
     """Marginal effects under the main formula beside the model-free means, one row per setting; 95% intervals."""
     rows = [
         _IntervalRow(study.label(fit.experiment, fit.m, fit.n), "marginal", fit.marginal_mean, *fit.marginal_interval)
@@ -163,7 +163,7 @@ class _IntervalRow(NamedTuple):
     high: float
 
 
-def _intervals(study: Study, rows: list[_IntervalRow], apart: str, title: str) -> alt.LayerChart:
+def _intervals(study: Study, rows: list[_IntervalRow], apart: str, title: str) -> figures.Layers:
     """A row of the chart for each setting; `apart`: what the series are."""
     frame = pd.DataFrame(rows, columns=["setting", apart, "value", "low", "high"])
     names = {"setting": "Setting", apart: apart.capitalize()}
@@ -281,7 +281,7 @@ def _noise_ratio(spreads: list[TrialSpread]) -> str:
     )
 
 
-def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
+def _ridges(study: Study, fits: Fits) -> figures.Layers:
     """Densities of the posterior predictive differences, a row per setting, under the main formula."""
     labels, rows = study.labels(), []
     for line, label in enumerate(labels):
@@ -292,7 +292,7 @@ def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
     x = alt.X("x:Q", title="Average accuracy difference")
     areas = violin_areas(alt.Chart(figures.inline(rows)), "setting", labels, 1.0, x)
     zero = figures.dashed_lines("zero", 0)
-    return alt.layer(zero, areas, width="container", height=44 * len(labels) + 20)
+    return figures.layered(zero, areas, height=44 * len(labels) + 20)
 
 
 def _calibrations(study: Study, fits: Fits) -> Iterator[Figure]:
@@ -459,7 +459,7 @@ def slice_section(study: Study, settings: list[SliceShares]) -> Part:
     return Part({}, section, panel=panel)
 
 
-def _slice_curves(study: Study, settings: list[SliceShares]) -> alt.LayerChart:
+def _slice_curves(study: Study, settings: list[SliceShares]) -> figures.Layers:
     """Cumulative distribution of the slices' posterior means."""
     rows = [
         {"setting": study.label(setting.experiment, setting.m, setting.n), "mean": mean, "share": share}

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.pages.figures import CATEGORY_COLORS, chart_data, lines, tooltips
+from lm_validity.pages.figures import CATEGORY_COLORS, Layers, chart_data, layered, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.bias.effect_sections import series_color
 from lm_validity.studies.bias.statistics.effects import simulate_pca
@@ -92,7 +92,7 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
     write_page(Page("prior", "What the priors of the bias study say", [finding], [section]), output)
 
 
-def _histogram(values: np.ndarray, title: str, low: float) -> alt.LayerChart:
+def _histogram(values: np.ndarray, title: str, low: float) -> Layers:
     """Of values from `low` to 1."""
     number, edges = np.histogram(values, bins=40, range=(low, 1.0))
     frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
@@ -104,4 +104,4 @@ def _histogram(values: np.ndarray, title: str, low: float) -> alt.LayerChart:
         y=alt.Y("share:Q", title="Share of draws"),
         tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
     )
-    return alt.layer(bars, width="container", height=200)
+    return layered(bars, height=200)

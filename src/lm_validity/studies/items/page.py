@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
-from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, listed_color, tooltips
+from lm_validity.pages.figures import PROTOCOL_LABELS, Layers, cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.results.files import joined, write_report
@@ -233,7 +232,7 @@ def each_benchmark(summary: ItemsSummary) -> Part:
     return Part({}, section, findings, panel=panel)
 
 
-def _information(summary: ItemsSummary, protocol: str) -> alt.LayerChart:
+def _information(summary: ItemsSummary, protocol: str) -> Layers:
     curves = [
         {"benchmark": row.benchmark, "ability": ability, "information": value}
         for row in summary.benchmarks

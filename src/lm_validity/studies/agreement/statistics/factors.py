@@ -491,39 +491,75 @@ def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
     missing for reasons unrelated to their value). More is better; the factor points the way that most
     benchmarks do.
     """
-    center = finite_mean(scores, axis=0)
-    scale = np.sqrt(finite_mean((scores - center) ** 2, axis=0))
+    return fit_one_factors(scores[None])[0]
+
+
+def fit_one_factors(tables: np.ndarray) -> list[OneFactorModel]:
+    """`fit_one_factor` of each of `tables` (tables, models, benchmarks), all at once: each ends as it would alone."""
+    center = finite_mean(tables, axis=1)
+    scale = np.sqrt(finite_mean((tables - center[:, None]) ** 2, axis=1))
     scale = np.where(scale > 0, scale, np.nan)
-    is_known = np.isfinite(scores) & np.isfinite(scale)
-    z = np.where(is_known, (scores - center) / scale, 0.0)
-    weight = is_known.astype(float)
-    count = weight.sum(axis=0)
-    intercept, loading, specific = np.zeros(z.shape[1]), np.full(z.shape[1], 0.8), np.full(z.shape[1], 0.36)
+    is_known = np.isfinite(tables) & np.isfinite(scale)[:, None]
+    z = np.where(is_known, (tables - center[:, None]) / scale[:, None], 0.0)
+    everything = _Cells(z, is_known.astype(float))
+    intercept, loading, specific = (np.full(center.shape, start) for start in (0.0, 0.8, 0.36))
+    rows, cells = np.arange(len(tables)), everything  # of the tables whose loadings still change
     for _ in range(ITERATIONS):
-        ability, variance = _posterior(z, weight, intercept, loading, specific)
-        previous_loading = loading
-        sum_u, sum_uu = weight.T @ ability, weight.T @ (ability**2 + variance)
-        sum_z, sum_zu = z.sum(axis=0), z.T @ ability
-        spread = np.maximum(count * sum_uu - sum_u**2, 1e-12)
-        loading = (count * sum_zu - sum_u * sum_z) / spread
-        intercept = (sum_z - loading * sum_u) / np.maximum(count, 1)
-        residual = weight * (z - intercept - np.outer(ability, loading))
-        squares = (residual**2).sum(axis=0) + loading**2 * (weight.T @ variance)
-        specific = (squares + PRIOR_WEIGHT * PRIOR_VARIANCE) / (count + PRIOR_WEIGHT)
-        if np.abs(loading - previous_loading).max() < TOLERANCE:
+        previous = loading[rows]
+        parameters = _maximised(cells, _posterior(cells, intercept[rows], previous, specific[rows]))
+        intercept[rows], loading[rows], specific[rows] = parameters
+        changes = np.abs(parameters.loading - previous).max(axis=1) >= TOLERANCE
+        if not changes.any():
             break
-    sign = 1.0 if np.sum(loading * count) >= 0 else -1.0
-    ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
-    parts = (np.where(np.isfinite(scale), part, np.nan) for part in (intercept, sign * loading, specific))
-    intercept, loading, specific = parts
-    return OneFactorModel(center, scale, intercept, loading, specific, ability, variance)
+        if not changes.all():
+            rows, cells = rows[changes], _Cells(cells.z[changes], cells.weight[changes])
+    count = everything.weight.sum(axis=1)
+    loading *= np.where(np.sum(loading * count, axis=1, keepdims=True) >= 0, 1.0, -1.0)
+    ability = _posterior(everything, intercept, loading, specific)
+    parts = (np.where(np.isfinite(scale), part, np.nan) for part in (intercept, loading, specific))
+    return [OneFactorModel(*of_table) for of_table in zip(center, scale, *parts, *ability, strict=True)]
 
 
-def _posterior(
-    z: np.ndarray, weight: np.ndarray, intercept: np.ndarray, loading: np.ndarray, specific: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    variance = 1 / (1 + weight @ (loading**2 / specific))
-    return variance * ((weight * (z - intercept)) @ (loading / specific)), variance
+class _Cells(NamedTuple):
+    """Standardised scores (tables, models, benchmarks), 0 where `weight` is 0 and not 1."""
+
+    z: np.ndarray
+    weight: np.ndarray
+
+
+class _Ability(NamedTuple):
+    """Posterior mean and variance (tables, models) of the abilities."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def _posterior(cells: _Cells, intercept: np.ndarray, loading: np.ndarray, specific: np.ndarray) -> _Ability:
+    slope = (loading / specific)[:, :, None]
+    variance = 1 / (1 + (cells.weight @ (loading[:, :, None] * slope))[:, :, 0])
+    return _Ability(variance * ((cells.z - cells.weight * intercept[:, None]) @ slope)[:, :, 0], variance)
+
+
+class _Parameters(NamedTuple):
+    """Of the benchmarks, (tables, benchmarks)."""
+
+    intercept: np.ndarray
+    loading: np.ndarray
+    specific: np.ndarray
+
+
+def _maximised(cells: _Cells, ability: _Ability) -> _Parameters:
+    """The parameters given the abilities' posteriors."""
+    z, weight, u = cells.z, cells.weight, ability.mean[:, None]
+    variance = ability.variance[:, None]
+    sum_u, sum_uu, sum_of_variance = (((part @ weight)[:, 0]) for part in (u, u**2 + variance, variance))
+    count, sum_z, sum_zu = weight.sum(axis=1), z.sum(axis=1), (u @ z)[:, 0]
+    loading = (count * sum_zu - sum_u * sum_z) / np.maximum(count * sum_uu - sum_u**2, 1e-12)
+    intercept = (sum_z - loading * sum_u) / np.maximum(count, 1)
+    residual = z - weight * (intercept[:, None] + ability.mean[:, :, None] * loading[:, None])
+    squares = (residual**2).sum(axis=1) + loading**2 * sum_of_variance
+    specific = (squares + PRIOR_WEIGHT * PRIOR_VARIANCE) / (count + PRIOR_WEIGHT)
+    return _Parameters(intercept, loading, specific)
 
 
 @dataclass(frozen=True)
@@ -556,11 +592,10 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator) -> HeldOutCheck
     rows, columns = np.nonzero(np.isfinite(scores))
     group = rng.permutation(np.arange(len(rows)) % FOLDS)
     error, standardized, baseline, scale = (np.full(len(rows), np.nan) for _ in range(4))
-    for fold in range(min(FOLDS, len(rows))):
+    training = np.repeat(scores[None], min(FOLDS, len(rows)), axis=0)
+    training[group, rows, columns] = np.nan
+    for fold, model in enumerate(fit_one_factors(training)):
         in_fold = group == fold
-        training = scores.copy()
-        training[rows[in_fold], columns[in_fold]] = np.nan
-        model = fit_one_factor(training)
         mean, deviation = (part[rows[in_fold], columns[in_fold]] for part in model.predict())
         truth = scores[rows[in_fold], columns[in_fold]]
         error[in_fold] = truth - mean

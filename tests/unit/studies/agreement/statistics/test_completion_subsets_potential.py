@@ -10,6 +10,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     best_by_budget,
     check_held_out,
     fit_one_factor,
+    fit_one_factors,
     ranks_over_benchmarks,
 )
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, share_in_top
@@ -43,6 +44,16 @@ def test_completion_finds_what_was_taken_away():
     assert 0.9 <= (np.abs(error) < 1.96 * deviation[missing]).mean() <= 0.99
     assert np.corrcoef(model.ability, ability)[0, 1] > 0.98
     assert (model.loading > 0).all()
+
+
+def test_tables_that_are_fitted_together_end_as_they_would_alone():
+    """Their loadings come to rest after unlike numbers of steps; one has a constant benchmark."""
+    rng = np.random.default_rng(4)
+    tables = np.array([one_factor(rng, models=20, benchmarks=6, noise=noise)[2] for noise in (0.1, 1.0, 5.0)])
+    tables[1][:, 3] = 7.0
+    for table, model in zip(tables, fit_one_factors(tables), strict=True):
+        for name, values in vars(fit_one_factor(table)).items():
+            assert getattr(model, name) == pytest.approx(values, abs=1e-9, nan_ok=True)
 
 
 def test_completion_of_a_model_without_scores_and_a_constant_benchmark():

@@ -2,12 +2,13 @@
 
 import base64
 import contextlib
+import csv
 import json
 import math
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata, resources
@@ -238,26 +239,27 @@ def table_document(table: "Table") -> TableDocument:
         "folded": table.folded,
         "columns": columns,
         "rows": [[plain_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
-        "reasons": {
-            f"{row},{column}": value.reason
-            for row, values in enumerate(filled.itertuples(index=False, name=None))
-            for column, value in enumerate(values)
-            if isinstance(value, Missing)
-        },
+        "reasons": {f"{row},{column}": reason for row, column, reason in sorted(_reasons(filled))},
     }
+
+
+def _reasons(frame: pd.DataFrame) -> Iterator[tuple[int, int, str]]:
+    """Row, column and reason of each missing value that has one; columns of numbers have none."""
+    for column, (_, values) in enumerate(frame.items()):
+        if values.dtype == object:
+            yield from ((row, column, value.reason) for row, value in enumerate(values) if isinstance(value, Missing))
 
 
 def _filled(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without the rows and columns of a protocol under which nothing is known."""
     columns = list(frame.columns)
-    if "protocol" in columns[:-1]:
+    if "protocol" in columns[:-1] and any(reason in _UNSCORED for _, _, reason in _reasons(frame)):
         right, protocol = columns[columns.index("protocol") + 1 :], frame["protocol"]
         has_value = without_missing(frame)[right].notna().any(axis=1).groupby(protocol).transform("any")
         unscored = frame[right].map(_is_unscored).any(axis=1).groupby(protocol).transform("any")
         frame = frame[has_value | ~unscored]
-    return frame.drop(
-        columns=[name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
-    )
+    unknown = [name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
+    return frame.drop(columns=unknown) if unknown else frame
 
 
 def _is_unscored(value: object) -> bool:
@@ -270,22 +272,34 @@ def _says_nothing(value: object) -> bool:
 
 def without_missing(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
-    concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
-    columns = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    columns = {
+        str(name): [None if isinstance(value, Missing) else value for value in values]
+        for name, values in frame.items()
+        if values.dtype == object and any(isinstance(value, Missing) for value in values)
+    }
+    if not columns:
+        return frame
     return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in columns.items()})
 
 
-def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame for a CSV file: texts that a spreadsheet would compute (`=1+1`, `@x`) get an apostrophe before them.
+def write_csv(path: Path, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
+    """Write a CSV file: a missing value is empty; texts that a spreadsheet would compute (`=1+1`, `@x`) get an
+    apostrophe before them.
 
-    Numbers are none of these, negative ones too, whether they are numbers in the frame or texts.
+    Numbers are none of these, negative ones too, whether they are numbers or texts.
     """
-    return frame.map(uncomputed).rename(columns=uncomputed)
+    with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(map(_csv_cell, columns))
+        table.writerows(map(_csv_cell, row) for row in rows)
 
 
-def uncomputed(value: object) -> object:
-    """A cell of a CSV file, with an apostrophe before a text that a spreadsheet would compute."""
-    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@":
+def _csv_cell(value: object) -> object:
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if not isinstance(value, str):
+        return None if value is pd.NA else value
+    if len(value) < 2 or value[0] not in "=+-@":
         return value
     try:
         float(value)
@@ -477,8 +491,8 @@ def write_page(page: Page, output: str | Path) -> None:
         check_address_space()
     for section in page.sections:
         for table in section.tables:
-            with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
-                for_spreadsheets(without_missing(table.frame)).to_csv(temporary, index=False, lineterminator="\n")
+            frame = without_missing(table.frame)
+            write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for section_shown in document["sections"]:
@@ -707,12 +721,10 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(node: object) -> set[str]:
-    """Families that figures under `node`, a part of a specification or several, can focus."""
-    if isinstance(node, dict):
-        own_family = {node["family"]} if isinstance(node.get("family"), str) else set[str]()
-        return own_family.union(*map(_families, node.values()))
-    return set[str]().union(*map(_families, node)) if isinstance(node, list) else set()
+def _families(specs: Iterable[Spec]) -> set[str]:
+    """Families that figures can focus: those of their rows."""
+    rows = (row for spec in specs for values in spec["datasets"].values() for row in values)
+    return {row["family"] for row in rows if isinstance(row.get("family"), str)}
 
 
 @cache

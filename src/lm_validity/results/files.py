@@ -1,11 +1,10 @@
 """The files of a report: its page, results.parquet and results.csv, and summary.json."""
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.files import replace_file, write_json
-from lm_validity.pages.page import Finding, Page, Panel, Part, Section, uncomputed, write_page
+from lm_validity.pages.page import Finding, Page, Panel, Part, Section, write_csv, write_page
 from lm_validity.results.rows import Row, rows_of
 from lm_validity.results.summary import summary_values
 
@@ -54,8 +53,5 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
                for index, name in enumerate(Row._fields)]  # fmt: skip
     with replace_file(folder / "results.parquet") as temporary:
         pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
-    with replace_file(folder / "results.csv") as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(Row._fields)
-        table.writerows(map(uncomputed, row) for row in rows)
+    write_csv(folder / "results.csv", Row._fields, rows)
     write_json(folder / "summary.json", values)

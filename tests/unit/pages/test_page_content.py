@@ -237,6 +237,24 @@ def test_texts_that_a_spreadsheet_would_compute(tmp_path):
     assert written["value"].tolist() == [-0.5] * len(cells)
 
 
+def test_a_tables_file_is_that_of_pandas(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "name": ["a,b", 'c"d', None, "two\nlines"],
+            "value": [1e-7, 1e16, np.nan, 0.1 + 0.2],
+            "count": [1, -2, 3, 2**40],
+            "found": [True, False, None, np.float64(0.5)],
+            "whole": pd.array([1, None, 3, 4], dtype="Int64"),
+            "known": [1, Missing("Nobody knows."), 2.5, 3],
+        }
+    )
+    write_page(page([Section("Here", tables=[Table("told", "Told", frame)])]), tmp_path)
+    expected = frame.assign(known=[1.0, np.nan, 2.5, 3.0]).to_csv(index=False, lineterminator="\n")
+    assert (tmp_path / "tables" / "told.csv").read_text(encoding="utf-8") == expected
+    (section,) = page_document(page([Section("Here", tables=[Table("told", "Told", frame)])]))["sections"]
+    assert section["tables"][0]["reasons"] == {"1,5": "Nobody knows."}
+
+
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):
     frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
     scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from lm_validity.config.load import Run
-from lm_validity.files import replace_file, write_json, write_text
-from lm_validity.pages.page import Link, Panel, for_spreadsheets, from_template, legend_of
+from lm_validity.files import write_json, write_text
+from lm_validity.pages.page import Link, Panel, from_template, legend_of, write_csv
 from lm_validity.site.cards.panels import card_panels, outcome
 from lm_validity.site.cards.values import CardSources, Value, Values, basis_words, card_values, measured_value, shown
 from lm_validity.site.cards.verdict import NOT_KNOWN, NOT_MEASURED, Verdict, make_verdict
@@ -296,8 +296,8 @@ def write_cards(
         write_json(folder / "card.json", card.to_json())
         write_text(folder / "card.md", card_markdown(card))
         write_text(folder / "index.html", card_html(card, navigation, missing))
-    with replace_file(output / "tables" / "benchmarks.csv") as temporary:
-        for_spreadsheets(cards_frame(cards)).to_csv(temporary, index=False, lineterminator="\n")
+    frame = cards_frame(cards)
+    write_csv(output / "tables" / "benchmarks.csv", frame.columns, frame.itertuples(index=False, name=None))
     return folders
 
 

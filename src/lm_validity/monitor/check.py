@@ -27,7 +27,7 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
-from lm_validity.run.records import BenchmarkRecord, is_record, made_by, read_record
+from lm_validity.run.records import BenchmarkRecord, is_record, made_by, read_record, read_record_or
 from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.scoring import document_order
@@ -138,7 +138,8 @@ def lock_problems(run: Run) -> list[Problem]:
 
 
 def disk_problems(run: Run) -> list[Problem]:
-    """A folder of results in which nothing can be written: a full disk, a spent quota, no permission."""
+    """Folders of results in which nothing can be written: a full disk, a spent quota, no permission; a store or records
+    of somebody else."""
     folder = next(parent for parent in (run.results, *run.results.parents) if parent.is_dir())
     try:
         with tempfile.TemporaryFile(dir=folder) as handle:
@@ -149,7 +150,18 @@ def disk_problems(run: Run) -> list[Problem]:
         way = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "get the right to write"
         action = f"{way} there, or name another folder under `results` in the configuration"
         return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
-    return []
+    below = (path for depth in ("*", "*/*", "*/*/*") for path in sorted(run.results.glob(depth)))  # of a model, a rule
+    closed = [path for path in below if path.is_dir() and not os.access(path, os.W_OK | os.X_OK)]
+    if not closed:
+        return []
+    further = f", nor in {count(len(closed) - 1, 'other folder')}" if closed[1:] else ""
+    return [
+        Problem(
+            str(closed[0]),
+            f"no file can be written there{further}",
+            "get the right to write there, or copy the run to a folder of your own",
+        )
+    ]
 
 
 def architecture_problems(run: Run) -> list[Problem]:
@@ -170,8 +182,8 @@ def template_problems(run: Run) -> list[Problem]:
         row = run.models[model]
         if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
             continue
-        record = read_json_or(run.results / "prefetch" / "models" / f"{model}.json", None)
-        if record is not None and not record.get("chat_template"):
+        record = read_record_or(run.results / "prefetch" / "models" / f"{model}.json")
+        if record and not record.get("chat_template"):
             problem = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
             problems.append(Problem(f"model {model}", problem, action))

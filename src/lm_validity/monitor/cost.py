@@ -16,6 +16,7 @@ from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
+from lm_validity.run.records import read_record_or
 from lm_validity.run.rehearsals import judge_fit, read_rehearsal, weight_files
 from lm_validity.run.rules import RULES, rule_of
 
@@ -132,10 +133,10 @@ class Workload:
         """Documents of a split: as divided, as fetched, or the cap."""
         results = self.run.results
         cap: int = getattr(self.run.configuration.splits, split)
-        divided: int | None = read_json_or(results / "splits" / benchmark / f"{split}.json", {}).get("documents")
+        divided: int | None = read_record_or(results / "splits" / benchmark / f"{split}.json").get("documents")
         if divided:
             return divided
-        record = read_json_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json", {})
+        record = read_record_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json")
         fetched: int | None = (record.get("documents") or {}).get(split)
         if fetched:
             return min(fetched, cap)

@@ -1,13 +1,15 @@
 """What the login node wrote about a run's models, tasks and splits: what recipes are made from.
 
-Reads JSON only, so that a job whose cells are all in the store never imports torch. A key that records of earlier
-versions lack, or that only some models have, is not required.
+Standard library and pydantic only, so that a job whose cells are all in the store never imports torch. A key that
+records of earlier versions lack, or that only some models have, is not required.
 """
 
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError, again
@@ -30,25 +32,74 @@ def made_by(path: Path) -> str:
     return f"split-benchmark --benchmark {path.parent.name}"
 
 
-# folder of records -> a key that each has since 0.1, and nothing can be done without; of the splits: digest
-_NEEDED = {"models": "checkpoints", "benchmarks": "digest", "language_models": "checkpoints", "tasks": "sha256"}
+class _Folder(BaseModel):
+    path: str
+    digest: str
+    files: dict[str, list[int]] | None = None
+
+
+class _Checkpoint(_Folder):
+    subfolder: str | None
+    adapter: _Folder | None = None
+
+
+class _Checkpoints(BaseModel):
+    final: _Checkpoint
+    __pydantic_extra__: dict[str, _Checkpoint]
+    model_config = ConfigDict(extra="allow")
+
+
+class _Model(BaseModel):
+    checkpoints: _Checkpoints
+
+
+class _Benchmark(BaseModel):
+    record: dict[str, object]
+    digest: str
+    documents: dict[str, int] | None = None
+
+
+class _Texts(BaseModel):
+    path: str
+    sha256: str
+
+
+class _Split(BaseModel):
+    digest: str | None
+
+
+# folder of records -> what each has since 0.1, and nothing can be done without
+_NEEDED: dict[str, type[BaseModel]] = {
+    "models": _Model,
+    "benchmarks": _Benchmark,
+    "language_models": _Model,
+    "tasks": _Texts,
+}
 
 
 def read_record(path: Path) -> Document:
     """A record of the login node, or of a split; a ValueError says why it is none. Other errors: as of `read_json`."""
     record = read_object(path)
-    key = _NEEDED[path.parent.name] if path.parent.parent.name == "prefetch" else "digest"
-    if key not in record:
-        raise ValueError(f"without {key!r}")
+    schema = _NEEDED[path.parent.name] if path.parent.parent.name == "prefetch" else _Split
+    try:
+        schema.model_validate(record)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     return record
+
+
+def read_record_or(path: Path) -> Document:
+    """A record; an empty one where there is none, or none that can be used."""
+    try:
+        return read_record(path)
+    except (OSError, ValueError):
+        return {}
 
 
 def is_record(path: Path) -> bool:
     """Whether a file that is there holds a record."""
-    try:
-        return bool(read_record(path))
-    except (OSError, ValueError):
-        return False
+    return bool(read_record_or(path))
 
 
 class FolderRecord(TypedDict):

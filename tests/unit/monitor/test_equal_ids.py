@@ -87,7 +87,10 @@ def test_what_is_wrong_with_one_is_not_said_of_the_other(make_run, monkeypatch):
         "model gpt2": HubModel("org/large"),
         "language model gpt2": HubModel("org/small"),
     }
-    write_json(run.results / "prefetch/models/gpt2.json", {"checkpoints": {}})
+    run.results.mkdir(parents=True)
+    (run.results / "w.safetensors").touch()
+    point = {"path": str(run.results), "subfolder": None, "digest": ""}
+    write_json(run.results / "prefetch/models/gpt2.json", {"checkpoints": {"final": point}})
     assert list(unfetched_models(run)) == ["language model gpt2"]
     assert "language model gpt2" in {problem.where for problem in record_problems(run)}
     assert "model gpt2" not in {problem.where for problem in record_problems(run)}

@@ -16,6 +16,8 @@ from lm_validity.monitor.cost import Workload
 from lm_validity.run.leases import hold_lease, process_start
 from lm_validity.run.rehearsals import HubModel, unfetched_models
 
+POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
+
 
 @pytest.fixture(autouse=True)
 def invented_benchmarks(monkeypatch):
@@ -99,7 +101,8 @@ def test_adapters_on_the_hub_are_asked_for_too(real):
 def test_weights_or_an_adapter_that_went_away_are_named(real, tmp_path):
     run = real()
     record = run.results / "prefetch/models/oak-s.json"
-    point = {"path": str(tmp_path / "base"), "subfolder": None, "adapter": {"path": str(tmp_path / "adapter")}}
+    point = {"path": str(tmp_path / "base"), "subfolder": None, "digest": ""}
+    point["adapter"] = point | {"path": str(tmp_path / "adapter")}
     write_json(record, {"checkpoints": {"final": point}})
     gone = [str(problem) for problem in record_problems(run) if "no weights" in str(problem)]
     assert ["base" in line for line in gone] == [True, False] and str(tmp_path / "adapter") in gone[1]
@@ -135,7 +138,7 @@ def test_a_language_model_of_the_bias_study_must_fit_one_gpu(tmp_path, monkeypat
 
 def test_a_model_without_chat_template(real):
     run = real()
-    write_json(run.results / "prefetch" / "models" / "elm-m-chat.json", {"chat_template": False, "checkpoints": {}})
+    write_json(run.results / "prefetch" / "models" / "elm-m-chat.json", {"chat_template": False, "checkpoints": POINT})
     (line,) = lines(run)
     assert line.startswith("model elm-m-chat: ") and "add chat_template.jinja" in line
     plain = real(evaluation={"instruction_tuned_prompts": ["plain"]})
@@ -146,7 +149,7 @@ def test_a_model_that_is_not_causal(real):
     """As fetched by an earlier version, which did not look; one that was not fetched yet is not known."""
     run = real()
     folder = Path("fetched").resolve()
-    point = {"final": {"path": str(folder), "subfolder": None}}
+    point = {"final": POINT["final"] | {"path": str(folder)}}
     write_json(run.results / "prefetch/models/oak-s.json", {"checkpoints": point, "chat_template": True})
     write_json(folder / "config.json", {"model_type": "bert", "architectures": ["BertForMaskedLM"]})
     (line,) = lines(run)

@@ -100,6 +100,16 @@ def test_a_full_disk_is_noticed(built, capsys, monkeypatch, reason, way):
     assert f"{built.results}: no file can be written" in said and way in said
 
 
+def test_a_store_in_which_nobody_may_write_is_noticed(built, capsys, monkeypatch):
+    """Also as root, whom no mode of a folder keeps out, but a disk that is mounted to be read."""
+    closed = [built.results / "store", built.results / "store" / "evaluate_model" / "oak-m"]
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **more: Path(path) not in closed and may(path, mode, **more))
+    assert study.preflight(CONFIG, fast=True) == 1
+    said = capsys.readouterr().out
+    assert f"{closed[0]}: no file can be written there, nor in 1 other folder" in said and said.count("written") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -167,7 +177,7 @@ def test_a_manifest_without_a_cell_of_its_job_is_none(built, capsys):
     assert manifest.read_text() == whole and study.preflight(CONFIG, fast=True) == 0
 
 
-@pytest.mark.parametrize("content", ["[]", '{"model": "x", "split": "train"}'])
+@pytest.mark.parametrize("content", ["[]", '{"checkpoints": {"final": {}}, "digest": 1}'])
 @pytest.mark.parametrize(
     ("name", "command"),
     [
@@ -221,7 +231,7 @@ def test_a_table_of_no_study_and_a_check_of_no_cells_are_refused(built, made_up)
 def test_a_model_of_another_path_than_was_fetched_is_named(built):
     """Two paths of the sheet exchanged: `status` and preflight took each model's cells for the other's."""
     record = built.results / "prefetch" / "models" / "oak-m.json"
-    values = read_json(record) | {"path": "./models/oak-m", "checkpoints": {}}
+    values = read_json(record) | {"path": "./models/oak-m"}
     built.models["oak-m"] = built.models["oak-m"].model_copy(update={"path": "models/oak-m"})
     record.write_text(json_text({key: value for key, value in values.items() if key != "replay"}))
     assert "fetched from" not in str(record_problems(built))

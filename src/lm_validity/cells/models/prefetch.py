@@ -40,7 +40,14 @@ from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or
 from lm_validity.run.grid import Grid
-from lm_validity.run.records import AdapterRecord, AppliedRules, CheckpointRecord, FolderRecord, ModelRecord
+from lm_validity.run.records import (
+    AdapterRecord,
+    AppliedRules,
+    CheckpointRecord,
+    FolderRecord,
+    ModelRecord,
+    read_record_or,
+)
 from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 from lm_validity.run.scoring import PADDING_COUNTS
 
@@ -505,7 +512,7 @@ def changed_models(run: Run) -> list[str]:
     changes = []
     for kind, names in (("models", Grid(run).used_models), ("language_models", run.language_models)):
         for name in names:
-            record = read_json_or(run.results / "prefetch" / kind / f"{name}.json", {})
+            record = read_record_or(run.results / "prefetch" / kind / f"{name}.json")
             points = [point for point in record.get("checkpoints", {}).values() if Path(point["path"]).is_dir()]
             try:
                 for point in () if record.get("replay") else points:
@@ -523,7 +530,7 @@ def check_unchanged(model: str, point: CheckpointRecord) -> None:
 
 
 def _check_folder(model: str, record: FolderRecord, subfolder: str | None) -> None:
-    if record["files"] is None:
+    if record.get("files") is None:
         return
     root = Path(record["path"])
     folder_of_weights = root / (subfolder or "")

@@ -57,5 +57,5 @@ def wait_for(condition, seconds: float = 10):
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError("the page did not get there in time")

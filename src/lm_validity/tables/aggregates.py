@@ -146,50 +146,49 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
     items the files count, are told by name only. Where all columns are of places, all are ranks.
     """
     aggregates = _by_name(matrix)
-    further_names = [name for name in matrix.columns if name not in aggregates]
+    values, places = matrix.to_numpy(float), {str(name): index for index, name in enumerate(matrix.columns)}
+    further_names = [name for name in places if name not in aggregates]
     tested = [name for name in further_names if name not in counted]
     if len(further_names) > MOST_BENCHMARKS:
-        tested = [name for name in tested if names_average(str(name)) is None]
-    if len(further_names) > 1 and all(
-        are_places(matrix[name].to_numpy(float), FEWEST_PLACES) for name in further_names
-    ):
-        return aggregates | {str(name): ("a rank", "arithmetic") for name in further_names}
+        tested = [name for name in tested if names_average(name) is None]
+    if len(further_names) > 1 and all(are_places(values[:, places[name]], FEWEST_PLACES) for name in further_names):
+        return aggregates | {name: ("a rank", "arithmetic") for name in further_names}
     for name in tested:
         other_names = [other_name for other_name in further_names if other_name not in (name, *aggregates)]
-        if is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
-            aggregates[str(name)] = ("a rank", "arithmetic")
+        if is_rank_of(values[:, places[name]], values[:, [places[other_name] for other_name in other_names]]):
+            aggregates[name] = ("a rank", "arithmetic")
     tested = [name for name in tested if name not in aggregates]
-    for name in sorted(tested, key=lambda name_tested: names_average(str(name_tested)) is False):
+    for name in sorted(tested, key=lambda name_tested: names_average(name_tested) is False):
         other_names = [
             name_tested for name_tested in further_names if name_tested != name and name_tested not in aggregates
         ]
-        block = _mean_of(matrix, str(name), other_names)
+        other_places = [places[other_name] for other_name in other_names]
+        block = _mean_of(values, [*places], places[name], other_places)
         if block is not None:
-            aggregates[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
-        elif is_win_rate_of(str(name), matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
-            aggregates[str(name)] = ("a mean of places on the others", "arithmetic")
+            aggregates[name] = (f"the mean of {len(block)} others", "arithmetic")
+        elif is_win_rate_of(name, values[:, places[name]], values[:, other_places]):
+            aggregates[name] = ("a mean of places on the others", "arithmetic")
     means = [name for name, (kind, _) in aggregates.items() if kind.startswith("the mean of")]
     for name in (name for name in tested if means and name not in aggregates):
-        if parts_of := is_mean_of_some(matrix[name].to_numpy(float), matrix[means].to_numpy(float)):
-            aggregates[str(name)] = (f"the mean of {len(parts_of)} others", "arithmetic")
+        if parts_of := is_mean_of_some(values[:, places[name]], values[:, [places[mean] for mean in means]]):
+            aggregates[name] = (f"the mean of {len(parts_of)} others", "arithmetic")
     return aggregates
 
 
-def _mean_of(matrix: pd.DataFrame, name: str, other_names: list[str]) -> list[str] | None:
-    """The columns of which one is the mean."""
-    column = matrix[name].to_numpy(float)
+def _mean_of(values: np.ndarray, names: list[str], column_place: int, other_places: list[int]) -> list[int] | None:
+    """The places of the columns, among other ones of a table (models, benchmarks), of which one column is the mean."""
+    column, name = values[:, column_place], names[column_place]
     start = parts(name)[:1]
-    alike = [other_name for other_name in other_names if parts(other_name)[:1] == start]
-    names = [str(other_name) for other_name in matrix.columns]
-    index = names.index(name)
-    blocks = [other_names, alike]
+    alike = [index for index in other_places if parts(names[index])[:1] == start]
+    blocks = [other_places, alike]
     if names_average(name) is None:  # the columns to its left or right, until one is another average
-        for step in (-1, 1):
-            side = names[index + step :: step] if index + step >= 0 else []
-            side = [other_name for other_name in side if other_name in other_names]
+        for side in (
+            [index for index in reversed(other_places) if index < column_place],
+            [index for index in other_places if index > column_place],
+        ):
             blocks += [side[:length] for length in range(2, min(len(side), 60) + 1)]
-    block_found = next((block for block in blocks if is_mean_of(column, matrix[block].to_numpy(float))), None)
-    if block_found is None and is_weighted_mean_of(column, matrix[alike].to_numpy(float)):
+    block_found = next((block for block in blocks if is_mean_of(column, values[:, block])), None)
+    if block_found is None and is_weighted_mean_of(column, values[:, alike]):
         return alike
-    some = [] if block_found else is_mean_of_some(column, matrix[other_names].to_numpy(float))
-    return [other_names[index] for index in some] or block_found
+    some = [] if block_found else is_mean_of_some(column, values[:, other_places])
+    return [other_places[index] for index in some] or block_found

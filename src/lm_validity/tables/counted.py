@@ -19,8 +19,8 @@ import pandas as pd
 from lm_validity.config.groups import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.cell_text import is_unbounded
-from lm_validity.tables.directions import check_directions, direction_notes, sheet_directions
+from lm_validity.tables.directions import settled_directions
+from lm_validity.tables.fractions import unit_notes
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
@@ -43,9 +43,6 @@ from lm_validity.tables.sheets import (
     sheet_frame,
 )
 from lm_validity.tables.standard_errors import (
-    CHOICES,
-    PERPLEXITY,
-    SHARES_OF_ITEMS,
     CheckedErrors,
     ErrorCheck,
     checked_errors,
@@ -53,7 +50,6 @@ from lm_validity.tables.standard_errors import (
 )
 from lm_validity.words import listing, with_names
 
-FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
 COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 
 
@@ -251,10 +247,12 @@ def count_scores(
     benchmark without a sheet, two directions or two units of one benchmark, and unlike scores that are "refused".
 
     The reports of a site ask about the same files: the last two answers are kept while their files stay as they are.
+    Where no row of a sheet names its studies, all studies have one answer.
     """
     stamps = tuple(map(_stamp, (scores, Path(scores).with_name(FILE), models, benchmarks)))
-    sheets = [None if path is None else str(path) for path in (models, benchmarks)]
-    counted = _count(stamps, str(scores), *sheets, study, tuple(groups), tuple(only), unlike)
+    models, benchmarks = (None if path is None else str(path) for path in (models, benchmarks))
+    question = _Question(stamps, str(scores), models, benchmarks, tuple(groups), tuple(only))
+    counted = _count(question, study if study is not None and _read(question).by_study else None, unlike)
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
 
 
@@ -275,17 +273,30 @@ def _stamp(path: str | Path | None) -> _Stamp | None:
     return _Stamp(str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(maxsize=2)
-def _count(
-    _stamps: tuple[object, ...],
-    scores: str,
-    models: str | None,
-    benchmarks: str | None,
-    study: str | None,
-    groups: tuple[Group, ...],
-    only: tuple[str, ...],
-    unlike: Unlike,
-) -> Counted:
+class _Question(NamedTuple):
+    """Which scores are to be counted, and the stamps of the files."""
+
+    stamps: tuple[_Stamp | None, ...]
+    scores: str
+    models: str | None
+    benchmarks: str | None
+    groups: tuple[Group, ...]
+    only: tuple[str, ...]
+
+
+class _Read(NamedTuple):
+    """The rows that reports read, both sheets, notes, and whether a row of a sheet names its studies."""
+
+    rows: pd.DataFrame
+    models: pd.DataFrame
+    benchmarks: pd.DataFrame
+    notes: tuple[str, ...]
+    by_study: bool
+
+
+@lru_cache(maxsize=1)
+def _read(question: _Question) -> _Read:
+    _, scores, models, benchmarks, groups, only = question
     rows = read_scores(scores)
     _check_protocols(rows, scores)
     for model in only:
@@ -303,6 +314,14 @@ def _count(
         if models is None
         else as_in_scores(read_model_facts(models, groups), set(rows["model"]))
     )
+    by_study = bool(model_sheet["studies"].notna().any() or sheet["studies"].notna().any())
+    return _Read(rows, model_sheet, sheet, tuple(notes), by_study)
+
+
+@lru_cache(maxsize=2)
+def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
+    rows, model_sheet, sheet, notes_read, _ = _read(question)
+    scores, notes = question.scores, list(notes_read)
     notes += _other_study_notes(model_sheet, rows, "model", study) + _other_study_notes(sheet, rows, "benchmark", study)
     model_sheet, rows = _of_this_study(model_sheet, rows, "model", study)
     sheet, rows = _of_this_study(sheet, rows, "benchmark", study)
@@ -320,12 +339,18 @@ def _count(
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
     averaged = average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *averaged.notes]
-    check_directions(rows, sheet, scores)
-    notes += direction_notes(rows, sheet, scores)
-    facts = sheet_directions(sheet, rows)
-    notes += unit_notes(rows, facts, scores) + error_notes(checks)
+    facts, direction_notes = settled_directions(rows, sheet, scores)
+    notes += direction_notes + unit_notes(rows, facts, scores) + error_notes(checks)
     return Counted(
-        rows, model_sheet, facts, tuple(notes), tuple(checks), scores, benchmarks, averaged.noise, tuple(kept_out)
+        rows,
+        model_sheet,
+        facts,
+        tuple(notes),
+        tuple(checks),
+        scores,
+        question.benchmarks,
+        averaged.noise,
+        tuple(kept_out),
     )
 
 
@@ -397,18 +422,20 @@ _CELL = ["benchmark", "model", "checkpoint", "protocol"]  # a score under each m
 
 def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
     """The rows of each benchmark's metric. `notes` gets the scores that have other metrics only."""
-    named, keep = _named(rows, sheet), of_metric(rows, sheet).copy()
-    cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
-    frame = rows[[*_CELL, "metric"]].assign(lost=~cells.transform("any"))
-    by_benchmark = {name: rows_of_benchmark for name, rows_of_benchmark in frame.groupby("benchmark")}
+    keep = of_metric(rows, sheet).copy()
+    metrics_by_benchmark: dict[str, list[str]] = {name: [] for name in rows["benchmark"].unique()}
+    pairs = rows[["benchmark", "metric"]].dropna().drop_duplicates()
+    for benchmark, metric in zip(pairs["benchmark"], pairs["metric"], strict=True):
+        metrics_by_benchmark[benchmark].append(metric)
+    lost = dict[str, pd.DataFrame]()
+    if not keep.all():
+        cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
+        lost = {str(name): out for name, out in rows[~cells.transform("any")].groupby("benchmark")}
     in_no_study, unnamed = set(sheet.loc[sheet["studies"] == NO_STUDY, "benchmark"]), list[str]()
-    for benchmark in sheet.loc[sheet["benchmark"].isin(by_benchmark), "benchmark"]:
-        rows_of_benchmark = by_benchmark[benchmark]
-        metric, metrics, out = (
-            named[rows_of_benchmark.index[0]],
-            sorted(rows_of_benchmark["metric"].dropna().unique()),
-            rows_of_benchmark[rows_of_benchmark["lost"]],
-        )
+    for benchmark, metric in zip(sheet["benchmark"], sheet["metric"], strict=True):
+        if benchmark not in metrics_by_benchmark:
+            continue
+        metrics = sorted(metrics_by_benchmark[benchmark])
         if pd.isna(metric) and len(metrics) > 1 and benchmark in in_no_study:
             unnamed.append(benchmark)
             keep[(rows["benchmark"] == benchmark).to_numpy()] = False
@@ -418,9 +445,10 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
                 f"{path}: {benchmark} has several metrics ({listing(metrics)}), and no benchmarks sheet names one.",
                 "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
             )
-        if len(out) == len(rows_of_benchmark):
+        out = lost.get(benchmark)
+        if out is not None and len(out) == (rows["benchmark"] == benchmark).sum():
             notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(metrics)}.")
-        elif len(out):
+        elif out is not None:
             names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
             notes.append(
                 f"{benchmark}: the scores of {names} are not under its metric {metric} but under "
@@ -474,35 +502,39 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]
     rows = _own_preparation(rows, sheet, notes)
     listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
     rows_kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
+    if listed.all():
+        return rows_kept.sort_index()
     return pd.concat([rows_kept, rows[~listed]]).sort_index()
 
 
 def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
     """The rows without train-before-test scores of models that were prepared on something else than the benchmark."""
-    prepared = rows["prepared_on"]
+    trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
+    benchmarks, prepared = (rows.loc[trained, name] for name in ("benchmark", "prepared_on"))
     if sheet is not None and "prepared_on" in sheet:
-        preparation = rows["benchmark"].map(sheet.set_index("benchmark")["prepared_on"])
+        preparation = benchmarks.map(sheet.set_index("benchmark")["prepared_on"])
         prepared = preparation.where(preparation.notna(), prepared)
+    is_said = prepared.notna().to_numpy(dtype=bool)
+    if not is_said.any():
+        return rows
     is_own = np.array(
         [
             pd.isna(text) or name in re.split(r"\s*,\s*", text.strip())
-            for name, text in zip(rows["benchmark"], prepared, strict=True)
+            for name, text in zip(benchmarks, prepared, strict=True)
         ],
         dtype=bool,
     )
-    trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
-    preparation = rows.loc[trained & is_own & prepared.notna().to_numpy(), "benchmark"]
-    if len(preparation):
-        notes.append(
-            f"Prepared on their own training sets, as the source says: {listing(sorted(preparation.unique()))}."
-        )
-    is_foreign = trained & ~is_own
-    for text, group in rows[is_foreign].groupby(prepared[is_foreign]):
+    own_names = sorted(benchmarks[is_own & is_said].unique())
+    if own_names:
+        notes.append(f"Prepared on their own training sets, as the source says: {listing(own_names)}.")
+    for text, names in benchmarks[~is_own].groupby(prepared[~is_own]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "
-            f"{listing(sorted(group['benchmark'].unique()))}."
+            f"{listing(sorted(names.unique()))}."
         )
-    return rows[~is_foreign]
+    keep = ~trained
+    keep[trained] = is_own
+    return rows[keep]
 
 
 def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -549,8 +581,11 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
         ]
         notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
     rows = rows[~out.to_numpy(dtype=bool)]
+    uncounted = rows["num_fewshot"].isna()
+    if not uncounted.any():
+        return rows
     one_score = rows.groupby([*_EVALUATION, "run", "benchmark", "metric"], dropna=False, sort=False)["num_fewshot"]
-    again = (rows["num_fewshot"].isna() & (one_score.transform("count") > 0)).to_numpy(dtype=bool)
+    again = (uncounted & (one_score.transform("count") > 0)).to_numpy(dtype=bool)
     if again.any():
         notes.append(f"Scores with few-shot examples nobody counted stay out beside counted ones: {again.sum()}.")
     return rows[~again]
@@ -594,6 +629,8 @@ def in_tokens(rows: pd.DataFrame) -> bool:
 
 def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """The scores, of which those of the final checkpoint have the models sheet's tokens where they name none."""
+    if models["tokens_b"].isna().all():
+        return rows.assign(tokens_b=rows["tokens_b"].astype("float64"))
     total = (
         rows["model"].map(models.set_index("model")["tokens_b"]).where(rows["checkpoint"].fillna("final") == "final")
     )
@@ -741,55 +778,9 @@ def _finite(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
     """The rows, in their order, whose standard errors were checked in order of training."""
+    if rows["stderr"].isna().all():
+        return CheckedErrors(rows, [])
     tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
     progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
     checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
     return CheckedErrors(rows.assign(stderr=checked["stderr"]), checks)
-
-
-def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
-    """Whether (n,) scores are fractions, whose differences are points: all of the benchmark's are from 0 to 1, it is no
-    corpus, and neither its metric nor, where that is unknown, its own name is that of a loss, a perplexity or a rating.
-
-    cells: `benchmark`, `protocol`, `metric`, `value`.
-    """
-    corpora = set(sheet.loc[sheet["output_type"] == PERPLEXITY, "benchmark"])
-    names = cells["metric"].where(cells["metric"].notna(), cells["benchmark"])
-    bounded = cells["value"].between(0, 1) & ~cells["benchmark"].isin(corpora) & ~names.map(is_unbounded).astype(bool)
-    result: np.ndarray = bounded.groupby([cells["benchmark"], cells["protocol"]]).transform("all").to_numpy(dtype=bool)
-    return result
-
-
-def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> list[str]:
-    """A note on scores that cannot be fractions of the benchmark's items.
-
-    `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
-    for a benchmark of choices with fractions for some models and percentages for others.
-    """
-    above_one = []
-    rows_known = rows.loc[rows["value"].notna(), ["benchmark", "metric", "model", "protocol", "value"]]
-    by_benchmark = rows_known.groupby("benchmark").indices
-    for fact in facts.itertuples():
-        rows_of_benchmark = rows_known.iloc[by_benchmark.get(fact.benchmark, [])]
-        metrics = [
-            name for name in (fact.metric, *rows_of_benchmark["metric"].dropna().head(1)) if isinstance(name, str)
-        ]
-        name = metrics[0].split(",")[0] if metrics else ""
-        if rows_of_benchmark.empty or fact.output_type == PERPLEXITY or name not in FRACTIONS:
-            continue
-        high = rows_of_benchmark["value"] > 1 + 1e-9  # a mean of ones may end above 1
-        if high.any() and not high.all() and name in CHOICES:
-            first, second = rows_of_benchmark[high].iloc[0], rows_of_benchmark[~high].iloc[0]
-            raise InputError(
-                f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
-                f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
-                f"({second['protocol']}).",
-                "write accuracies as fractions, 0 to 1, and their standard errors too.",
-            )
-        if high.any():
-            above_one.append(
-                f"{fact.benchmark} ({name}: {high.sum()} of {len(rows_of_benchmark)} scores, up to "
-                f"{rows_of_benchmark['value'].max():.4g})"
-            )
-    sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
-    return [sentence.format("; ".join(above_one))] if above_one else []

@@ -2,7 +2,9 @@
 assumed, and said."""
 
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
@@ -14,71 +16,92 @@ from lm_validity.words import listing, with_names
 ASSUMED = "Direction unknown, so higher counts as better"  # how that note begins
 
 
+class Directions(NamedTuple):
+    """facts: the sheet's rows of benchmarks with scores, with the direction that is known, else higher is better, and
+    `direction_known`. notes: on directions that the sheet and the scores say otherwise, or that are assumed."""
+
+    facts: pd.DataFrame
+    notes: list[str]
+
+
 def known_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     """Whether higher is better by benchmark of the sheet, (n,) in its order; null where nothing says it.
 
     The sheet decides, else the scores, else the metric, of the sheet or of the scores, where tasks agree on it. A
     rolling log-likelihood metric (perplexity, bits per byte) is a loss. `rows`: scores, of one metric each benchmark.
     """
-    names = sheet["benchmark"]
-    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
-    of_scores = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
-    of_metric = sheet["metric"].fillna(names.map(of_scores)).map(metric_direction, na_action="ignore")
-    direction = sheet["higher_is_better"].astype("boolean").fillna(names.map(in_table).astype("boolean"))
-    direction = direction.fillna(of_metric.astype("boolean"))
-    return direction.mask(direction.isna() & (sheet["output_type"] == PERPLEXITY), other=False)
+    in_table, of_scores = (_first_known(rows, column).to_dict() for column in ("higher_is_better", "metric"))
+    directions: list[bool | None] = []
+    columns = (sheet[name] for name in ("benchmark", "metric", "higher_is_better", "output_type"))
+    for name, metric, of_sheet, output_type in zip(*columns, strict=True):
+        direction = in_table.get(name) if pd.isna(of_sheet) else of_sheet
+        if direction is None:
+            metric_used = of_scores.get(name) if pd.isna(metric) else metric
+            direction = None if metric_used is None else metric_direction(metric_used)
+        if direction is None and output_type == PERPLEXITY:
+            direction = False
+        directions.append(None if direction is None else bool(direction))
+    return pd.Series(pd.array(directions, "boolean"), sheet.index)
 
 
-def sheet_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The sheet's rows of benchmarks with scores, with the direction that is known, else higher is better."""
-    facts = sheet[sheet["benchmark"].isin(rows["benchmark"].unique())].reset_index(drop=True)
-    direction = known_directions(facts, rows)
-    return facts.assign(higher_is_better=direction.fillna(value=True).astype(bool), direction_known=direction.notna())
+def _first_known(rows: pd.DataFrame, column: str) -> pd.Series:
+    """The first value of a column that is known, by benchmark."""
+    return (
+        rows.loc[rows[column].notna(), ["benchmark", column]]
+        .drop_duplicates("benchmark")
+        .set_index("benchmark")[column]
+    )
 
 
-def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> None:
-    """Ask for the direction of benchmarks that are named like a loss and for which nothing says it.
+def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> Directions:
+    """The direction of each benchmark with scores, and what is said of it.
 
-    Raises InputError; of other benchmarks of unknown direction higher counts as better.
+    The sheet's direction wins over that of the scores. Raises InputError for benchmarks that are named like a loss and
+    of which nothing says the direction (of others higher counts as better), and for one with both directions in the
+    scores and none in the sheet.
     """
-    unknown = sheet.loc[known_directions(sheet, rows).isna(), "benchmark"]
-    metrics = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
-    names = [name for name in sorted(set(rows["benchmark"]) & {*unknown}) if names_loss(str(metrics.get(name, name)))]
+    directions, scored = known_directions(sheet, rows), set(rows["benchmark"])
+    unknown = [name for name in sheet.loc[directions.isna(), "benchmark"] if name in scored]
+    metrics = _first_known(rows, "metric")
+    names = [name for name in sorted(unknown) if names_loss(str(metrics.get(name, name)))]
     if names:
         raise InputError(
             f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
             "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where lower is better, else 1.",
         )
+    notes = _conflicts(rows, sheet, path) + with_names({f"{ASSUMED}: {{}}.": unknown})
+    is_scored = sheet["benchmark"].isin(scored)
+    directions = directions[is_scored].reset_index(drop=True)
+    facts = sheet[is_scored].reset_index(drop=True)
+    facts = facts.assign(
+        higher_is_better=directions.fillna(value=True).astype(bool), direction_known=directions.notna()
+    )
+    return Directions(facts, notes)
 
 
-def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
-    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins, or is assumed.
-
-    Raises InputError for a benchmark with both directions in the scores and none in the sheet.
-    """
+def _conflicts(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
+    """Notes on benchmarks whose direction in the scores is not that of the sheet."""
     conflicts: dict[bool, list[str]] = {True: [], False: []}
     told_rows = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
-    by_benchmark = told_rows.groupby("benchmark").indices
+    by_benchmark, all_higher = told_rows.groupby("benchmark").indices, told_rows["higher_is_better"].to_numpy(bool)
     for benchmark, direction in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        rows_of_benchmark = told_rows.iloc[by_benchmark.get(benchmark, [])]
-        higher = rows_of_benchmark["higher_is_better"].astype(bool)
+        places = by_benchmark.get(benchmark, np.array([], dtype=int))
+        higher = all_higher[places]
         if pd.isna(direction):
-            if higher.nunique() > 1:
+            if higher.any() and not higher.all():
+                models = told_rows["model"].iloc[places]
                 raise InputError(
                     f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{rows_of_benchmark.loc[higher, 'model'].iloc[0]}, false for "
-                    f"{rows_of_benchmark.loc[~higher, 'model'].iloc[0]}.",
+                    f"{models[higher].iloc[0]}, false for {models[~higher].iloc[0]}.",
                     "fill in the column 'higher_is_better' of the benchmarks sheet.",
                 )
         elif (higher != direction).any():
             conflicts[bool(direction)].append(f"{benchmark} ({(higher != direction).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
-    scored = set(rows["benchmark"])
-    assumed = [name for name in sheet.loc[known_directions(sheet, rows).isna(), "benchmark"] if name in scored]
     return [
         f"The benchmarks sheet says that {words[direction]} is better, the scores say {words[not direction]}: "
         f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
         "on that benchmark."
         for direction, benchmarks in conflicts.items()
         if benchmarks
-    ] + with_names({f"{ASSUMED}: {{}}.": assumed})
+    ]

@@ -164,6 +164,8 @@ def with_groups(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     of 3 is replaced by the pooled one.
     """
     groups = [name for name in claims["group"].dropna().unique() if (claims["benchmark"] == name).any()]
+    if not groups:
+        return claims
     member_of = claims.dropna(subset=["group"]).drop_duplicates("benchmark").set_index("benchmark")["group"]
     out = pd.Series(data=False, index=claims.index)
     stderr = claims["stderr"].copy()

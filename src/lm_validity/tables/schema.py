@@ -219,7 +219,9 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
                 for value in values.dropna().unique()
                 if (complaint := _no_name(value, name)) is not None
             }
-            wrong, problem = np.flatnonzero(values.isin(list(problems))), next(iter(problems.values()), "")
+            if not problems:
+                continue
+            wrong, problem = np.flatnonzero(values.isin(list(problems))), next(iter(problems.values()))
         else:
             continue
         if len(wrong):
@@ -261,10 +263,11 @@ def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> Non
     """
     columns = []
     for field in schema:
-        if field.name not in frame or frame[field.name].isna().all():
+        column = frame.get(field.name)
+        if column is None or column.isna().all():
             columns.append(pa.nulls(len(frame), field.type))  # pandas gives an empty column some other type
         else:
-            columns.append(pa.Array.from_pandas(frame[field.name], type=field.type))
+            columns.append(pa.Array.from_pandas(column, type=field.type))
     table = pa.table(columns, schema=schema)
     with replace_file(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")

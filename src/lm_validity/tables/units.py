@@ -126,6 +126,9 @@ def _among_percentages(claims: pd.DataFrame, unknown: pd.Series) -> dict[str, st
     That of the other columns where two or more, and no fewer than such columns, have percentages of the same models
     and decimals are few, else share. No guess: more decimals than percentages have, another metric, a measure's name.
     """
+    size = claims["value"].abs()
+    if not (size[unknown] <= _ONE).any() or not (size > _CLEAR).any():
+        return {}
     table = claims[["model", "benchmark", "file", "value"]].assign(metric=claims["metric"].fillna(""), known=~unknown)
     table["name"] = table["benchmark"] + " " + table["metric"]
     largest = table["value"].abs().groupby(table["name"]).transform("max")

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lm_validity.tables.counted import count_scores
-from lm_validity.tables.directions import direction_notes, sheet_directions
+from lm_validity.tables.directions import settled_directions
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -17,12 +17,12 @@ def test_a_direction_is_the_sheets_else_the_scores_else_the_metrics():
     ).astype({"higher_is_better": "boolean"})
     rows = pd.DataFrame([("m", name, scored) for name, (*_, scored) in told.items()])
     rows = rows.set_axis(["model", "benchmark", "higher_is_better"], axis=1).assign(metric=None)
-    found = sheet_directions(sheet, rows).set_index("benchmark")
+    facts, (note,) = settled_directions(rows, sheet, "s.csv")
+    found = facts.set_index("benchmark")
     assert found["higher_is_better"].to_dict() == {
         "own": True, "scored": False, "rate": False, "right": True, "odd": True,
     }  # fmt: skip
     assert found["direction_known"].to_dict() == {name: name != "odd" for name in told}
-    (note,) = direction_notes(rows, sheet, "s.csv")
     assert "odd" in note and "rate" not in note
 
 

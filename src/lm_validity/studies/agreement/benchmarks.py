@@ -23,7 +23,8 @@ from lm_validity.studies.agreement.statistics.separation import (
     smallest_difference,
     typical_difference,
 )
-from lm_validity.tables.counted import FRACTIONS, of_metric
+from lm_validity.tables.counted import of_metric
+from lm_validity.tables.fractions import FRACTIONS
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER

@@ -13,7 +13,8 @@ from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.tables.counted import FRACTIONS, count_scores
+from lm_validity.tables.counted import count_scores
+from lm_validity.tables.fractions import FRACTIONS
 from lm_validity.tables.reruns import TrainingNoise, training_noise
 from lm_validity.tables.runs import Sampling
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, trained_here

@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm_validity.tables.counted import Counted, are_fractions, count_scores
+from lm_validity.tables.counted import Counted, count_scores
+from lm_validity.tables.fractions import are_fractions
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.settings import NEARLY_ALL, Unlike
 from lm_validity.words import count

@@ -609,6 +609,8 @@ def _ordered(seed: str) -> tuple[int, str]:
 
 def _runs_line(frame: pd.DataFrame) -> list[str]:
     """How many runs of scores there are, and the scores without a run beside them."""
+    if frame["run"].isna().all():
+        return []
     key = [name for name in KEY if name != "run"]
     runs = frame[frame["run"].notna()].groupby(key, dropna=False).size()
     several = runs[runs > 1]
@@ -626,8 +628,10 @@ def _runs_line(frame: pd.DataFrame) -> list[str]:
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
     """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides."""
-    groups = frame.groupby(KEY, dropna=False, sort=False)
     again = frame[frame.duplicated(KEY)]
+    if again.empty:
+        return
+    groups = frame.groupby(KEY, dropna=False, sort=False)
     first = pd.DataFrame(
         {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
     )

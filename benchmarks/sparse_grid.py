@@ -71,10 +71,11 @@ class Published:
     def _costs(self, facts: pd.DataFrame) -> dict[tuple[str, str], Cost]:
         run = load_run("config/paper/train_before_test.yaml")
         estimator = Estimator(run)
-        numbers = {"train": "train_used", "validation": "valid_used", "test": "test_rows_inferred_from_stderr"}
+        columns = {"train": "train_used", "validation": "valid_used", "test": "test_rows_inferred_from_stderr"}
+        numbers = {split: facts[column].to_dict() for split, column in columns.items()}
 
         def documents(benchmark: str, split: str) -> int:
-            number = facts[numbers[split]].get(benchmark, np.nan)
+            number = numbers[split].get(benchmark, np.nan)
             return int(number) if np.isfinite(number) else getattr(run.configuration.splits, split)
 
         estimator.workload.documents = documents

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,21 @@ def test_an_output_that_is_an_input_or_holds_one_is_refused(place, name, output)
     assert code == 2 and output in problem and digests(place) == before
 
 
+@pytest.fixture(scope="module")
+def written_once(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("sites") / "site"
+
+
+@pytest.fixture
+def site(place, written_once) -> Path:
+    """The output of `SITE`, which is written once for all tests."""
+    if not written_once.exists():
+        assert call(*SITE, "out")[0] == 0
+        (place / "out").rename(written_once)
+    shutil.copytree(written_once, place / "out")
+    return place / "out"
+
+
 @pytest.fixture
 def pair(place):
     """The first two models' scores."""
@@ -155,21 +171,17 @@ def test_an_edited_sheet_is_not_written_over(place):
     assert call(*PAIR, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
 
 
-def test_a_report_that_is_not_written_again_goes(place):
+def test_a_report_that_is_not_written_again_goes(place, site):
     """Its files, but not what somebody added to its folder."""
-    assert call(*SITE, "out")[0] == 0
-    (place / "out" / "factors" / "mine.txt").write_text("mine")
-    (place / "given" / "one.csv").write_text(
-        "model,knot,loom\n" + "".join(f"elm-{i}b,.{i + 3},.{i + 4}\n" for i in range(4))
-    )
+    (site / "factors" / "mine.txt").write_text("mine")
     table = pd.read_parquet(place / "given" / "scores.parquet")
     steps = [table[table["model"] == "ash-1b"].assign(checkpoint=f"step{s}", iteration=s) for s in (1, 2, 3)]
     (place / "curve").mkdir()
     write_table(pd.concat(steps), SCORES, place / "curve" / "scores.parquet")
     code, text = call("report", "curve", *SITE[2:], "out")
     assert code == 0, text
-    assert not (place / "out" / "agreement").exists() and (place / "out" / "signal" / "index.html").is_file()
-    assert [path.name for path in (place / "out" / "factors").iterdir()] == ["mine.txt"]
+    assert not (site / "agreement").exists() and (site / "signal" / "index.html").is_file()
+    assert [path.name for path in (site / "factors").iterdir()] == ["mine.txt"]
 
 
 def _as_of_0_3(output: Path) -> None:
@@ -178,10 +190,9 @@ def _as_of_0_3(output: Path) -> None:
         (output / name).unlink(missing_ok=True)
 
 
-def test_a_site_of_0_3_is_written_again(place):
+def test_a_site_of_0_3_is_written_again(site):
     """Without a list its reports say what is theirs; a file beside them stays, and a sheet that differs is refused."""
-    assert call(*SITE, "out")[0] == 0
-    output = place / "out"
+    output = site
     _as_of_0_3(output)
     (output / "agreement" / "notes.txt").write_text("mine")
     (output / "index.html").write_text("another version's")

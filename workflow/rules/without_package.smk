@@ -27,5 +27,6 @@ class Absent:
 
 InputError = ValueError
 build_run = Grid = RULES = reports_of = tables_of = prompt_settings = Sheets = Absent()
-keep_polled_jobs = skip_hidden_jobs = check_sources = planned_sheets = Absent()
+keep_polled_jobs = skip_hidden_jobs = check_sources = check_tasks = Absent()
+planned_sheets = Absent()
 SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -22,7 +22,7 @@ from lm_validity.studies.agreement.notes import (
 from lm_validity.studies.agreement.paired import use_paired_tests
 from lm_validity.studies.agreement.reasons import no_intervals
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
-from lm_validity.studies.agreement.statistics.noise import Ceiling, noise_ceiling, opposed_columns
+from lm_validity.studies.agreement.statistics.noise import Ceiling, columns_against, noise_ceiling, opposed_columns
 from lm_validity.studies.agreement.statistics.ranking import (
     ImprovedPairs,
     PairSigns,
@@ -132,13 +132,18 @@ class Data:
     def opposed(self) -> dict[str, list[str]]:
         """By protocol the benchmarks of which nothing says whether more is better, and that surely order the models
         against the others: turned around they would agree with them."""
-        opposed_by_protocol = {
-            p: opposed_columns(self.scores[p], self.matrix.assumed[~self.matrix.is_corpus]) for p in PROTOCOLS
-        }
-        return {
-            p: [name for name, opposed in zip(self.tasks, columns, strict=True) if opposed]
-            for p, columns in opposed_by_protocol.items()
-        }
+        against = {p: np.isin(self.tasks, self.against[p]) for p in PROTOCOLS}
+        return {p: self._names(opposed_columns(self.scores[p], against[p])) for p in PROTOCOLS}
+
+    @cached_property
+    def against(self) -> dict[str, list[str]]:
+        """By protocol the benchmarks of which nothing says whether more is better, and that order the models against
+        the others, surely (`opposed`) or not."""
+        assumed = self.matrix.assumed[~self.matrix.is_corpus]
+        return {p: self._names(columns_against(self.scores[p], assumed)) for p in PROTOCOLS}
+
+    def _names(self, columns: np.ndarray) -> list[str]:
+        return [name for name, is_meant in zip(self.tasks, columns, strict=True) if is_meant]
 
     def turned(self, protocol: str) -> np.ndarray:
         """The scores (models, benchmarks) of a protocol with those of its `opposed` benchmarks the other way round."""

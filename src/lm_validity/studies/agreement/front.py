@@ -147,12 +147,15 @@ def _change_lede(data: Data, change: Change) -> Lede:
     if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
         return Lede(f"{heading}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
     if _same_order(data):
-        heading, interval = "After training for the test, no two models changed places on any benchmark", None
+        alike = "After training for the test, no two models changed places on any benchmark"
+        heading, interval = SAME_SCORES if _same_scores(data) else alike, None
     elif interval is not None:
         heading = "No change found in how well benchmarks agree"
         if not interval[0] <= 0 <= interval[1]:
             comparative = "better" if interval[0] > 0 else "less"
             heading = f"Benchmarks agree {comparative} once every model has trained for the test"
+            if against := dict.fromkeys(name for p in PROTOCOLS for name in data.against[p]):
+                heading = f"Benchmarks agree {comparative} after training, if higher is better on {_named(against)}"
     sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
     return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
 
@@ -211,6 +214,15 @@ def _same_order(data: Data) -> bool:
     return all(bool(part.known.any()) for part in signs) and np.array_equal(*(part.sign * part.known for part in signs))
 
 
+SAME_SCORES = "Every score after training for the test is the same as the direct one"
+
+
+def _same_scores(data: Data) -> bool:
+    """Whether each score in both protocols is the same in both, as where one file was given twice."""
+    first, second = (data.compared_scores[p][data.models_in_both] for p in PROTOCOLS)
+    return np.array_equal(first, second, equal_nan=True)
+
+
 def _named(names: Collection[str]) -> str:
     """`toxicity`, or `toxicity and 2 more`."""
     first, *further_names = names
@@ -255,6 +267,13 @@ HEADINGS = {
 }
 
 
+def _heading(data: Data, verdict: NoiseVerdict, protocol: str) -> str:
+    """The verdict as a sentence; of a disagreement that rests on directions that nobody says, with these."""
+    if verdict.answer == "disagree" and data.against[protocol]:
+        return f"Benchmarks disagree beyond noise, if higher is better on {_named(data.against[protocol])}"
+    return HEADINGS[verdict.answer]
+
+
 def _quoted(entry: KendallTau) -> Interval[float] | None:
     return wider(entry.interval, entry.interval_clustered)
 
@@ -267,7 +286,9 @@ def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
         asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
         return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
     return Lede(
-        HEADINGS[verdict.answer], f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval
+        _heading(data, verdict, protocol),
+        f"How well two benchmarks’ rankings agree: {verdict.numbers}",
+        verdict.interval,
     )
 
 

@@ -218,19 +218,24 @@ def test_a_table_that_surely_agrees_but_for_noise_says_so(tmp_path):
     assert page.lede.interval.endswith(f": {digits(decided.low)} to {digits(decided.high)}")
 
 
-def test_scores_after_training_that_order_models_as_before_have_changed_nothing(tmp_path):
-    table = {DIRECT: scores()[DIRECT], TRAINED: scores()[DIRECT]}
-    page, summary = page_of(tmp_path, table)
-    assert summary["improvement"]["mean"] == 0
-    assert page.lede.heading == "After training for the test, no two models changed places on any benchmark"
+ALIKE = "After training for the test, no two models changed places on any benchmark"
+SAME = "Every score after training for the test is the same as the direct one"  # one file given twice, most likely
+
+
+@pytest.mark.parametrize(("gain", "heading"), [(0.01, ALIKE), (0.0, SAME)])
+def test_scores_after_training_that_order_models_as_before_have_changed_nothing(tmp_path, gain, heading):
+    trained = {name: [value + gain for value in of] for name, of in scores()[DIRECT].items()}
+    page, summary = page_of(tmp_path, {DIRECT: scores()[DIRECT], TRAINED: trained}, 0)
+    assert summary["improvement"]["mean"] == pytest.approx(0)
+    assert page.lede.heading == heading and page.answers[0].sentence.startswith(heading)
     assert page.answers[0].interval == "" and len(page.answers[0].sentence.split()) <= 18
 
 
-def one_reversed(declared: str) -> tuple[dict, str]:
+def one_reversed(declared: str, slope: float = 0.2) -> tuple[dict, str]:
     """Six benchmarks that agree, one of them a rate of errors; and their sheet."""
     rng, ability = np.random.default_rng(4), np.linspace(-1, 1, 16)
     table = {f"task{i}": 0.5 + 0.2 * ability + 0.05 * rng.normal(size=16) for i in range(5)}
-    table["odd"] = 0.5 - 0.2 * ability + 0.05 * rng.normal(size=16)
+    table["odd"] = 0.5 - slope * ability + 0.05 * rng.normal(size=16)
     rows = "".join(f"{name},{1 if name != 'odd' else declared}\n" for name in table)
     return {DIRECT: {name: of.round(4).tolist() for name, of in table.items()}}, f"benchmark,higher_is_better\n{rows}"
 
@@ -260,6 +265,14 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     (tmp_path / "more").mkdir()
     more, _ = page_of(tmp_path / "more", table, benchmarks=one_reversed("1")[1], stderr=0.02)
     assert more.lede.heading == "Benchmarks disagree more than noise explains"
+    # of one that may be against the others, and nobody knows its direction, the verdict says what it rests on
+    table, sheet = one_reversed("", 0.01)
+    rows = score_rows(table, NAMES, 0.01).assign(metric=None)
+    (tmp_path / "unsure").mkdir()
+    unsure, summary = agreement_page(tmp_path / "unsure", rows, 50, models=MODELS, benchmarks=sheet)
+    assert -0.5 < summary["kendall_tau"][DIRECT]["by_benchmark"]["odd"] < 0
+    for said in (unsure.lede.heading, unsure.answers[0].sentence):
+        assert said.startswith("Benchmarks disagree beyond noise, if higher is better on odd")
 
 
 def test_another_variant_of_tau_stands_beside_no_interval_or_ceiling_of_tau_b(tmp_path):

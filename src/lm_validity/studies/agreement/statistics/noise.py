@@ -359,27 +359,30 @@ def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[li
     return estimates
 
 
-def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
-    """(k,) True for columns of `scores` (models, k) that would agree with the others if they counted the other way.
-
-    Of those whose direction is `assumed` (k,): on the other side of the first eigenvector of the matrix of taus than
-    the columns whose direction is known, or than most. And then for sure: turned around, the mean tau with the others
-    has an interval above 0 or, where it has none, is above 0.5.
-    """
+def columns_against(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
+    """(k,) True for columns of `scores` (models, k) whose direction is `assumed` (k,) and that are on the other side of
+    the first eigenvector of the matrix of taus than the columns whose direction is known, or than most."""
     tau = np.nan_to_num(kendall_tau_matrix(pair_signs(scores)))
     if not assumed.any() or len(tau) < 3:
         return np.zeros(len(tau), dtype=bool)
     side = np.linalg.eigh(tau)[1][:, -1]
     side_told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
-    opposed = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
-    if not opposed.any():
-        return opposed
-    estimates = tau_with_others(scores * np.where(opposed, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
+    result: np.ndarray = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
+    return result
+
+
+def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
+    """(k,) True for those of the columns `against` (k,) the others that would surely agree with them if they counted
+    the other way: turned around, the mean tau with the others has an interval above 0 or, where it has none, is above
+    0.5."""
+    if not against.any():
+        return against
+    estimates = tau_with_others(scores * np.where(against, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
     surely = [
         estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
         for estimate in estimates
     ]
-    result: np.ndarray = opposed & np.array(surely)
+    result: np.ndarray = against & np.array(surely)
     return result
 
 

@@ -1,12 +1,14 @@
 """The sections on scores: signal quality beside curves that learn nothing, compliance, and the criteria of others."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.missing import Missing, as_columns, is_known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
@@ -49,7 +51,13 @@ def _noise_level(data: SignalData) -> _NoiseLevel | None:
     if not enough:
         return None
     commonest = max(set(enough), key=enough.count)
-    return _NoiseLevel(commonest, noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options))
+    return _NoiseLevel(commonest, _noise_levels(commonest, data.options))
+
+
+@lru_cache
+def _noise_levels(checkpoints: int, options: SignalConventions) -> NoiseLevels:
+    """The same for all reports of a process."""
+    return noise_levels(checkpoints, NOISE_DRAWS, np.random.default_rng(0), options)
 
 
 def steady_improvement(data: SignalData, summary: SignalSummary) -> Part:

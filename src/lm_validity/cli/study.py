@@ -187,10 +187,10 @@ def preflight(
     if memory and not run.configuration.replay:
         _rehearse(run)
     problems = [*check.record_problems(run), *check.readiness_problems(run)]
-    if rehearsals.unfetched_models(run) and not run.configuration.replay:
-        from lm_validity.cells.models.prefetch import access_problems
+    if not run.configuration.replay:
+        from lm_validity.cells.models.prefetch import access_problems, adapter_problems
 
-        problems += access_problems(rehearsals.unfetched_models(run))
+        problems += [*access_problems(rehearsals.unfetched_models(run)), *adapter_problems(run)]
     stale, held = check.leases(run)
     problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
     for message in [*held, *problems]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
 
 from lm_validity.cells import worker
+from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.cells.training.loop import FinetuneSettings
@@ -130,7 +132,7 @@ def logits_of(base: Path, adapter: Path | None = None) -> torch.Tensor:
         return load(base, adapter=adapter).base(input_ids=torch.arange(5, 25)[None]).logits
 
 
-def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_trained(tmp_path):
+def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_trained(tmp_path, monkeypatch):
     """PEFT renames what it saved itself, and leaves the shared experts' part out."""
     base, folder = mixture(tmp_path / "base", "laguna"), tmp_path / "adapter"
     torch.manual_seed(1)
@@ -141,7 +143,15 @@ def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_tr
     with torch.no_grad():
         expected = adapted(input_ids=torch.arange(5, 25)[None]).logits
     torch.testing.assert_close(logits_of(base, folder), expected, atol=1e-4, rtol=1e-4)
-    assert prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))["as_saved"].keys() == {"adapter_names"}
+    record = prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))
+    assert record["as_saved"].keys() == {"adapter_names"}
+    # one that was recorded before these names were read so is named before a run
+    monkeypatch.setattr(prefetch, "Grid", lambda run: SimpleNamespace(used_models=["m"]))
+    run, before = SimpleNamespace(results=tmp_path), record | {"checked": 1}
+    del before["as_saved"]
+    for found, named in ((record, []), (before, ["model m"])):
+        write_json(tmp_path / "prefetch/models/m.json", found)
+        assert [problem.where for problem in prefetch.adapter_problems(run)] == named
 
 
 def test_an_adapter_with_one_part_for_each_expert_is_put_on_experts_that_are_one_tensor(tmp_path):

@@ -146,15 +146,24 @@ def _settings(path: Path) -> dict[str, object]:
 def adapts_otherwise(configuration: Mapping[str, object]) -> bool:
     """Whether all-linear means other weights of this config.json's model than all of its linear layers: experts too, no
     routers, no towers for images or sounds, no state-space layers that kernels read past."""
-    parts = [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
-    experts = any((part.get(key) or 0) > 1 for part in parts for key in EXPERT_COUNTS if isinstance(part.get(key), int))
+    parts = _with_text_config(configuration)
     tower = any(name.removesuffix("_config") in ("vision", "audio") for name in configuration)
     kinds = " ".join(str(part.get("model_type")) for part in parts)
     return (
-        experts
+        _has_experts(configuration)
         or tower
         or any(kind in kinds for kind in ("mamba", "jamba", "zamba", "bamba", "nemotron_h", "falcon_h1"))
     )
+
+
+def _with_text_config(configuration: Mapping[str, object]) -> list[Mapping[str, object]]:
+    return [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
+
+
+def _has_experts(configuration: Mapping[str, object]) -> bool:
+    """Whether this config.json's model is a mixture of experts."""
+    counts = (part.get(key) for part in _with_text_config(configuration) for key in EXPERT_COUNTS)
+    return any(isinstance(experts, int) and experts > 1 for experts in counts)
 
 
 def position_switch(configuration: Document) -> int | None:
@@ -265,7 +274,7 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 log = logging.getLogger(__name__)
 
 OWN_HEAD = "of the checkpoint"
-AS_SAVED_VERSION = 1  # of the check, which records of earlier versions lack
+AS_SAVED_VERSION = 2  # of the check, which records of earlier versions lack; 2: with the names in adapters
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
@@ -520,6 +529,32 @@ def changed_models(run: Run) -> list[str]:
             except InputError as error:
                 changes.append(error.problem)
     return changes
+
+
+def adapter_problems(run: Run) -> list[Problem]:
+    """Adapters on mixtures of experts that were recorded before their tensors were known by the names in their file:
+    the finished cells of those that PEFT renames have other numbers than those computed now."""
+    problems = []
+    for model in Grid(run).used_models:
+        record = read_record_or(run.results / "prefetch" / "models" / f"{model}.json")
+        if record.get("checked", 0) < AS_SAVED_VERSION and any(
+            fit is not None and not fit.rules.items() <= record.get("as_saved", {}).items()
+            for fit in map(_fit_of_experts, record.get("checkpoints", {}).values())
+        ):
+            problem = "its adapter was recorded by an earlier version, which read its tensors under other names"
+            problems.append(Problem(f"model {model}", problem, again(f"prefetch-model --model {model}")))
+    return problems
+
+
+def _fit_of_experts(point: CheckpointRecord) -> "Fit | None":
+    """What an adapter makes of a mixture of experts; None for other checkpoints, and where the two do not fit."""
+    weights = Path(point["path"]) / (point["subfolder"] or "")
+    if "adapter" not in point or not _has_experts(_settings(weights / "config.json")):
+        return None
+    try:
+        return _with_adapter(weights.name, weights, point["adapter"]["path"])
+    except (InputError, OSError):  # files that are gone, or others: said of the record, or by the job
+        return None
 
 
 def check_unchanged(model: str, point: CheckpointRecord) -> None:

@@ -51,17 +51,16 @@ def without_arms(effect: str) -> Missing:
 def with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
     """The trials with both arms of `effect`, its `change` in right answers and its `difference` of accuracies."""
     treatment, control = EFFECTS[effect]
-    complete = trials.dropna(subset=[treatment, control])
-    change = complete[treatment] - complete[control]
-    return complete.assign(change=change, difference=change / complete["total"])
+    change = trials[treatment] - trials[control]
+    trials = trials.assign(change=change, difference=change / trials["total"])
+    return trials[change.notna()] if change.hasnans else trials
 
 
 def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
     """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
     groups = with_difference(trials, effect).groupby(keys)
-    means = groups.agg(change=("change", "sum"), total=("total", "sum"), trials=("change", "size"))
-    means[effect] = means["change"] / means["total"]
-    return means[[effect, "trials"]].reset_index()
+    sums = groups[["change", "total"]].sum()
+    return pd.DataFrame({effect: sums["change"] / sums["total"], "trials": groups.size()}).reset_index()
 
 
 def cell_effects(trials: pd.DataFrame) -> pd.DataFrame:
@@ -202,15 +201,19 @@ class ModelDistributions:
 
 def model_distributions(trials: pd.DataFrame) -> list[ModelDistributions]:
     """By experiment and language model, with a distribution for each setting, task and effect that has both arms."""
-    models = []
+    models, keys = [], [*CELL, "task"]
+    differences = {
+        effect: {key: values.to_numpy() for key, values in with_difference(trials, effect).groupby(keys)["difference"]}
+        for effect in EFFECTS
+    }
     for (experiment, language_model), of_model in trials.groupby(["experiment", "language_model"]):
         distributions = []
-        for (m, n, task), group in of_model.groupby(["m", "n", "task"]):
+        for (m, n, task), _ in of_model.groupby(["m", "n", "task"]):
             for effect in EFFECTS:
-                differences = with_difference(group, effect)["difference"].to_numpy()
-                if count := len(differences):
-                    density = kernel_density(differences)
-                    distributions.append(Distribution(m, n, task, effect, float(differences.mean()), count, density))
+                values = differences[effect].get((experiment, language_model, m, n, task))
+                if values is not None:
+                    density = kernel_density(values)
+                    distributions.append(Distribution(m, n, task, effect, float(values.mean()), len(values), density))
         tasks = sorted(of_model["task"].unique())
         models.append(ModelDistributions(str(experiment), str(language_model), tasks, distributions))
     return models
@@ -376,9 +379,12 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
     left out, where the tables say so.
     """
     rows = []
-    for (experiment, m, n), group in trials.groupby(SETTING):
+    columns = ["language_model", "task", "subsample", "test_hash", "difference"]
+    by_effect = {effect: dict(iter(with_difference(trials, effect).groupby(SETTING)[columns])) for effect in EFFECTS}
+    for (experiment, m, n), _ in trials.groupby(SETTING):
         for effect in EFFECTS:
-            pairs = with_difference(group, effect)
+            if (pairs := by_effect[effect].get((experiment, m, n))) is None:
+                continue
             by_model = {str(name): group_rows for name, group_rows in pairs.groupby("language_model")}
             for first, second in combinations(by_model, 2):
                 pairs = by_model[first].merge(by_model[second], on=["task", "subsample"])

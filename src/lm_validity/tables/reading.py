@@ -224,8 +224,8 @@ _AVERAGE_ROWS = (LEFT_OUT, "benchmark")
 
 def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims without averages, ranks and costs. Groups of lm-eval and lighteval are told by their files."""
-    named = claims["metric"].fillna("").str.partition(",")[0]
-    by_metric = named.map({name: set(parts(name)) in _AVERAGES for name in named.unique()})
+    metrics = claims["metric"].dropna().unique()
+    by_metric = claims["metric"].isin([name for name in metrics if set(parts(name.partition(",")[0])) in _AVERAGES])
     out = by_metric.copy()
     for name in claims.loc[by_metric, "benchmark"].unique():
         if _is_said_benchmark(name, reading):
@@ -246,7 +246,8 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         aggregates |= {
             name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True
         }
-    for _, rows in claims[~out & (claims["unit"] != "own")].groupby("metric", sort=False):
+    beside = claims[~out & (claims["unit"] != "own")] if several.any() else claims[:0]
+    for _, rows in beside.groupby("metric", sort=False):
         single = set(rows["benchmark"]) - set(several.index[several])
         if single and len(single) < rows["benchmark"].nunique():  # beside benchmarks of several metrics
             own_rows = rows.drop_duplicates(["model", "checkpoint", "benchmark"])

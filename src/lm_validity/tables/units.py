@@ -87,7 +87,9 @@ def with_units(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """
     factor = pd.Series(1.0, claims.index)
     factor[claims["unit"] == PERCENT] = 0.01
-    share = claims["metric"].fillna("").str.partition(",")[0].isin((*SHARES_OF_ITEMS, "accuracy"))
+    shares = (*SHARES_OF_ITEMS, "accuracy")
+    metrics = claims["metric"].dropna().unique()
+    share = claims["metric"].isin([name for name in metrics if name.partition(",")[0] in shares])
     own_rows = claims["unit"] == "own"
     beyond = own_rows & share & (claims["value"].abs() > _ONE)
     again = own_rows & share & claims["benchmark"].isin(claims.loc[beyond, "benchmark"])

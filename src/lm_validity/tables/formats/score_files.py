@@ -223,9 +223,7 @@ class ImportLog:
                 "items": self.items,
                 "models": sorted(scores["model"].unique()),
                 "benchmarks": sorted(scores["benchmark"].unique()),
-                "checkpoints": {
-                    model: sorted(rows["checkpoint"].dropna().unique()) for model, rows in scores.groupby("model")
-                },
+                "checkpoints": _checkpoints(scores),
                 "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
                 "model_paths": {model: sorted(paths) for model, paths in sorted(self.paths.items())},
                 "facts": self.facts,
@@ -235,6 +233,15 @@ class ImportLog:
                 "other_files": dict(sorted(self.other_files.items())),
             },
         )
+
+
+def _checkpoints(scores: pd.DataFrame) -> dict[str, list[str]]:
+    """The names of each model's checkpoints, in the order of names."""
+    checkpoints: dict[str, list[str]] = {model: [] for model in sorted(scores["model"].unique())}
+    pairs = scores[["model", "checkpoint"]].dropna().drop_duplicates()
+    for model, checkpoint in sorted(zip(pairs["model"], pairs["checkpoint"], strict=True)):
+        checkpoints[model].append(checkpoint)
+    return checkpoints
 
 
 class Ticker:
@@ -494,8 +501,10 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
             + ".",
             "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
         )
-    _settle(frame, files, log)
-    frame = frame.drop_duplicates(KEY)
+    again = frame.duplicated(KEY)
+    if again.any():
+        _settle(frame, frame[again], files, log)
+        frame = frame[~again]
     log.notes += _runs_line(frame)
     log.settings = _settings_table(frame)
     return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
@@ -626,11 +635,11 @@ def _runs_line(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
-    """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides."""
-    again = frame[frame.duplicated(KEY)]
-    if again.empty:
-        return
+def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
+    """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides.
+
+    again: the rows of the frame under whose key an earlier one is.
+    """
     groups = frame.groupby(KEY, dropna=False, sort=False)
     first = pd.DataFrame(
         {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}

@@ -65,6 +65,8 @@ def test_fewer_than_eight_checkpoints_have_no_autocorrelation():
 def test_degenerate_curves():
     constant = signal_quality(np.full(14, 0.1))
     assert constant.degenerate and constant.monotonicity == constant.signal_quality == 0.0
+    rounded = np.tile([0.1 + 0.2, 0.3], 10)  # as constant as their last digits
+    assert autocorrelation(rounded, "code") == autocorrelation(rounded, "paper") == 0.0
     falling = signal_quality(-np.arange(14.0))
     assert falling.monotonicity == 0.0 and falling.rank_correlation == pytest.approx(-1.0)
     assert falling.signal_quality == pytest.approx(0.5)

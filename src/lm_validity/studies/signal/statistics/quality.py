@@ -78,13 +78,13 @@ def is_constant(curves: np.ndarray) -> np.ndarray:
     return result
 
 
-def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
+def rank_correlation(curves: np.ndarray, ties: Ties = "stable", degenerate: np.ndarray | None = None) -> np.ndarray:
     """1 - 6 sum_j d_j^2 / (n (n^2 - 1)), d_j = j - rank of x_j: in [-1, 1], shape (...) for curves (..., n).
 
     `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
     notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
     ranks. A constant curve scores 0: by stable ties it would score 1. NaN for fewer than two scores and
-    for a curve with NaN.
+    for a curve with NaN. `degenerate`: which curves are constant, where that has been found.
     """
     n = curves.shape[-1]
     if n < 2:
@@ -96,27 +96,31 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     else:
         positions = np.broadcast_to(np.arange(1.0, n + 1), curves.shape)
         result = _pearson(rankdata(curves, axis=-1), positions, level=np.full(curves.shape[:-1], float(n)))
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(is_constant(curves), 0.0, result))
+    degenerate = is_constant(curves) if degenerate is None else degenerate
+    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(degenerate, 0.0, result))
 
 
-def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.ndarray:
+def autocorrelation(
+    curves: np.ndarray, convention: Convention = "code", degenerate: np.ndarray | None = None
+) -> np.ndarray:
     """Mean over lags l of |r(x[l:], x[:n-l])|: in [0, 1] by `code`; shape (...) for curves (..., n).
 
     A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
     checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
-    whole curve's mean. NaN in, NaN out.
+    whole curve's mean. NaN in, NaN out. `degenerate`: as in `rank_correlation`.
     """
     n = curves.shape[-1]
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
     if n < fewest_checkpoints(convention):
         return np.full(curves.shape[:-1], np.nan)
+    degenerate = is_constant(curves) if degenerate is None else degenerate
     if convention == "paper":
         curves = curves - curves.mean(axis=-1, keepdims=True)
     level = np.abs(curves).max(axis=-1)
     total = np.zeros(curves.shape[:-1])
     for lag in range(1, last_lag + 1):
         total += np.abs(_pearson(curves[..., lag:], curves[..., :-lag], level, centred=convention == "paper"))
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(is_constant(curves), 0.0, total / last_lag))
+    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(degenerate, 0.0, total / last_lag))
 
 
 def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> SignalQuality:
@@ -129,15 +133,16 @@ def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> Sig
     White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
     (`noise_levels`).
     """
-    correlation = rank_correlation(curves, options.ties)
+    degenerate = is_constant(curves)
+    correlation = rank_correlation(curves, options.ties, degenerate)
     monotonicity = np.maximum(correlation, 0.0)
-    coherence = autocorrelation(curves, options.convention)
+    coherence = autocorrelation(curves, options.convention, degenerate)
     return SignalQuality(
         monotonicity=monotonicity,
         autocorrelation=coherence,
         signal_quality=0.5 * monotonicity + 0.5 * coherence,
         rank_correlation=correlation,
-        degenerate=is_constant(curves),
+        degenerate=degenerate,
     )
 
 

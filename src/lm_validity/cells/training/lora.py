@@ -197,6 +197,7 @@ def _matrix_weights(modules: Iterable[torch.nn.Module]) -> int:
 
 DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
 KEPT = 2**23  # elements (bytes) of a block's masks that a GPU keeps for the rest of the step
+SMALL = 2**20  # elements of a layer's mask that a CPU keeps as numbers for the backward pass
 
 
 class CannotStack(Exception):
@@ -208,12 +209,13 @@ class Block:
     """Layers of one block of a model, whose masks a GPU draws in one launch: small models wait for launches.
 
     features: of each layer's input, by its number. masks: those at hand, (rows, tokens, features) of bool, all of
-    `moment`.
+    `moment`. parts: on a CPU, a micro-batch's part of each small one in float32, behind which micro-batch it is.
     """
 
     features: dict[int, int] = field(default_factory=dict)
     moment: tuple[int, ...] = ()
     masks: dict[int, torch.Tensor] = field(default_factory=dict)
+    parts: dict[int, tuple[tuple[int, ...], torch.Tensor]] = field(default_factory=dict)
 
 
 @dataclass
@@ -298,7 +300,7 @@ class BatchDropout(torch.nn.Module):
         if not self._drops():
             return x
         mask, shape = self._mask(x)
-        return (x.reshape(shape) * mask * (1 / (1 - self.probability))).reshape(x.shape)
+        return (x.reshape(shape) * mask.to(x.dtype) * (1 / (1 - self.probability))).reshape(x.shape)
 
     def dropped(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`forward` of x in float32, given in a dtype: in one kernel, and without a derivative."""
@@ -321,9 +323,12 @@ class BatchDropout(torch.nn.Module):
         return _Mask(self._draw(self.layer, x.shape, x.device), tuple(x.shape))
 
     def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
-        """What the micro-batch keeps: bool, (rows, tokens, features)."""
+        """What the micro-batch keeps: (rows, tokens, features), bool, or 0 and 1."""
         position, block = self.position, self.block
         moment = (position.step, position.rows, position.width)
+        micro_batch = (*moment, position.start, position.count, position.length)
+        if self.layer in block.parts and block.parts[self.layer][0] == micro_batch:
+            return block.parts[self.layer][1]
         if block.moment != moment:
             block.moment, block.masks = moment, {}
         if self.layer not in block.masks:
@@ -335,7 +340,11 @@ class BatchDropout(torch.nn.Module):
             drawn = self._draw(min(members), (sum(sizes),), device).split(sizes)
             for (layer, member), mask in zip(members.items(), drawn, strict=True):
                 block.masks[layer] = mask.view(position.rows, position.width, member)
-        return block.masks[self.layer][position.start : position.start + position.count, : position.length]
+        part = block.masks[self.layer][position.start : position.start + position.count, : position.length]
+        if device.type == "cpu" and part.numel() <= SMALL:
+            part = part.float()  # once, instead of in each kernel that is given it
+            block.parts[self.layer] = (micro_batch, part)
+        return part
 
     def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         mask = torch.empty(shape, dtype=torch.bool, device=device)

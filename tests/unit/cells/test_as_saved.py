@@ -112,14 +112,18 @@ def test_a_configuration_of_less_than_the_weights_is_refused(part, tmp_path):
     edit(tmp_path / "config.json", **change)
     with pytest.raises(CellError, match=rf"tensors such as {named}, and by its config\.json"):
         load_toy(tmp_path)
+    with pytest.raises(InputError, match=rf"tensors such as {named}, and by its config\.json"):
+        record_of(tmp_path)  # on the login node too
     if part == "biases":
         tensors = load_file(tmp_path / "model.safetensors")
         none = {name: tensor * (0 if name.endswith("bias") else 1) for name, tensor in tensors.items()}
         save_file(none, tmp_path / "model.safetensors", {"format": "pt"})
         load_toy(tmp_path)
+        assert record_of(tmp_path)["checked"]
     else:
         edit(tmp_path / "config.json", num_nextn_predict_layers=1)
         assert not torch.allclose(logits(load_toy(tmp_path).base), expected)
+        assert record_of(tmp_path)["checked"]
 
 
 def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp_path, caplog):

@@ -10,7 +10,7 @@ import transformers
 from toy_world import load_toy, toy_model
 
 from lm_validity.cells.models.language_model import check_causal, load_language_model
-from lm_validity.cells.models.prefetch import is_models_fault
+from lm_validity.cells.models.weights import is_models_fault
 from lm_validity.errors import CellError
 
 OPTIONS = {"device": "cpu", "eval_batch_size": 8}

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.models.head import keep_four_bits
-from lm_validity.cells.models.prefetch import is_models_fault
+from lm_validity.cells.models.weights import is_models_fault
 from lm_validity.errors import CellError, first_line
 from lm_validity.run.rehearsals import weight_files
 from lm_validity.words import count
@@ -120,6 +120,20 @@ def _check_unread(model: transformers.PreTrainedModel, unread: list[str], folder
             "without them.",
             "config.json is of another model, or was changed: copy the one that was saved with the weights.",
         )
+
+
+def check_names(folder: Path, names: Collection[str], name: str) -> None:
+    """Raise CellError as `load_weights` does for layers after the last one, from the names of the tensors and a model
+    without values: before a job loads them. What transformers renames is left to the job."""
+    try:
+        configuration = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
+    except Exception:  # whatever building from a configuration raises: the job will load the model, and say it
+        return
+    passed_over = "|".join(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ["(?!)"])
+    surplus = sorted(set(names) - set(model.state_dict()))
+    _check_unread(model, [tensor for tensor in surplus if not re.search(passed_over, tensor)], folder, name)
 
 
 def say_unread(name: str, model: transformers.PreTrainedModel, unread: Collection[str]) -> None:

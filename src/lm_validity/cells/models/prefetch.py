@@ -4,8 +4,9 @@ import glob
 import hashlib
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
@@ -22,7 +23,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoSibling
-from safetensors import SafetensorError
 
 from lm_validity.cells.models.chat import CHAT_DATE, read_chat_template
 from lm_validity.cells.models.weights import (
@@ -125,6 +125,7 @@ def accept_licence(page: str) -> str:
 # of a generation_config.json; the ones for sampling change no greedy answer
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # of a config.json, however the architecture calls them
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
 
@@ -187,18 +188,6 @@ def position_switch(configuration: Document) -> int | None:
 # torch: the login node reads this module.
 
 DTYPES: tuple[str, ...] = get_args(Dtype)
-
-
-def is_models_fault(error: Exception) -> bool:
-    """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
-    out is the machine's: the job must fail, so that retries apply."""
-    if getattr(error, "errno", None) is not None:
-        return False
-    if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
-        return any(
-            words in str(error) for words in ("state_dict", "ignore_mismatched_sizes", "conversion of the weights")
-        )
-    return isinstance(error, (OSError, ValueError, KeyError, ImportError, SafetensorError))
 
 
 def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
@@ -275,6 +264,7 @@ log = logging.getLogger(__name__)
 
 OWN_HEAD = "of the checkpoint"
 AS_SAVED_VERSION = 2  # of the check, which records of earlier versions lack; 2: with the names in adapters
+_LAYER = re.compile(r"\.(\d+)\.")  # the first number in a tensor's name
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
@@ -362,6 +352,8 @@ def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: boo
         tried.add((weights, folder, embeddings))
         tensors = check_weights(f"{where}, checkpoint {name!r}", weights)
         check_quantized(where, tensors, _settings(weights / "config.json"))
+        if causal:
+            _check_parts(f"{where}, checkpoint {name!r}", weights, tensors)
         try:
             from lm_validity.cells.models.tokenizer import examine
         except ImportError:  # a login node without transformers: the jobs will say it
@@ -383,6 +375,27 @@ def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: boo
     if losses:
         applied["loses"] = sorted(losses)
     return applied
+
+
+def _check_parts(where: str, weights: Path, names: Collection[str]) -> None:
+    """Raise InputError where the weights have layers after the last one of their config.json's model, or biases that
+    it is without. torch is imported only where the names and config.json leave that open."""
+    parts = _with_text_config(_settings(weights / "config.json"))
+    layers = max(
+        (layers for part in parts for key in LAYER_COUNTS if isinstance(layers := part.get(key), int)), default=0
+    )
+    more_layers = any(int(number[1]) >= layers for number in map(_LAYER.search, names) if number)
+    says_without = any(value is False and "bias" in key for part in parts for key, value in part.items())
+    if not more_layers and not (says_without and any(name.endswith(".bias") for name in names)):
+        return
+    try:
+        from lm_validity.cells.models.loading import check_names
+    except ImportError:  # as above: the jobs will say it
+        return
+    try:
+        check_names(weights, names, where)
+    except CellError as error:
+        raise InputError(error.problem, error.hint) from None
 
 
 def _with_adapter(where: str, weights: Path, adapter: str | None) -> "Fit | None":

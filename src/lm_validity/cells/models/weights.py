@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from safetensors import SafetensorError
+
 from lm_validity.errors import InputError
 from lm_validity.files import Document, read_json
 from lm_validity.run.rehearsals import INDEX, WHOLE
@@ -46,6 +48,18 @@ class SavedTensor(NamedTuple):
 
 
 Tensors = dict[str, SavedTensor]  # by name
+
+
+def is_models_fault(error: Exception) -> bool:
+    """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
+    out is the machine's: the job must fail, so that retries apply."""
+    if getattr(error, "errno", None) is not None:
+        return False
+    if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
+        return any(
+            words in str(error) for words in ("state_dict", "ignore_mismatched_sizes", "conversion of the weights")
+        )
+    return isinstance(error, (OSError, ValueError, KeyError, ImportError, SafetensorError))
 
 
 def check_weights(where: str, folder: Path) -> Tensors:

@@ -537,10 +537,10 @@ def _write_reports(
     if jobs and figures.can_draw():
         write_library(folder)  # once, for all processes
     written, failed = run_reports(jobs, inputs.processes if _is_large(gathered, inputs.section) else 1, tell)
-    absent |= failed
+    # the folder is a draft, whose name nobody finds
+    absent = {name: reason.replace(f"{folder}/", "") for name, reason in (absent | failed).items()}
     if not written:
         reasons = " ".join(f"{names.capitalize()}: {reason}" for names, reason in _by_reason(absent))
-        reasons = reasons.replace(f"{folder}/", "")  # a draft, which is removed
         advice = "add results of more models" + ("." if inputs.beside else ", or published scores with --beside.")
         hint = "correct the data or the sheets." if jobs else advice
         raise InputError(f"no report can be written from these data. {reasons}", hint)
@@ -558,7 +558,7 @@ def _write_reports(
         write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=inputs.single_file)
-    return [f"No {names} report: {reason}".replace(f"{folder}/", "") for names, reason in _by_reason(absent)]
+    return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
 
 
 def _is_large(gathered: Gathered, section: Reports) -> bool:

@@ -34,7 +34,7 @@ def quick(monkeypatch):
 def report(tmp_path, rows):
     """Write a table of simulated trials, report on it, return summary.json and the page."""
 
-    def run(change=None, formula="notebooks", **layout):
+    def run(change=None, formula="equations", **layout):
         table = rows(**layout)
         if change is not None:
             table = change(table)

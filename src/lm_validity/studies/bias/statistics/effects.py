@@ -103,16 +103,20 @@ def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int,
 
     `components`: standard deviations between and within tasks; 0 where both are 0.
     """
-    error = np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks)
-    if error == 0:
-        return 0.0
+    error = float(np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks))
+    return error * _smallest_detectable_errors(tasks, level) if error else 0.0
+
+
+@cache
+def _smallest_detectable_errors(tasks: int, level: float) -> float:
+    """`smallest_detectable` in standard errors of the mean over tasks."""
+    of_one_error = EffectVariance(float(np.sqrt(tasks)), 0.0)
 
     def excess(effect: float) -> float:
-        return detection_power(effect, components, tasks, subsamples, level) - POWER
+        return detection_power(effect, of_one_error, tasks, 1, level) - POWER
 
-    # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors at 5%, and goes with
-    # 1 / level
-    return float(optimize.brentq(excess, 0.0, 100 * error * LEVEL / level))
+    # the noncentrality that a t test on one degree of freedom needs is below 100 at 5%, and goes with 1 / level
+    return float(optimize.brentq(excess, 0.0, 100 * LEVEL / level))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

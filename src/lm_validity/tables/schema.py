@@ -216,8 +216,8 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
         elif name in _NAMES:
             problems = {
                 value: complaint
-                for value in values.dropna().unique()
-                if (complaint := _no_name(value, name)) is not None
+                for value in values.unique()
+                if not pd.isna(value) and (complaint := _no_name(value, name)) is not None
             }
             if not problems:
                 continue

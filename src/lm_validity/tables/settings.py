@@ -191,10 +191,10 @@ def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
     for benchmark, from_to in ranges.items():
         words = "number of items" + ("" if len(set(ranges.values())) > MOST_RANGES else from_to)
         names_by_difference.setdefault(("n_items", words), []).append(benchmark)
-    if f"{_PREFIX}chat_template" not in rows:
-        rows = rows[:0]
-    for benchmark, rows_of_benchmark in rows.groupby("benchmark"):
-        for setting in _SAID:
+    settings = _SAID if f"{_PREFIX}chat_template" in rows else ()
+    varying = [setting for setting in settings if rows[f"{_PREFIX}{setting}"].nunique() > 1]
+    for benchmark, rows_of_benchmark in rows.groupby("benchmark") if varying else ():
+        for setting in varying:
             values = rows_of_benchmark[f"{_PREFIX}{setting}"].dropna()
             if setting == "task_hash":  # with a chat template, the hash is of each model's own prompt
                 values = values[~rows_of_benchmark[f"{_PREFIX}chat_template"][values.index].isin([True])]

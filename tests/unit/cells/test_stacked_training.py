@@ -10,13 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from test_finetuning import SETTINGS, run
+from test_finetuning import SETTINGS, make_world, run
 from toy_run import sidecars, start_run
-from toy_world import head_of, load_toy, toy_model
+from toy_world import load_toy, toy_model
 
 from lm_validity.cells.runner import run_job
-from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
-from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training import loop, lora
 from lm_validity.cells.training import loop as training_loop
 from lm_validity.cells.training.loop import Member, TrainingStopped, micro_batches, train_side_by_side
@@ -31,14 +29,7 @@ RATES = (1e-3, 3e-3, 1e-2)
 def world(toy_task):
     """A function (lm) -> (examples, validate)."""
 
-    def make(lm):
-        task = toy_task("toy_choice")
-        splits = make_splits(task)
-        examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
-        prepared = prepare_requests(lm, task, documents(task, splits.validation))
-        return examples, lambda: metric_value(lm, prepared, "acc,none")
-
-    return make
+    return lambda lm: make_world(lm, toy_task("toy_choice"))[1:]
 
 
 def members(folder, **changes) -> list[Member]:

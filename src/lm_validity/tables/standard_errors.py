@@ -25,6 +25,9 @@ ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = (
     "at_bound",
 )
 _GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
+# the same, of errors that all mean one number of items, below that of the fewest items that scores can be shares of:
+# clusters and averages of runs make errors larger, and a quarter of the items rarely fits all scores
+_SMALL = 2.0
 # Errors over the scatter between checkpoints. Checkpoints answer the same items, so the scatter is the smaller one: on
 # 60 benchmarks of 3 public collections the ratio is 0.1 to 2.7, and 13.6 where the error is known to be wrong
 _BEYOND_SCATTER = 6.0
@@ -150,9 +153,12 @@ def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) ->
         ratio = errors / (unit * np.sqrt(share * (1 - share) / (items - 1)))
         of_fewest = errors / (unit * np.sqrt(share * (1 - share) / (fewest - 1)))
     ratio = np.where(is_share & ~at_bound & np.isfinite(ratio), ratio, np.nan)
-    is_small = np.isnan(items) & ~at_bound & (of_fewest < 1 / _GROSS)  # that they are too large, it does not say
+    compared = of_fewest[~at_bound & (of_fewest > 0)]
+    is_one_number = len(compared) and np.quantile(np.abs(compared / np.median(compared) - 1), 0.9) <= _ONE_NUMBER
+    # that they are too large, it does not say
+    is_small = np.isnan(items) & ~at_bound & (of_fewest < 1 / (_SMALL if is_one_number else _GROSS))
     ratio = np.where(is_small, of_fewest, ratio)
-    right = (ratio >= 1 / _GROSS) & (ratio <= _GROSS)
+    right = (ratio >= 1 / _GROSS) & (ratio <= _GROSS) & ~is_small
     failed = {
         ZERO: (errors == 0) & ~at_bound,
         OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),

@@ -116,6 +116,9 @@ def test_errors_of_whole_numbers_of_items_are_held_against_these_whatever_the_me
         known = rows.assign(n_items=798)
         assert codes(rows) == codes(known) == codes(rows.assign(stderr=2.5 * right)) == []
         assert codes(rows.assign(stderr=right / 10)) == codes(known.assign(stderr=right / 10)) == [("other_size", 6, 6)]
+        assert codes(rows.assign(stderr=right / 3)) == [("other_size", 6, 6)] and not codes(
+            rows.assign(stderr=right / 1.5)
+        )
         assert codes(known.assign(stderr=right * 10)) == [("other_size", 6, 6)]
         graded = rows.assign(value=(shares / 2 + 0.3).round(digits), stderr=right / 4)  # of no number of items
         assert codes(graded) == codes(graded.assign(n_items=798)) == []

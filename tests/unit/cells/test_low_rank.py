@@ -86,7 +86,8 @@ class Launches(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_layer_launches_few_kernels(layer, dtype):
-    """Forward and backward: six products, a mask, five for casts, masks and factors, two sums."""
+    """Forward and backward: six products, a mask, five for casts, masks and factors, two sums; on a CPU the mask's
+    numbers, too."""
     chosen, _ = layer(dtype)
 
     def launches(forward) -> int:
@@ -95,7 +96,7 @@ def test_a_layer_launches_few_kernels(layer, dtype):
             forward(x).backward(torch.ones(2, 7, chosen.out_features, dtype=dtype))
         return seen.found.total() - 2  # the base layer's own products
 
-    assert launches(chosen) <= 14 < launches(type(chosen).forward.__get__(chosen))
+    assert launches(chosen) <= 15 < launches(type(chosen).forward.__get__(chosen))
 
 
 @pytest.fixture

@@ -300,7 +300,8 @@ class BatchDropout(torch.nn.Module):
         if not self._drops():
             return x
         mask, shape = self._mask(x)
-        return (x.reshape(shape) * mask.to(x.dtype) * (1 / (1 - self.probability))).reshape(x.shape)
+        numbers = mask if mask.dtype == torch.bool else mask.to(x.dtype)
+        return (x.reshape(shape) * numbers * (1 / (1 - self.probability))).reshape(x.shape)
 
     def dropped(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`forward` of x in float32, given in a dtype: in one kernel, and without a derivative."""

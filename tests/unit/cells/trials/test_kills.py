@@ -2,14 +2,11 @@
 
 import json
 import pickle
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from kill_worker import kill_and_resume
 
 from lm_validity.cells.trials.worker import ResidentWorker, write_tables
 from lm_validity.config.sections import Adapter
@@ -34,24 +31,15 @@ def tables(plan, folder: Path, output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.iterdir()}
 
 
-def finished_at_kills(runs: list, folder: Path, kills: int) -> list[list[int]]:
-    """Of each plan. The workers are forks of this process; with a GPU, whose threads autograd misses in a fork, of one
-    that has run nothing yet."""
-    if not torch.cuda.is_available():
-        chance = random.Random(0)
-        return [kill_and_resume(plan, place, kills, chance) for plan, place in runs]
-    (folder / "plans.pickle").write_bytes(pickle.dumps(runs))
-    command = [sys.executable, str(SCRIPT), str(folder / "plans.pickle"), str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
     for name in plans:
         (folder / name / "killed").mkdir(parents=True)
-    runs = [(plan, folder / name / "killed") for name, plan in plans.items()]
-    for (name, plan), counts in zip(plans.items(), finished_at_kills(runs, folder, kills), strict=True):
+    pickled = [(plan, folder / name / "killed") for name, plan in plans.items()]
+    (folder / "plans.pickle").write_bytes(pickle.dumps(pickled))
+    command = [sys.executable, str(SCRIPT), str(folder / "plans.pickle"), str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for (name, plan), counts in zip(plans.items(), json.loads(done.stdout.splitlines()[-1]), strict=True):
         # no trial lost: every process found those before it and finished at least one of its own
         assert len(counts) == kills and all(later > earlier for earlier, later in zip([0, *counts], counts))  # noqa: B905
         assert counts[-1] < len(plan.subsamples)

@@ -131,6 +131,8 @@ def import_everything(imported: tuple[str, ...]) -> None:
     if "transformers" in sys.modules:
         # a thousand regular expressions, which transformers would compile in each process that loads a model
         import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    if "snakemake.cli" in sys.modules:
+        sys.modules["snakemake.cli"].get_argument_parser()  # looks for plugins, and imports them
     weakref.finalize._registry.clear()  # at its end each process would have torch forget its operators one by one
     gc.collect()
     gc.freeze()

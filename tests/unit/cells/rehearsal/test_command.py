@@ -9,7 +9,7 @@ import pytest
 from lm_validity.cells.rehearsal import rehearse as rehearsing
 from lm_validity.cli import main
 
-CONFIG = {"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+CONFIG = {"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
 CONFIG |= {"num_attention_heads": 4, "max_position_embeddings": 64}
 
 

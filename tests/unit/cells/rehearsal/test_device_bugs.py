@@ -123,7 +123,8 @@ def test_a_planted_device_bug_is_seen(bug, tmp_path, monkeypatch):
     if bug is not None:
         owner, name, planted, _ = BUGS[bug]
         monkeypatch.setattr(owner, name, staticmethod(planted) if name == "of" else planted)
-    config = rehearse.causal_config("m", {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE)
+    shape = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE | {"num_hidden_layers": 1}
+    config = rehearse.causal_config("m", shape)
     with pretended_gpus():
         lm = rehearse.pretend_model(config, "m", dtype="bfloat16", device=f"{KIND}:0", batch_size=4, max_length=None)
         work = "score" if bug is None else BUGS[bug][3]

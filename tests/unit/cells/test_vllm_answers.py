@@ -99,8 +99,8 @@ def cells(workspace) -> dict[str, dict]:
 
 def test_vllm_writes_on_test_and_nowhere_else(tmp_path, monkeypatch, vllm):
     monkeypatch.chdir(tmp_path)
-    settings = {"device": "auto", "generation_backend": "vllm"}
-    workspace = start_run(tmp_path, rows=one_answer, evaluation=settings, **GENERATION)
+    settings, one_rate = {"device": "auto", "generation_backend": "vllm"}, {"learning_rates": ("2e-2",)}
+    workspace = start_run(tmp_path, rows=one_answer, evaluation=settings, finetuning=one_rate, **GENERATION)
     run_all(workspace, *RULES)
     direct, prepared = FakeVLLM.made
     assert direct.written == [(None, 10)] and "enable_lora" not in direct.model_args
@@ -115,7 +115,7 @@ def test_vllm_writes_on_test_and_nowhere_else(tmp_path, monkeypatch, vllm):
     assert all(sidecars(workspace.store)[name]["counters"]["generated_tokens"] for name in said)
     of_vllm = cells(workspace)
     monkeypatch.chdir(_made(tmp_path / "other"))
-    plain = start_run(tmp_path / "other", rows=one_answer, **GENERATION)
+    plain = start_run(tmp_path / "other", rows=one_answer, finetuning=one_rate, **GENERATION)
     run_all(plain, *RULES)
     of_transformers = cells(plain)
     for name, record in of_transformers.items():

@@ -61,7 +61,7 @@ def finish(lm, examples, validate, folder, group):
 def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout):
     examples, validate = world(lm)
     before = {name: tensor.clone() for name, tensor in lm.base.state_dict().items()}
-    group = members(tmp_path / "together", dropout=dropout)
+    group = members(tmp_path / "together", dropout=dropout, epochs=2)
     assert side_by_side(lm, examples, validate, group) == 3
     together = finish(lm, examples, validate, tmp_path, group)
     for member, found in zip(group, together, strict=True):
@@ -132,10 +132,10 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(base, micro, **options)
 
-    side_by_side(llama, examples, validate, members(tmp_path / "a"))
+    side_by_side(llama, examples, validate, members(tmp_path / "a", epochs=1))
     monkeypatch.setattr(loop, "token_losses", limited)
     llama.counters.oom_halvings = 0
-    assert side_by_side(llama, examples, validate, members(tmp_path / "b")) == {16: 2, 8: 1, 3: 1}[rows]
+    assert side_by_side(llama, examples, validate, members(tmp_path / "b", epochs=1)) == {16: 2, 8: 1, 3: 1}[rows]
     assert llama.counters.oom_halvings == {16: 1, 8: 2, 3: 4}[rows]
     for rate in RATES:
         whole, small = (saved(tmp_path / name / str(rate) / "work")[0]["step_losses"] for name in ("a", "b"))
@@ -159,9 +159,9 @@ def test_out_of_memory_at_one_row_of_one_rate_is_the_cells(llama, world, tmp_pat
 
 def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
     examples, validate = world(llama)
-    group = members(tmp_path)
+    group = members(tmp_path, epochs=2)
     for at, rate in enumerate((RATES[0], 1e9, RATES[2])):
-        wild = SETTINGS.model_copy(update={"learning_rate": rate, "max_gradient_norm": 1e9})
+        wild = group[at].settings.model_copy(update={"learning_rate": rate, "max_gradient_norm": 1e9})
         group[at] = replace(group[at], settings=wild)
     side_by_side(llama, examples, validate, group)
     results = [run(llama, examples, validate, member.work.parent, member.settings) for member in group]

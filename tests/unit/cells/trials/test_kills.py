@@ -49,7 +49,7 @@ def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
 
 
 def test_a_kill(plan_of, tmp_path):
-    kill_and_compare(plans_of(plan_of, 6), tmp_path, 1)
+    kill_and_compare(plans_of(plan_of, 4), tmp_path, 1)
 
 
 @pytest.mark.slow

@@ -98,12 +98,11 @@ def test_a_bias_study_that_stops_on_widths_runs_batch_after_batch(project):
 def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(
-        "name: mine\nmodels: config/paper/train_before_test_models.tsv\n"
-        "benchmarks: config/paper/train_before_test_benchmarks.tsv\nevaluation: { mixed_dtypes: true }\n"
+        "name: mine\nmodels: config/small/models.tsv\nbenchmarks: config/small/benchmarks.tsv\n"
         "finetuning: { learning_rates: [1e-4] }\n"
     )
     found = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules", "--configfile", "mine.yaml")).stdout)
-    assert "make_world" not in found and found["prefetch_model"] == 61
+    assert "make_world" not in found and found["prefetch_model"] == 8
     demo = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules")).stdout)
     assert demo["make_world"] == 1
 

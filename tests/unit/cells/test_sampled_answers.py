@@ -84,7 +84,8 @@ def scores(workspace) -> pd.DataFrame:
 def test_runs_are_cells_and_more_runs_compute_only_themselves(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sampled = {"generation": {"temperature": 2.0, "top_p": 1.0, "runs": 2}}
-    workspace = start_run(tmp_path, rows=few_rows, evaluation=sampled, **GENERATION)
+    one_rate = {"learning_rates": ("2e-2",)}
+    workspace = start_run(tmp_path, rows=few_rows, evaluation=sampled, finetuning=one_rate, **GENERATION)
     run_all(workspace, *RULES)
     names = set(sidecars(workspace.store))
     assert {"toy_generation.final.plain.run0.test", "toy_generation.final.plain.run1.test"} <= names

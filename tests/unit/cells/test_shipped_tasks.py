@@ -63,6 +63,7 @@ def test_shipped_task(name, shipped, model_folders):
 # MMLU in its letter and its cloze format, and the tasks of the three teams of the early-training competition
 EARLY_TRAINING = {
     "mmlu": ("acc,none", 57, " A"),
+    "mmlu_social_sciences": ("acc,none", 12, " A"),
     "mmlu_continuation": ("acc_norm,none", 57, " red 200"),
     "mmlu_early_training": ("likelihood,none", 1, " red 200"),
     "noor": ("acc,none", 12, " red 200"),
@@ -73,7 +74,7 @@ EARLY_TRAINING = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("mmlu_continuation", "noor") else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("mmlu", "mmlu_continuation", "noor") else name
         for name in EARLY_TRAINING
     ],
 )

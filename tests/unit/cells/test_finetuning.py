@@ -221,9 +221,8 @@ def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
     for name, task in (("a", clean), ("b", spoilt)):
         examples = training_examples(llama, task, documents(task, splits.train))
         prepared = prepare_requests(llama, task, documents(task, splits.validation))
-        results.append(
-            run(llama, examples, lambda p=prepared: metric_value(llama, p, "acc_norm,none"), tmp_path / name)
-        )
+        validate = functools.partial(metric_value, llama, prepared, "acc_norm,none")
+        results.append(run(llama, examples, validate, tmp_path / name, SETTINGS.model_copy(update={"epochs": 1})))
     assert results[0] == results[1]
     assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
     with pytest.raises(CellError, match="document test:0 changed after the test split was made"):
@@ -233,13 +232,14 @@ def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
 def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, undisturbed, tmp_path):
     _, examples, validate = world(llama)
     first, _ = undisturbed("llama")
-    other = run(llama, examples, validate, tmp_path / "b", seed=8)
-    slower = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
+    once = SETTINGS.model_copy(update={"epochs": 1})
+    other = run(llama, examples, validate, tmp_path / "b", once, seed=8)
+    slower = run(llama, examples, validate, tmp_path / "c", once.model_copy(update={"learning_rate": 1e-3}))
     assert first.step_losses[0] != other.step_losses[0]
     assert first.step_losses[0] == slower.step_losses[0] and first.step_losses[1] != slower.step_losses[1]
 
 
-@pytest.mark.parametrize("change", [{"micro_batch": 1}, {"micro_batch": 3}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize("change", [{"micro_batch": 3}, {"gradient_checkpointing": True}])
 def test_memory_settings_change_rounding_only(lm, world, undisturbed, tmp_path, change):
     _, examples, validate = world(lm)
     whole, _ = undisturbed(lm.base.config.model_type)
@@ -256,7 +256,7 @@ OUT_OF_MEMORY = (
 )
 
 
-@pytest.mark.parametrize("calls", [{1}, {5}, {2, 3}, {4, 5, 6}])
+@pytest.mark.parametrize("calls", [{2, 3}, {4, 5, 6}])
 def test_out_of_memory_halves_the_micro_batch(llama, world, undisturbed, tmp_path, calls):
     _, examples, validate = world(llama)
     whole, _ = undisturbed("llama")
@@ -287,28 +287,29 @@ def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
         assert validate() == result.epochs[result.best_epoch - 1].validation_value
 
 
-@pytest.mark.parametrize("part", [None, 32])
-def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, world, tmp_path, monkeypatch, part):
+def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, world, tmp_path, monkeypatch):
     """A step of 480 texts, of which a token's share is below what float16 holds. part: logits a few at a time."""
     found = {}
     settings = SETTINGS.model_copy(
         update={"epochs": 1, "effective_batch": 480, "micro_batch": 120, "max_gradient_norm": 1e9}
     )
-    monkeypatch.setattr(LanguageModel, "head_part", lambda self: part)
-    for dtype in ("float32", "float16"):
+    for dtype, part in (("float32", None), ("float16", None), ("float16", 32)):
+        monkeypatch.setattr(LanguageModel, "head_part", lambda self, part=part: part)
         lm = load_language_model(model_folders["llama"], dtype=dtype, device="cpu", eval_batch_size=8)
         _, examples, _ = world(lm)
         lm.base.requires_grad_(requires_grad=False).get_output_embeddings().weight.mul_(2**-6)  # as a wide model's
 
-        def step(self, dtype=dtype):
+        def step(self, way=(dtype, part)):
             (group,) = self.param_groups
-            found[dtype] = torch.cat([parameter.grad.flatten() for parameter in group["params"]])
+            found[way] = torch.cat([parameter.grad.flatten() for parameter in group["params"]])
 
         monkeypatch.setattr(torch.optim.AdamW, "step", step)
         with contextlib.suppress(KeyError):  # of a state that no optimizer made
-            run(lm, [*examples] * 24, lambda: 0.0, tmp_path / dtype, settings)
-    error = found["float16"] - found["float32"]
-    assert error.norm() < 0.02 * found["float32"].norm()
+            run(lm, [*examples] * 24, lambda: 0.0, tmp_path / f"{dtype} {part}", settings)
+    expected = found.pop(("float32", None))
+    assert len(found) == 2
+    for gradients in found.values():
+        assert (gradients - expected).norm() < 0.02 * expected.norm()
 
 
 def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):

@@ -28,8 +28,10 @@ from lm_validity.site.partial import lead_to_report, mark_unfinished
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.reasons import NO_SPREAD
-from lm_validity.studies.agreement.report import agreement, report_agreement
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.similar import by_ratio, by_ratio_in_both
+from lm_validity.studies.agreement.tau import improvement
 from lm_validity.tables.reruns import NOT_MEASURED
 
 FOUR = ["a", "b", "c", "d"]
@@ -210,8 +212,9 @@ def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_
 
 
 def paired_test(scores, models, benchmarks, output, section, variant) -> None:
-    _, summary = agreement(Data.of(read_score_matrix(scores, models, benchmarks), section.resamples, variant))
-    write_json(output / "summary.json", vars(summary["improvement"].test))
+    data = Data.of(read_score_matrix(scores, models, benchmarks), section.resamples, variant)
+    in_both = by_ratio_in_both(data, by_ratio(data, data.scores, data.ceiling))
+    write_json(output / "summary.json", vars(improvement(data, in_both).test))
 
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])

@@ -66,7 +66,7 @@ def test_the_contract_keys(report, tmp_path):
 
 
 def test_all_tasks_at_the_ceiling_have_no_interval_and_say_why(report):
-    summary, page = report(lambda table: table.assign(correct=table["total"]), sizes=(40,), formula="equations")
+    summary, page = report(lambda table: table.assign(correct=table["total"]), models=1, sizes=(40,))
     bias = summary["headline"]["demo"]["bias"]
     assert bias["mean"] == 0 and bias["interval"] is None and bias["excluded_beyond"] is None
     assert "by +0.0000." in page
@@ -74,7 +74,7 @@ def test_all_tasks_at_the_ceiling_have_no_interval_and_say_why(report):
 
 
 def test_nothing_found_says_what_could_have_been_found(report):
-    summary, page = report(tasks=4, subsamples=8, sizes=(40,), seed=2)
+    summary, page = report(models=1, tasks=4, subsamples=8, sizes=(40,), seed=2)
     of_bias = [test["p_adjusted"] for test in summary["permutation"] if test["effect"] == "bias"]
     assert min(of_bias) > 0.05
     sizes = [row["over_tasks"]["smallest_detectable"] for row in summary["settings"] if row["effect"] == "bias"]
@@ -100,7 +100,7 @@ def test_the_main_figure_agrees_with_the_headline_at_one_level(report, tmp_path)
 
 
 def test_a_planted_bias_is_the_headline(report):
-    summary, page = report(formula="overdispersed", tasks=8, subsamples=12, sizes=(100,), shift={"test": 0.6})
+    summary, page = report(formula="overdispersed", models=1, tasks=8, subsamples=12, sizes=(100,), shift={"test": 0.6})
     bias = summary["headline"]["demo"]["bias"]
     assert bias["interval"][0] > 0.05 and bias["positive"] == 8
     assert f"{bias['mean']:+.4f}" in page
@@ -128,7 +128,7 @@ DECIDED = {  # what the page's heading and the answer on a site's first page beg
     ],
 )
 def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, tmp_path, decided, layout):
-    summary, _ = report(sizes=(40,), formula="equations", **layout)
+    summary, _ = report(models=1, sizes=(40,), **layout)
     page, bias = json.loads((tmp_path / "bias" / "page.json").read_text()), summary["headline"]["demo"]["bias"]
     heading, answer = DECIDED[decided]
     assert page["lede"]["heading"].startswith(heading) and 'role="img"' in page["picture"]["svg"]
@@ -238,7 +238,7 @@ def test_no_section_pools_experiments(rows):
 
 def test_formulas_that_disagree_on_an_effect_are_a_finding(report, tmp_path):
     def excluding(**world):
-        summary, _ = report(formula="all", **world)
+        summary, _ = report(formula="all", models=1, **world)
         fits = [fit for fit in summary["posterior"] if fit["effect"] == "bias"]
         findings = json.loads((tmp_path / "bias" / "page.json").read_text())["findings"]
         signs = {fit["formula"]: [fit["interval89"][0] > 0, fit["interval89"][1] < 0] for fit in fits}
@@ -276,11 +276,11 @@ def test_pretraining_losses_are_shown_where_known(report):
         known = table["arm"].map({"extra": 2.0, "test": 2.5})
         return table.assign(pretraining_loss=known + 0.1 * table["subsample"])
 
-    summary, page = report(with_losses, sizes=(40,), subsamples=3)
+    summary, page = report(with_losses, models=1, sizes=(40,), subsamples=3)
     row = summary["pretraining_loss"][0]
     assert row["extra"] == pytest.approx(2.1) and row["test"] == pytest.approx(2.6)
     assert "pretraining_loss" in page
-    summary, page = report(sizes=(40,))
+    summary, page = report(models=1, sizes=(40,))
     assert summary["pretraining_loss"] == [] and "pretraining_loss" not in page
     assert "demo: " not in page, "one experiment is not named"
     assert not any("gaps" in note for note in summary["notes"])
@@ -396,7 +396,7 @@ def test_subsamples_that_would_never_suffice_are_said(report):
         shift = table["task"].map({f"task{task}": 3 * task for task in range(4)})
         return table.assign(correct=10 + table["subsample"] % 2 + (table["arm"] == "test") * shift)
 
-    summary, _ = report(tasks_far_apart, sizes=(40,), subsamples=3)
+    summary, _ = report(tasks_far_apart, models=1, sizes=(40,), subsamples=3)
     row = summary["power"][0]
     assert row["power"] is not None and row["subsamples_needed"] is None and row["tasks_needed"] > 4
     assert any(note.startswith("power.subsamples_needed: ") for note in summary["notes"])
@@ -415,7 +415,7 @@ def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(m
 
 def test_unreliable_fits_raise_an_alarm(report, monkeypatch, tmp_path):
     monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
-    summary, _ = report(sizes=(40,))
+    summary, _ = report(models=1, sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
     assert json.loads((tmp_path / "bias" / "page.json").read_text())["findings"][0]["alarm"]
     assert any(note.startswith("UNRELIABLE FIT") for note in summary["notes"])

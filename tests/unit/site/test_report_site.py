@@ -335,7 +335,7 @@ def test_data_that_allow_no_report(tmp_path, make, words):
 
 
 def test_bad_input_leaves_nothing(tmp_path):
-    put_results(tmp_path / "in")
+    put_results(tmp_path / "in", models=2, tasks=TASKS[:2])
     (tmp_path / "in" / "broken.json").write_text("{")
     write([tmp_path / "in"], tmp_path / "fine")  # a broken file in a folder is listed and skipped
     assert "broken.json" in (tmp_path / "fine" / "import.json").read_text()
@@ -409,14 +409,14 @@ def test_what_was_there_stays_when_a_second_call_fails(tmp_path, four):
 
 def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    put_results(tmp_path / "signal")
+    put_results(tmp_path / "signal", models=2, tasks=TASKS[:2])
     options = ["--output", "out", "--resamples", "0", "--processes", "1"]
     assert CliRunner().invoke(app, ["./signal", *options], catch_exceptions=False).exit_code == 0
     assert (tmp_path / "out" / "index.html").is_file()
     assert CliRunner().invoke(app, [*options, "./signal", "--single-file"], catch_exceptions=False).exit_code == 0
     whole = (tmp_path / "out" / "index.html").read_text()
     held = json.loads(re.search(r'id="site">(.*?)</script>', whole)[1])["pages"]
-    assert {"index.html", "agreement/index.html", "data/index.html"} <= set(held)
+    assert {"index.html", "compare/index.html", "data/index.html"} <= set(held)
     assert '["vega"] = "' in whole
     missing = CliRunner().invoke(app, ["signal", *options[:2]])
     assert missing.exit_code == 2 and "--scores" in missing.output

@@ -163,9 +163,9 @@ def test_names_do_not_overlap_in_panels(tmp_path):
 
 
 def test_many_benchmarks_and_many_models_are_drawn_in_part(tmp_path):
-    page, _ = page_of(tmp_path, models=2, checkpoints=8, names=[f"b{i}" for i in range(26)], resamples=0)
+    page, _ = page_of(tmp_path, models=1, checkpoints=5, names=[f"b{i}" for i in range(26)], resamples=0)
     assert page["picture"]["svg"].count('<svg class="lines') == 24 and "24 of 26" in page["picture"]["note"]
-    page, _ = page_of(tmp_path, models=62, checkpoints=80, names=["facts"], resamples=0)
+    page, _ = page_of(tmp_path, models=62, checkpoints=62, names=["facts"], resamples=0)
     lines = re.findall(r'<polyline points="([^"]*)" class="ln"', page["picture"]["svg"])
     assert len(lines) == 60 and {len(each.split()) for each in lines} == {60}
     assert "60 of the models" in page["picture"]["note"]

@@ -211,6 +211,7 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 COMPONENTS_AT_ONCE = 2**21  # numbers in tables without some of the models
 POWER_STEPS = 100
+SHARE_ROUNDING = 1e-9  # of a share of variance: by so little two that are equal may differ
 NEARLY_CONSTANT = 1e-12  # of the largest square of a benchmark's scores
 
 
@@ -406,9 +407,9 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     parts = [min(step, permutations - start) for start in range(0, permutations, step)]
     null = np.concatenate([component_shares(_shuffled(values, rng, size)) for size in parts])
     null_95 = finite_quantile(null, [0.95])[0]
-    above = observed > null_95
+    above = observed > null_95 * (1 + SHARE_ROUNDING)
     factors = len(above) if above.all() else int(np.argmin(above))
-    p_first = (1 + (null[:, 0] >= observed[0]).sum()) / (1 + permutations)
+    p_first = (1 + (null[:, 0] >= observed[0] * (1 - SHARE_ROUNDING)).sum()) / (1 + permutations)
     return ParallelAnalysis(observed, finite_mean(null, axis=0), null_95, factors, float(p_first))
 
 

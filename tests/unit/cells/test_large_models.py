@@ -72,16 +72,18 @@ def undisturbed(model_folders, toy_folder, tmp_path_factory):
     return train(load_toy(model_folders["llama"]), load_task(find_task("toy_choice", toy_folder)), folder), folder
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+BOTH = (False, True)
+
+
 @pytest.mark.parametrize(
-    ("place", "after", "calls", "micro_batch"),
+    ("place", "after", "calls", "micro_batch", "checkpointing"),
     [
-        ("forward", False, {1}, 4),  # the first forward pass of all
-        ("forward", False, {3, 5}, 2),  # the last batch of epoch 1, which is smaller; then in epoch 2
-        ("loss", False, {2}, 4),  # between forward and backward
-        ("backward", False, {1, 2, 3}, 1),  # three halvings in one step
-        ("backward", True, {2}, 4),  # gradients of the failed attempt are there already, and must not count
-        ("backward", True, {1, 3}, 2),  # the second micro-batch of a repeated step
+        ("forward", False, {1}, 4, False),  # the first forward pass of all
+        *(("forward", False, {3, 5}, 2, either) for either in BOTH),  # of epoch 1 the last, smaller batch; then epoch 2
+        ("loss", False, {2}, 4, False),  # between forward and backward
+        ("backward", False, {1, 2, 3}, 1, True),  # three halvings in one step
+        *(("backward", True, {2}, 4, either) for either in BOTH),  # gradients of the failed attempt must not count
+        *(("backward", True, {1, 3}, 2, either) for either in BOTH),  # the second micro-batch of a repeated step
     ],
 )
 def test_out_of_memory_changes_the_micro_batch_and_nothing_else(

@@ -1,6 +1,7 @@
 """Seeded hostile inputs at the command line: each ends with 0 or with one line and 2, and leaves nothing behind.
 
-60 inputs in the fast lane, 1,000 with `-m slow`. A failure names its number: `fuzzed(tmp_path, NUMBER)` is the input.
+30 inputs in the fast lane, each command among them, 1,030 with `-m slow`. A failure names its number:
+`fuzzed(tmp_path, NUMBER)` is the input.
 """
 
 import copy
@@ -386,8 +387,13 @@ def run(numbers: range, folder: Path, monkeypatch, capsys) -> None:
     assert 0.2 < np.mean([code == 2 for code in codes]) < 0.9  # neither all broken nor all harmless
 
 
-def test_sixty_hostile_inputs(tmp_path, monkeypatch, capsys):
-    run(range(60), tmp_path, monkeypatch, capsys)
+def test_thirty_hostile_inputs(tmp_path, monkeypatch, capsys):
+    run(range(30), tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+def test_thirty_more_hostile_inputs(tmp_path, monkeypatch, capsys):
+    run(range(30, 60), tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow

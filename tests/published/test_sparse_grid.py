@@ -180,7 +180,7 @@ def test_shuffled_columns_are_zero_for_the_assisted_tau_too(table):
 # ---- the direct scores as target -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5])
+@pytest.mark.parametrize("share", [0.25, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, tmp_path, share):
     """The direct table with holes and no other table beside it: sizes and families only."""
     hours, inside = dict.fromkeys(table.costs, UNIT), []

@@ -275,11 +275,11 @@ def test_a_signal_ends_the_rounds_even_where_the_workflow_ends_well(tmp_path):
         assert process.wait() == 128 + signal.SIGTERM
 
 
-# Snakemake's part: asked to end, it takes its time
+# Snakemake's part: asked to end, it takes its time, longer than `subprocess.run` would wait
 SLOW_TO_STOP = """
 import signal, sys, time
 def stop(number, frame):
-    time.sleep(1)
+    time.sleep(0.5)
     open("stopped", "w").close()
     sys.exit(number)
 signal.signal(signal.SIGINT, stop)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,18 +115,36 @@ def warm(tmp_path_factory):
         Project.front = ""
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Project:
-    """One complete run of config/test.yaml, made once for all processes of the test run; nobody changes it."""
+def made_once(tmp_path_factory, name: str, make: Callable[[Project], object], drawn: bool) -> Project:
+    """A project that one process of the test run makes for all; nobody changes it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    with FileLock(root / "finished.lock"):
-        project = Project(root / "finished")
-        project.drawn = True
-        if not (root / "finished.done").exists():
-            project.snakemake("--configfile", "config/test.yaml")
-            (root / "finished.done").touch()
+    with FileLock(root / f"{name}.lock"):
+        project = Project(root / name)
+        project.drawn = drawn
+        if not (root / f"{name}.done").exists():
+            make(project)
+            (root / f"{name}.done").touch()
     return project
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Project:
+    """One complete run of config/test.yaml."""
+
+    run = ("--configfile", "config/test.yaml")
+    return made_once(tmp_path_factory, "finished", lambda project: project.snakemake(*run), drawn=True)
+
+
+@pytest.fixture(scope="session")
+def replayed(tmp_path_factory) -> Project:
+    """One complete run of replay/replay.yaml."""
+
+    def make(project: Project) -> None:
+        shutil.copytree(Path(__file__).with_name("replay"), project.folder / "replay", dirs_exist_ok=True)
+        project.snakemake("--configfile", "replay/replay.yaml")
+
+    return made_once(tmp_path_factory, "replayed", make, drawn=False)
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 import itertools
 import re
 import shutil
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from tests.workflow.conftest import ROOT, Project
 
 CONFIG = ("--configfile", "replay/replay.yaml")
-MADE_UP = Path(__file__).with_name("replay")
 MODELS = ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")
 ROUND_1 = [(m, "riddles") for m in MODELS] + [(m, b) for m in MODELS[::2] for b in ("proverbs", "sums")]
 ROUND_2 = [("oak-m", "proverbs"), ("elm-s", "sums"), ("elm-m-chat", "proverbs"), ("elm-m-chat", "sums")]
@@ -25,10 +23,13 @@ def write_plan(project: Project, *rounds: list) -> None:
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory) -> Project:
-    """A finished replay of round 1."""
-    project = Project(tmp_path_factory.mktemp("planned"))
-    shutil.copytree(MADE_UP, project.folder / "replay")
+def planned(replayed, tmp_path_factory) -> Project:
+    """A finished replay of round 1; what comes before training is that of the replay without a plan."""
+    project = replayed.copy_to(tmp_path_factory.mktemp("planned") / "copy")
+    for name in ("tables", "reports", "report"):
+        shutil.rmtree(project.folder / "results/replay" / name)
+    for kind, rule in itertools.product(("store", "cells"), TRAINING_RULES):
+        shutil.rmtree(project.folder / "results/replay" / kind / rule.replace("-", "_"), ignore_errors=True)
     config = project.folder / CONFIG[1]
     config.write_text(f"{config.read_text()}\nplan: plan.tsv\n")
     write_plan(project, ROUND_1)

@@ -15,12 +15,9 @@ CONFIG = ("--configfile", "replay/replay.yaml")
 MADE_UP = Path(__file__).with_name("replay")
 
 
-@pytest.fixture(scope="module")
-def replayed(tmp_path_factory) -> Project:
-    project = Project(tmp_path_factory.mktemp("replay"))
-    shutil.copytree(MADE_UP, project.folder / "replay")
-    project.snakemake(*CONFIG)
-    return project
+@pytest.fixture
+def copied(replayed, tmp_path) -> Project:
+    return replayed.copy_to(tmp_path / "copy")
 
 
 def test_the_tables_hold_the_served_scores_and_say_so(replayed):
@@ -55,14 +52,14 @@ def test_the_report_is_of_the_served_scores_and_says_so(replayed):
     assert "replayed scores: no model was run" in (results / "report/index.html").read_text()
 
 
-def test_a_second_run_has_nothing_to_do(replayed):
-    done = replayed.run(*replayed.snakemake_command("-n", *CONFIG))
+def test_a_second_run_has_nothing_to_do(copied):
+    done = copied.run(*copied.snakemake_command("-n", *CONFIG))
     assert "Nothing to be done" in done.stdout + done.stderr and "stale" not in done.stderr
-    record = replayed.folder / "results/replay/prefetch/models/oak-s.json"
+    record = copied.folder / "results/replay/prefetch/models/oak-s.json"
     text, times = record.read_text(), os.stat(record)
     record.write_text(text.replace("made-up/Oak-S replayed", "found otherwise by another version"))
     os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
-    done = replayed.snakemake(*CONFIG)
+    done = copied.snakemake(*CONFIG)
     record.write_text(text)
     os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert "Nothing to be done" in done.stdout + done.stderr
@@ -71,17 +68,17 @@ def test_a_second_run_has_nothing_to_do(replayed):
     )
 
 
-def test_a_real_run_cannot_read_what_a_replay_wrote(replayed):
+def test_a_real_run_cannot_read_what_a_replay_wrote(copied):
     """The same run without `replay`: the replay's records are refused, its cells are not found."""
     text = (MADE_UP / "replay.yaml").read_text()
-    (replayed.folder / "real.yaml").write_text(text.replace("replay: { scores: replay/scores.json }", ""))
-    done = replayed.lm_validity(
+    (copied.folder / "real.yaml").write_text(text.replace("replay: { scores: replay/scores.json }", ""))
+    done = copied.lm_validity(
         *("evaluate-model", "--configfile", "real.yaml", "--model", "oak-s"),
         *("--batch", "all-benchmarks.final.plain"),
         code=2,
     )
     assert "made with another `replay` setting" in done.stderr
-    done = replayed.run(*replayed.snakemake_command("-n", "--quiet", "rules", "--configfile", "real.yaml"))
+    done = copied.run(*copied.snakemake_command("-n", "--quiet", "rules", "--configfile", "real.yaml"))
     assert re.search(r"prefetch_model\s+6\b", done.stdout)  # fetched anew, and everything after it
 
 
@@ -99,20 +96,20 @@ def test_failed_cells_are_set_aside_and_the_rest_is_reported_where_results_has_a
     assert (project.folder / results / "partial/tables/scores.parquet").is_file()
 
 
-def test_other_scores_are_other_cells(replayed, tmp_path):
+def test_other_scores_are_other_cells(copied):
     """A changed file is a changed recipe: nothing of the old scores is mixed in."""
-    folder = replayed.folder
+    folder = copied.folder
     served = json.loads((MADE_UP / "scores.json").read_text())
     del served["direct_eval"]["sums"]["made-up/Oak-L"]
     (folder / "replay" / "scores.json").write_text(json.dumps(served))
-    done = replayed.run(*replayed.snakemake_command("-n", "--quiet", "rules", *CONFIG))
+    done = copied.run(*copied.snakemake_command("-n", "--quiet", "rules", *CONFIG))
     assert "evaluate_model" in done.stdout and "finetune_adapter" in done.stdout
     job = ("--model", "oak-l", "--configfile", "replay/replay.yaml")
-    replayed.lm_validity("prefetch-model", *job)
+    copied.lm_validity("prefetch-model", *job)
     for benchmark in ("riddles", "proverbs", "sums"):
         for command in ("prefetch-benchmark", "split-benchmark"):
-            replayed.lm_validity(command, "--benchmark", benchmark, *job[2:])
-    replayed.lm_validity("evaluate-model", *job, "--batch", "all-benchmarks.final.plain")
+            copied.lm_validity(command, "--benchmark", benchmark, *job[2:])
+    copied.lm_validity("evaluate-model", *job, "--batch", "all-benchmarks.final.plain")
     manifest = folder / "results/replay/cells/evaluate_model/oak-l/all-benchmarks.final.plain.test.json"
     states = {row["cell"]["benchmark"]: row for row in json.loads(manifest.read_text())["cells"]}
     assert {name: row["status"] for name, row in states.items()} == {

@@ -458,6 +458,10 @@ def test_a_record_of_before_the_check_is_made_anew_where_it_matters():
     record = {"model": "m"}
     check_as_saved("m", record, {})
     check_as_saved("m", record | {"checked": 1}, {"own_head": "of the checkpoint"})
+    adapter = {"adapter_names": "as in its file"}
+    check_as_saved("m", record | {"checked": 1, "as_saved": adapter}, adapter)
+    with pytest.raises(CellError, match=r"adapter_names: as in its file.*prefetch-model --model m`"):
+        check_as_saved("m", record | {"checked": 1}, adapter)
     with pytest.raises(CellError, match=r"own_head: of the checkpoint.*prefetch-model --model m`"):
         check_as_saved("m", record, {"own_head": "of the checkpoint"})
 

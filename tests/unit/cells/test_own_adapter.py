@@ -144,7 +144,8 @@ def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_tr
         expected = adapted(input_ids=torch.arange(5, 25)[None]).logits
     torch.testing.assert_close(logits_of(base, folder), expected, atol=1e-4, rtol=1e-4)
     record = prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))
-    assert record["as_saved"].keys() == {"adapter_names"}
+    assert record["as_saved"] == load(base, adapter=folder).as_saved == {"adapter_names": "as in its file"}
+    assert load(base).as_saved == {}
     # one that was recorded before these names were read so is named before a run
     monkeypatch.setattr(prefetch, "Grid", lambda run: SimpleNamespace(used_models=["m"]))
     run, before = SimpleNamespace(results=tmp_path), record | {"checked": 1}

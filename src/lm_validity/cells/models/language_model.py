@@ -161,11 +161,16 @@ class LanguageModel(SharedContextLM):
         where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
         `once` for all others; the attribute then holds which of them it is.
     answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
-    as_saved: the rules by which model and tokenizer are kept as they were saved, where one applies (`prefetch`).
+    as_saved: the rules by which model, tokenizer and adapter are kept as they were saved, where one applies.
     closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`chat`).
     """
 
     closes_thoughts = False
+
+    @property
+    def as_saved(self) -> dict[str, str]:
+        """Rule -> how it is kept: those of the files, and those of the adapter that is put on."""
+        return self.file_rules if self.own_adapter is None else self.file_rules | self.own_adapter.rules
 
     # lm-eval's, whose types are not known
     logits_cache: bool
@@ -200,7 +205,7 @@ class LanguageModel(SharedContextLM):
         self.base = model
         self.model_id = model_id
         self.own_adapter: OwnAdapter | None = None  # of the user's, in the weights of `base`
-        self.as_saved: dict[str, str] = {}
+        self.file_rules: dict[str, str] = {}  # of `as_saved`, those for model and tokenizer
         if "date_string" in str(tokenizer.chat_template):
             self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
         if tokenizer.chat_template is not None:
@@ -536,7 +541,7 @@ def load_language_model(
         window_prefix=window_prefix,
         scorer=scorer,
     )
-    lm.own_adapter, lm.as_saved = own_adapter, rules
+    lm.own_adapter, lm.file_rules = own_adapter, rules
     if own_adapter is None:
         check_saved_ends(lm.base, folder, str(path))
     if not _takes_rows(lm.base, str(path)):

@@ -40,13 +40,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 class OwnAdapter:
     """An adapter in the weights of `model`. `keep`: also a copy on the CPU of the weights that it changes, by which
-    `take_off` restores them."""
+    `take_off` restores them. `rules`: those that were applied to it."""
 
     def __init__(self, model: PreTrainedModel, folder: str | Path, name: str, *, keep: bool = False):
         """Raises CellError where the adapter does not fit the model, or is not the same once it is in the weights."""
         self._before: list[tuple[torch.nn.Module, torch.Tensor]] | None = None
         try:
-            adapted, layers_only, _ = _put_on(model, Path(folder))
+            adapted, layers_only, self.rules = _put_on(model, Path(folder))
             expected = _logits(model)
             if keep and layers_only:
                 layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
@@ -104,8 +104,7 @@ def check_fit(weights: Path, folder: Path, name: str) -> Fit | None:
         raise _unfit(name, folder, error) from error
     for remark in _remarks(folder):
         log.warning("%s: %s %s", name, folder, remark)
-    rules = {"adapter_names": "as in its file"} if adapted.renamed else {}
-    return Fit(int(model.get_input_embeddings().weight.shape[0]), rules)
+    return Fit(int(model.get_input_embeddings().weight.shape[0]), adapted.rules)
 
 
 def _remarks(folder: Path) -> Iterator[str]:
@@ -135,12 +134,12 @@ def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
 
 class _Adapted(NamedTuple):
     """A model with an adapter's layers. layers_only: they change nothing but weights of layers, so that the adapter can
-    be taken off again. renamed: PEFT by itself would have looked for some of its tensors under other names, and not
-    found them."""
+    be taken off again. rules: `adapter_names` where PEFT by itself would have looked for some of its tensors under
+    other names, and not found them."""
 
     model: PeftModel
     layers_only: bool
-    renamed: bool
+    rules: dict[str, str]
 
 
 def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
@@ -162,8 +161,9 @@ def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
             raise ValueError("it has biases (lora_bias) for layers that have none, where no weight can hold them")
     if not as_given:
         _check_converted(adapted, folder)
-        return _Adapted(adapted, layers_only=False, renamed=False)
-    return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None, _is_renamed(adapted))
+        return _Adapted(adapted, layers_only=False, rules={})
+    rules = {"adapter_names": "as in its file"} if _is_renamed(adapted) else {}
+    return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None, rules)
 
 
 def _trained_tokens(model: PreTrainedModel, shapes: Shapes) -> int | None:

@@ -263,7 +263,8 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 log = logging.getLogger(__name__)
 
 OWN_HEAD = "of the checkpoint"
-AS_SAVED_VERSION = 2  # of the check, which records of earlier versions lack; 2: with the names in adapters
+AS_SAVED_VERSION = 2  # of the check, which records of earlier versions lack
+_SINCE_VERSION = {"adapter_names": 2}  # rule -> version of the check that names it; the others: 1
 _LAYER = re.compile(r"\.(\d+)\.")  # the first number in a tensor's name
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
@@ -550,10 +551,10 @@ def adapter_problems(run: Run) -> list[Problem]:
     problems = []
     for model in Grid(run).used_models:
         record = read_record_or(run.results / "prefetch" / "models" / f"{model}.json")
-        if record.get("checked", 0) < AS_SAVED_VERSION and any(
-            fit is not None and not fit.rules.items() <= record.get("as_saved", {}).items()
-            for fit in map(_fit_of_experts, record.get("checkpoints", {}).values())
-        ):
+        version = record.get("checked", 0)
+        points = record.get("checkpoints", {}).values() if version < AS_SAVED_VERSION else ()
+        fits = map(_fit_of_experts, points)
+        if any(fit is not None and _unnamed(record.get("as_saved", {}), version, fit.rules) for fit in fits):
             problem = "its adapter was recorded by an earlier version, which read its tensors under other names"
             problems.append(Problem(f"model {model}", problem, again(f"prefetch-model --model {model}")))
     return problems
@@ -597,15 +598,25 @@ def _check_folder(model: str, record: FolderRecord, subfolder: str | None) -> No
     )
 
 
-def check_as_saved(model: str, record: Mapping[str, object], digests: Mapping[str, str]) -> None:
-    """Raise CellError where a rule applies to a loaded model that its record, of an earlier version, does not name: the
-    cells computed before have other numbers under the same recipe."""
-    if "checked" not in record and digests:
+def check_as_saved(model: str, record: ModelRecord, digests: Mapping[str, str]) -> None:
+    """Raise CellError where a rule applies to a loaded model that its record, of a version that did not know the rule,
+    does not name: the cells computed before have other numbers under the same recipe."""
+    unnamed = _unnamed(record.get("as_saved", {}), record.get("checked", 0), digests)
+    if unnamed:
         raise CellError(
             f"model {model!r}: it was recorded by an earlier version, which scored it otherwise "
-            f"({', '.join(f'{key}: {value}' for key, value in sorted(digests.items()))}).",
+            f"({', '.join(f'{rule}: {value}' for rule, value in unnamed.items())}).",
             f"run {again(f'prefetch-model --model {model}')}, then the workflow: its cells are new ones.",
         )
+
+
+def _unnamed(named: Mapping[str, str], version: int, rules: Mapping[str, str]) -> dict[str, str]:
+    """Those of the rules that are not `named` by a model's record, of a version of the check that did not know them."""
+    return {
+        rule: value
+        for rule, value in sorted(rules.items())
+        if version < _SINCE_VERSION.get(rule, 1) and named.get(rule) != value
+    }
 
 
 class _Fetched(NamedTuple):

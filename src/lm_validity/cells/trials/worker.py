@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from lm_validity.cells.worker import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
+from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
@@ -105,9 +106,7 @@ class ResidentWorker:
         self._model_key: tuple[object, ...] | None = None
         self._model: ResidentModel | None = None
 
-    def run(
-        self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: Mapping[str, object] | None = None
-    ) -> None:
+    def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: ModelRecord | None = None) -> None:
         """Compute the plan's trials that are not in `folder` yet.
 
         folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and

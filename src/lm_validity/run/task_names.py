@@ -13,7 +13,10 @@ from lm_validity.errors import InputError, Problem, Refusal, nearest
 from lm_validity.run.participants import Participants
 from lm_validity.run.scoring import named_files
 
-_NAMES = re.compile(r"^[\"']?(?:task|group)[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
+# what a YAML file declares: a task, unless it is a group's file
+TASK_LINE, GROUP_LINE = (
+    re.compile(rf"^[\"']?{word}[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE) for word in ("task", "group")
+)
 
 
 def task_problems(run: Run) -> Iterator[Problem]:
@@ -56,9 +59,9 @@ def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusa
             return Refusal("has no training split", "fine-tuning needs a training_split: leave it out of that study.")
         if declaring is not None:
             return None
-    similar = nearest(
-        name, {found for files in searched for path in files.paths for found in _NAMES.findall(_text(path))}
-    )
+    texts = [_text(path) for files in searched for path in files.paths]
+    names = {declared for text in texts for line in (TASK_LINE, GROUP_LINE) for declared in line.findall(text)}
+    similar = nearest(name, names)
     hint = f"did you mean {similar!r}? " if similar else ""
     return Refusal("no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them.")
 
@@ -70,10 +73,10 @@ class _TaskFiles:
     def __init__(self, folder: Path):
         self.paths: list[str] = []
         self._of_name, self._below = dict[str, list[str]](), dict[str, list[str]]()
-        for place, _, names in os.walk(folder):
-            paths = {name: f"{place}/{name}" for name in names if name.endswith(".yaml") or "." not in name}
+        for parent, _, names in os.walk(folder):
+            paths = {name: f"{parent}/{name}" for name in names if name.endswith(".yaml") or "." not in name}
             self.paths += paths.values()
-            for name in {*map(_plain, Path(place).relative_to(folder).parts)}:
+            for name in {*map(_plain, Path(parent).relative_to(folder).parts)}:
                 self._below.setdefault(name, []).extend(paths.values())
             for name, path in paths.items():
                 self._of_name.setdefault(_plain(name.removesuffix(".yaml")), []).append(path)

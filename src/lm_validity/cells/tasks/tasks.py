@@ -5,17 +5,14 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import NamedTuple, TypeAlias
 
 import datasets
-import lm_eval
-import lm_eval.api.metrics
 from datasets.fingerprint import get_temporary_cache_files_directory
 from lm_eval.api.group import Group
 from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, is_higher_better
@@ -37,6 +34,7 @@ from lm_validity.cells.lm_eval_internals import (
     remember_templates,
 )
 from lm_validity.cells.models.provenance import errors_only
+from lm_validity.cells.tasks.declarations import PACKAGE, declarations_in, folders_naming
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, again, first_line, nearest
 from lm_validity.files import Document, file_sha256
@@ -216,10 +214,6 @@ def member_of(document: Mapping[str, object]) -> str:
 
 log = logging.getLogger(__name__)
 
-PACKAGE = Path(lm_eval.__file__).resolve().parent
-
-_TASK_LINE = re.compile(r"^[\"']?task[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
-_GROUP_LINE = re.compile(r"^[\"']?group[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
 OTHER_SUFFIX = "lm-eval reads tasks from files that end in .yaml"
 _NOT_SUPPORTED = {
     "doc_to_image": "choose a task about text alone.",
@@ -288,7 +282,7 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
         roots.insert(0, (Path(include_path), ".", str(include_path)))
     names: list[str] = []
     for root, folder, is_given in roots:
-        declarations = _declarations(root / folder)
+        declarations = declarations_in(root / folder)
         names += (name for _, tasks, groups in declarations for name in (*tasks, *groups))
         files = [path for path, tasks, _ in declarations if task in tasks]
         if files:
@@ -400,51 +394,9 @@ def _building(name: str, path: Path | None = None) -> Iterator[None]:
         ) from error
 
 
-def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
-    """The files under `folder` that declare tasks or that these include, with their texts.
-
-    In the order in which lm-eval keeps the first of several that declare a name. lm-eval's own are read once a process.
-    """
-    return _shipped_texts(folder) if folder == PACKAGE / "tasks" else _read_texts(folder)
-
-
-def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
-    paths = [path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file()]
-    paths.sort(key=lambda path: path.as_posix())
-    return [(path, path.read_text(encoding="utf-8-sig", errors="replace")) for path in paths]
-
-
-_shipped_texts = cache(_read_texts)
-
-
-class _Declaration(NamedTuple):
-    """The names in a YAML file: of tasks, unless it is a group's, and of groups."""
-
-    path: Path
-    tasks: Sequence[str]
-    groups: Sequence[str]
-
-
-def _declarations(folder: Path) -> Sequence[_Declaration]:
-    """Of the YAML files among `_texts`, in their order."""
-    return _shipped_declarations(folder) if folder == PACKAGE / "tasks" else _read_declarations(folder)
-
-
-def _read_declarations(folder: Path) -> Sequence[_Declaration]:
-    found = []
-    for path, text in _texts(folder):
-        if path.suffix == ".yaml":
-            groups = _GROUP_LINE.findall(text)
-            found.append(_Declaration(path, [] if groups else _TASK_LINE.findall(text), groups))
-    return found
-
-
-_shipped_declarations = cache(_read_declarations)
-
-
 def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
     """The tasks of a group or tag declared under `folder`; None where nothing there is called so."""
-    near = _folders_naming([name], folder)
+    near = folders_naming([name], folder)
     if not near:
         return None
     if folder != PACKAGE / "tasks":
@@ -463,25 +415,11 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
         except KeyError as error:
             missing = error.args
             continue
-        if places is everywhere or set(_folders_naming(expansion.tags, folder)) <= set(near):
+        if places is everywhere or set(folders_naming(expansion.tags, folder)) <= set(near):
             return expansion
     task, *reason = missing
     hint = f"write {task!r} into a YAML file of its own." if reason else "correct the group's YAML file."
     raise InputError(f"{name}: the group names {task!r}, {''.join(reason) or 'which is not a task'}.", hint)
-
-
-def _folders_naming(names: Collection[str], folder: Path) -> list[Path]:
-    """Top folders under `folder` with a YAML file (or a template that YAML files include) with one of the names in
-    it; `folder` itself where such a file lies in it directly."""
-    if not names:
-        return []
-    words = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
-    folders = set()
-    for path, text in _texts(folder):
-        if any(name in text for name in names) and words.search(text):
-            parts = path.relative_to(folder).parts
-            folders.add(folder / parts[0] if len(parts) > 1 else folder)
-    return [folder] if folder in folders else sorted(folders)
 
 
 def _record(task: str, path: Path, overrides: Mapping[str, object], include_path: str | None) -> TaskRecord:

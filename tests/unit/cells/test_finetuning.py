@@ -239,7 +239,10 @@ def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, worl
     assert first.step_losses[0] == slower.step_losses[0] and first.step_losses[1] != slower.step_losses[1]
 
 
-@pytest.mark.parametrize("change", [{"micro_batch": 3}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    "change",
+    [{"micro_batch": 3}, {"gradient_checkpointing": True}, pytest.param({"micro_batch": 1}, marks=pytest.mark.slow)],
+)
 def test_memory_settings_change_rounding_only(lm, world, undisturbed, tmp_path, change):
     _, examples, validate = world(lm)
     whole, _ = undisturbed(lm.base.config.model_type)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lm_validity.cells.training import lora
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import BatchDropout, BatchPosition, adapted_layers, add_adapter
 
@@ -85,9 +86,9 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_layer_launches_few_kernels(layer, dtype):
-    """Forward and backward: six products, a mask, five for casts, masks and factors, two sums; on a CPU the mask's
-    numbers, too."""
+def test_a_layer_launches_few_kernels(layer, dtype, monkeypatch):
+    """Forward and backward: six products, a mask, five for casts, masks and factors, two sums."""
+    monkeypatch.setattr(lora, "SMALL", 0)  # masks stay as they are, as on a GPU
     chosen, _ = layer(dtype)
 
     def launches(forward) -> int:
@@ -96,7 +97,7 @@ def test_a_layer_launches_few_kernels(layer, dtype):
             forward(x).backward(torch.ones(2, 7, chosen.out_features, dtype=dtype))
         return seen.found.total() - 2  # the base layer's own products
 
-    assert launches(chosen) <= 15 < launches(type(chosen).forward.__get__(chosen))
+    assert launches(chosen) <= 14 < launches(type(chosen).forward.__get__(chosen))
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ class Block:
     """Layers of one block of a model, whose masks a GPU draws in one launch: small models wait for launches.
 
     features: of each layer's input, by its number. masks: those at hand, (rows, tokens, features) of bool, all of
-    `moment`. parts: on a CPU, a micro-batch's part of each small one in float32, behind which micro-batch it is.
+    `moment`. parts: on a CPU, of each layer's small mask the micro-batch and its part in float32.
     """
 
     features: dict[int, int] = field(default_factory=dict)

@@ -8,9 +8,28 @@ import pytest
 pytest.importorskip("lm_eval")
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves helpers unimportable
 
+from early_fork import EarlyFork
 from toy_world import load_toy, toy_model, write_toy_tasks
 
 from lm_validity.cells.tasks.tasks import find_task, load_task
+
+FORKED: list[EarlyFork] = []
+
+
+def pytest_collection_finish(session):
+    if any("early_fork" in getattr(item, "fixturenames", ()) for item in session.items):
+        FORKED.append(EarlyFork())
+
+
+def pytest_sessionfinish():
+    while FORKED:
+        FORKED.pop().close()
+
+
+@pytest.fixture(scope="session")
+def early_fork() -> EarlyFork:
+    """Calls functions in processes that have imported everything and run nothing."""
+    return FORKED[0]
 
 
 @pytest.fixture(scope="session")

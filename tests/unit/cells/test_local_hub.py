@@ -1,26 +1,17 @@
 """Prefetch against a hub on this machine, with the real clients: what was fetched is found again without the hub."""
 
-import contextlib
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from local_hub import COMMIT, local_hub
+from hub_client import find_all
+from local_hub import COMMIT
 from peft import LoraConfig, get_peft_model
 from toy_world import toy_model
 from transformers import AutoModelForCausalLM
 
-CLIENT = Path(__file__).with_name("hub_client.py")
-STEPS = (
-    "model", "model by name", "model by commit", "model of another name", "unknown model", "adapter", "task", "texts",
-    "texts by name", "texts in files", "texts converted", "texts of another commit", "unknown texts",
-)  # fmt: skip
 ROWS = {"text": ["awful", "fine", "good"], "label": [0, 1, 1]}
 TASK = """
 task: hub_choice
@@ -34,8 +25,9 @@ metric_list: [{metric: acc}]
 """
 
 
-def fill(hub: Path, folder: Path) -> list[str]:
-    """Repositories of models, an adapter and data, and the arguments of the client."""
+def fill(folder: Path) -> None:
+    """A hub with repositories of models, an adapter and data; beside it a task, and the adapter's base."""
+    hub = folder / "hub"
     toy_model("llama", hub / "models/org/toy")
     (hub / "models/org/toy/pytorch_model.bin").write_bytes(b"never fetched")
     (hub / "models/org/toy/README.md").write_text("# toy\n")
@@ -49,35 +41,16 @@ def fill(hub: Path, folder: Path) -> list[str]:
     pq.write_table(questions, hub / "datasets/org/questions/data/test-00000-of-00001.parquet")
     (folder / "tasks").mkdir()
     (folder / "tasks/hub_choice.yaml").write_text(TASK)
-    return [str(folder / "tasks"), str(base)]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory, early_fork):
     """What a client finds: with the hub, offline, and where the hub is out of reach."""
     folder = tmp_path_factory.mktemp("hub")
-    arguments = fill(folder / "hub", folder)
-
-    home, found = folder / "home", {}
-    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with contextlib.ExitStack() as hub:
-        address = hub.enter_context(local_hub(folder / "hub"))
-        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(home)}
-        process = subprocess.Popen([sys.executable, CLIENT, *arguments], env=environment, **piped)
-
-        def ask(offline: str, steps: tuple[str, ...] = STEPS) -> dict:
-            print(json.dumps([offline, steps]), file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-
-        with process:
-            found["online"] = ask("0")
-            hub.close()
-            found["out of reach"] = ask("0", ("model", "texts in files"))
-            found["offline"] = ask("1")
-            home.rename(folder / "elsewhere")
-            found["nothing fetched"] = ask("1")
-    shutil.rmtree(home, ignore_errors=True)
-    (folder / "elsewhere").rename(home)
+    fill(folder)
+    found = early_fork.call(find_all, folder)
+    shutil.rmtree(folder / "home", ignore_errors=True)
+    (folder / "elsewhere").rename(folder / "home")
     return found
 
 

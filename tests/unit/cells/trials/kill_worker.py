@@ -1,29 +1,13 @@
-"""Runs plans' trials in child processes and kills all but the last with SIGKILL at random moments.
+"""Runs a plan's trials in child processes and kills all but the last with SIGKILL at random moments.
 
-    python kill_worker.py PLANS.pickle KILLS      (PLANS: a list of plans and folders)
-
-Each is killed after it finished at least one trial. Everything heavy is imported once: a child is a fork that has run
-nothing yet.
-Prints one JSON line: of each plan, how many trials were finished at each kill.
+Each is killed after it finished at least one trial. The process that calls it has run nothing yet: a child is a fork.
 """
 
-import json
 import os
-import pickle
 import random
 import signal
-import sys
 import time
 from pathlib import Path
-
-import sklearn.model_selection  # noqa: F401
-from transformers import (  # noqa: F401
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
 
 from lm_validity.cells.trials.worker import ResidentWorker
 
@@ -46,8 +30,9 @@ def start(plan, folder: Path) -> int:
     return child
 
 
-def kill_and_resume(plan, folder: Path, kills: int, chance: random.Random) -> list[int]:
+def kill_and_resume(plan, folder: Path, kills: int, seed: int) -> list[int]:
     """Finished trials at each kill."""
+    chance = random.Random(seed)
     deadline = time.monotonic() + LIMIT_S
     counts = []
     for _ in range(kills):
@@ -62,13 +47,3 @@ def kill_and_resume(plan, folder: Path, kills: int, chance: random.Random) -> li
     _, status = os.waitpid(start(plan, folder), 0)
     assert status == 0, status
     return counts
-
-
-def main() -> None:
-    plans, kills = pickle.loads(Path(sys.argv[1]).read_bytes()), int(sys.argv[2])
-    chance = random.Random(0)
-    print(json.dumps([kill_and_resume(plan, folder, kills, chance) for plan, folder in plans]))
-
-
-if __name__ == "__main__":
-    main()

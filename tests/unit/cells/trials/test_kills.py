@@ -1,17 +1,12 @@
 """A worker that is killed (SIGKILL, any moment) and started again ends with the tables of an undisturbed one."""
 
-import json
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kill_worker import kill_and_resume
 
 from lm_validity.cells.trials.worker import ResidentWorker, write_tables
 from lm_validity.config.sections import Adapter
-
-SCRIPT = Path(__file__).parent / "kill_worker.py"
 
 
 def plans_of(plan_of, subsamples: int) -> dict:
@@ -31,15 +26,10 @@ def tables(plan, folder: Path, output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.iterdir()}
 
 
-def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
-    for name in plans:
+def kill_and_compare(plans: dict, folder: Path, kills: int, early_fork) -> None:
+    for number, (name, plan) in enumerate(plans.items()):
         (folder / name / "killed").mkdir(parents=True)
-    pickled = [(plan, folder / name / "killed") for name, plan in plans.items()]
-    (folder / "plans.pickle").write_bytes(pickle.dumps(pickled))
-    command = [sys.executable, str(SCRIPT), str(folder / "plans.pickle"), str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for (name, plan), counts in zip(plans.items(), json.loads(done.stdout.splitlines()[-1]), strict=True):
+        counts = early_fork.call(kill_and_resume, plan, folder / name / "killed", kills, number)
         # no trial lost: every process found those before it and finished at least one of its own
         assert len(counts) == kills and all(later > earlier for earlier, later in zip([0, *counts], counts))  # noqa: B905
         assert counts[-1] < len(plan.subsamples)
@@ -48,10 +38,10 @@ def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
         assert tables(plan, folder / name / "killed", folder / name / "found") == expected
 
 
-def test_a_kill(plan_of, tmp_path):
-    kill_and_compare(plans_of(plan_of, 4), tmp_path, 1)
+def test_a_kill(plan_of, tmp_path, early_fork):
+    kill_and_compare(plans_of(plan_of, 4), tmp_path, 1, early_fork)
 
 
 @pytest.mark.slow
-def test_twenty_kills(plan_of, tmp_path):
-    kill_and_compare(plans_of(plan_of, 70), tmp_path, 20)
+def test_twenty_kills(plan_of, tmp_path, early_fork):
+    kill_and_compare(plans_of(plan_of, 70), tmp_path, 20, early_fork)

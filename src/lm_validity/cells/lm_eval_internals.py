@@ -10,7 +10,7 @@ import json
 import random
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import datasets
@@ -18,6 +18,7 @@ import lm_eval.utils
 import numpy as np
 from datasets.exceptions import DatasetGenerationError
 from datasets.table import CastError
+from jinja2 import UndefinedError
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
@@ -30,6 +31,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from pyarrow.lib import ArrowInvalid
 
 from lm_validity.errors import first_line
+from lm_validity.words import listing
 
 __all__ = [
     "GROUP_FIELD_NAMES",
@@ -41,6 +43,7 @@ __all__ = [
     "apply_filters",
     "cause_of",
     "has_metric",
+    "hint_of",
     "load_yaml",
     "maybe_delimit",
     "metric_functions",
@@ -109,7 +112,8 @@ def _split_named(name: object, path: Path | None) -> str | None:
 
 # what lm-eval does with a task's first document and metrics, and what is wrong with the task where that line raises
 _CAUSES = {
-    "self.task_docs.features": "process_docs gives no data set, which `map`, `filter` and `select` of a data set give",
+    "self.task_docs.features": "its code (process_docs or custom_dataset) gives no data set, which `map`, `filter` and "
+    "`select` of a data set give",
     "self.task_docs[0]": "no document of its scored split is left",
     "choice[0].isspace()": "a choice of its first document is empty or no text",
     "test_choice[test_target]": "the label of its first document is no place of a choice, from 0",
@@ -126,7 +130,27 @@ def _known_cause(error: BaseException) -> str | None:
         for frame in traceback.extract_tb(error.__traceback__)
         if Path(frame.filename).parts[-3:] == ("lm_eval", "api", "task.py")
     ]
-    return next((cause for code, cause in _CAUSES.items() if lines and code in lines[-1]), None)
+    cause = next((cause for code, cause in _CAUSES.items() if lines and code in lines[-1]), None)
+    metric = _seen(error, "metric_name")
+    return cause if cause is None or not metric else cause.replace("a metric", f"{metric[0]!r}", 1)
+
+
+def _seen(error: BaseException, variable: str, attribute: str | None = None) -> list[str]:
+    """The text, or the keys, that a variable had (or an attribute of it) in the innermost frame that has it, of those
+    in which an error was raised."""
+    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
+        value = frame.f_locals.get(variable)
+        value = value if attribute is None else getattr(value, attribute, None)
+        if isinstance(value, str | Mapping):
+            return [value] if isinstance(value, str) else [*value]
+    return []
+
+
+def hint_of(error: BaseException) -> str:
+    """What to do where lm-eval cannot build a task."""
+    if "Dataset scripts" in str(error):
+        return "most such data sets of the hub have files, too: `dataset_kwargs: {revision: refs/convert/parquet}`."
+    return "check its YAML file and columns; on a machine without network, run the prefetch step first."
 
 
 def cause_of(error: BaseException, path: Path | None) -> str:
@@ -147,7 +171,10 @@ def cause_of(error: BaseException, path: Path | None) -> str:
             )
             return f"column {names[0]!r}: {cause}"
     if isinstance(error, KeyError) and error.args and (split := _split_named(error.args[0], path)) is not None:
-        return f"its data have no split {error.args[0]!r}, which {split} names"
+        has = _seen(error, "self", "dataset")
+        return (
+            f"its data have no split {error.args[0]!r}, which {split} names{f': it has {listing(has)}' if has else ''}"
+        )
     if (cause_known := _known_cause(error)) is not None:
         return cause_known
     if isinstance(error, StopIteration | ArrowInvalid) and (bad := _bad_file(path)) is not None:
@@ -158,6 +185,8 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     if not template:
         return cause
     no_text = isinstance(error, ValueError | SyntaxError | TypeError)
+    if isinstance(error, UndefinedError | KeyError) and (columns := _seen(error, "doc")):
+        cause += f"; its columns are {listing(columns)}"
     return (
         f"{template[-1]} of its first document{' is no text, such as a date or a number' if no_text else ''}: {cause}"
     )

@@ -73,7 +73,10 @@ class Scorer(Worker):
             lm.sampling = None
             lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
         result: dict[str, object] = {
-            "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in evaluation.metrics.items()},
+            "metrics": {
+                key: {"value": value, "stderr": error, "n_items": evaluation.valued[key]}
+                for key, (value, error) in evaluation.metrics.items()
+            },
             "n_items": len(evaluation.items),
             "prompt_sha256": evaluation.prompt_sha256,
             "max_length": lm.max_length,

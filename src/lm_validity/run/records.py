@@ -212,10 +212,11 @@ class TextsRecord(TypedDict):
 
 
 class Score(TypedDict):
-    """A cell's value of one metric."""
+    """A cell's value of one metric; cells of earlier versions have one number of items for all metrics."""
 
     value: float
     stderr: float | None
+    n_items: NotRequired[int]
 
 
 class CellResult(TypedDict, total=False):

@@ -162,7 +162,7 @@ class Merger:
                 "metric": metric,
                 "value": score["value"],
                 "stderr": score["stderr"],
-                "n_items": result["n_items"],
+                "n_items": score.get("n_items", result["n_items"]),
                 "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
                 "selected": self._is_selected(cell),
                 "source": result.get("source", OWN),

@@ -108,13 +108,24 @@ def test_labels_that_count_from_one_are_refused(choice_task, llama):
 
 def test_unlabelled_documents_are_counted_and_refused_where_all_are(choice_task, llama, caplog):
     documents = [{"q": f"q{n}", "choices": ["A", "B"], "gold": -1 if n < 3 else n % 2} for n in range(8)]
+    documents[7] |= {"choices": ["A", "A"], "gold": 1}  # lm-eval takes the first of equal choices
     task = choice_task({"test": documents})
     with caplog.at_level(logging.WARNING):
-        evaluate(llama, task, test_documents(task), metric="acc,none")
+        found = evaluate(llama, task, test_documents(task), metric="acc,none")
+    assert found.items["correct"][7] == 0 and "1 of 8 documents have their right answer twice" in caplog.text
     assert "3 of 8 documents have no right answer among their choices and count as wrong (test:0, say)" in caplog.text
     task = choice_task({"test": [doc | {"gold": -1} for doc in documents]})
     with pytest.raises(CellError, match="no document has a right answer"):
         evaluate(llama, task, test_documents(task), metric="acc,none")
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [("{{gold == 1}}", r"{{label \| int}}"), (" {{choices[gold] | upper}}", "as the choice is, 'a0'")],
+)
+def test_a_label_that_is_nearly_one_has_a_hint(choice_task, target, hint):
+    with pytest.raises(InputError, match=hint):
+        make_splits(choice_task({"test": numbered(4)}, doc_to_target=target), test_only=True)
 
 
 def test_a_question_in_digits_is_refused(choice_task, llama):

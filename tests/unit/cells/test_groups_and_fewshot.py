@@ -153,6 +153,9 @@ def test_bad_fewshot_counts_are_named(folder, toy_folder, tmp_path):
     (tmp_path / "a.yaml").write_text(text + "num_fewshot: 0\n")
     with pytest.raises(InputError, match="says num_fewshot: 0, which lm-eval does not override"):
         load("pets_gamma", tmp_path, num_fewshot=1)
+    (tmp_path / "a.yaml").write_text(text + "fewshot_config: {fewshot_indices: [3]}\n")
+    with pytest.raises(InputError, match="fewshot_indices, which lm-eval reads and does not use"):
+        load("pets_gamma", tmp_path, num_fewshot=1)
     # a task that would like three examples gets those that the sheet says
     assert load("toy_generation", toy_folder).config.num_fewshot == 0
 

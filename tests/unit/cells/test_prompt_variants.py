@@ -18,6 +18,11 @@ from lm_validity.tables.sheets import read_benchmark_facts
 
 OTHER = "toy_choice_other"
 
+SOME = """def results(doc, results):
+    right = float(max(results)[0] == results[doc["gold"]][0])
+    return {"acc": right} | ({"some": right} if doc["gold"] == 0 else {})
+"""
+
 
 def write_variant(folder: Path, text: str = "{{name}} has the color", task: str = OTHER, own: str = "toy_choice"):
     body = (folder / f"{own}.yaml").read_text().replace(f"task: {own}", f"task: {task}")
@@ -43,10 +48,14 @@ def with_variant(workspace: Workspace, folder: Path, **changed) -> Workspace:
 
 def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/some.py").write_text(SOME)
     before = start_run(tmp_path, rows=toy_rows)
     run_all(before, "evaluate_model")
     recipes = {cell: before.recipe(cell) for cell in before.grid.cells() if cell.rule == "evaluate_model"}
     write_variant(tmp_path / "tasks")
+    with open(tmp_path / "tasks" / f"{OTHER}.yaml", "a") as file:
+        file.write("process_results: !function some.results\n")
     workspace = with_variant(before, tmp_path)
     assert (
         recipes.items()
@@ -64,6 +73,9 @@ def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
     own, other = test[test["prompt_variant"].isna()], test[test["prompt_variant"] == OTHER]
     assert own["selected"].tolist() == [True] and other["selected"].tolist() == [False]
     assert own["n_items"].tolist() == other["n_items"].tolist() == [14]
+    some = scores[scores["metric"] == "some,none"]
+    count = sum(row["gold"] == 0 for row in toy_rows("test"))
+    assert 0 < count < 14 and some["n_items"].tolist() == [count]  # of those that have a value, as its error is
     merger.write_items(tmp_path)
     items = pd.read_parquet(tmp_path / "items.parquet")
     items = items[items["split"] == "test"]

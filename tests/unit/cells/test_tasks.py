@@ -406,9 +406,12 @@ def test_code_that_takes_no_empty_answer_has_the_metrics_of_its_file(quiz):
     assert metrics_of_an_answer(task) == {}
 
 
-LIST = "def rows(data):\n    return list(data)\n\ndef none(data):\n    return data.select([])\n"
+LIST = (
+    "def rows(data=(), **settings):\n    return list(data)\n\ndef none(data):\n    return data.select([])\n\n"
+    "def script(**settings):\n    raise RuntimeError('Dataset scripts are no longer supported, but found quiz.py')\n"
+)
 WRONG = [
-    ({"metric_list": [{"metric": "!function own.none"}]}, "a metric of metric_list has no aggregation"),
+    ({"metric_list": [{"metric": "!function own.none"}]}, "of metric_list has no aggregation"),
     (
         {**WRITES, "metric_list": [{"metric": "exact_match", "aggregation": "nosuch"}]},
         "no aggregation for 'exact_match'",
@@ -418,7 +421,12 @@ WRONG = [
     ({"dataset_path": None}, "it names no data"),
     ({"dataset_kwargs": {"streaming": True}}, "as a stream"),
     ({"unsafe_code": True}, "tasks with unsafe_code are not supported"),
-    ({"process_docs": "!function own.rows"}, "process_docs gives no data set"),
+    ({"process_docs": "!function own.rows"}, r"its code \(process_docs or custom_dataset\) gives no data set"),
+    ({"custom_dataset": "!function own.script", "dataset_path": None}, "revision: refs/convert/parquet"),
+    ({"test_split": "test[:2]"}, r"no split 'test\[:2\]', which test_split names: it has test"),
+    ({"doc_to_text": "{{question.text}}"}, "'question' is undefined; its columns are q, c, a, text, n"),
+    ({"group": "quizzes"}, "it declares a task and its group in one. Hint: write `tag:`"),
+    ({"group": ["quizzes"]}, "it declares a task and its group in one. Hint: write `tag:`"),
     ({"process_docs": "!function own.none"}, "no document of its scored split is left"),
     ({"doc_to_choice": "n"}, "a choice of its first document is empty or no text"),
     ({"doc_to_choice": ["yes"], "doc_to_target": "{{a + 1}}"}, "the label of its first document is no place"),
@@ -449,6 +457,11 @@ def test_of_two_files_that_declare_a_task_the_one_that_is_taken_is_named(quiz, c
     assert f"{folder}/own_quiz.yaml declares it too; {folder}/old/own_quiz.yaml is taken" in caplog.text
 
 
+def test_a_metric_that_is_listed_twice_is_said(quiz, caplog):
+    find_task("own_quiz", quiz(metric_list=[{"metric": "acc", "weight": 1}, {"metric": "acc_norm"}, {"metric": "acc"}]))
+    assert "metric_list has acc twice" in caplog.text and "acc_norm" not in caplog.text
+
+
 def test_a_task_within_a_groups_file_is_refused_for_that(quiz, monkeypatch):
     folder = quiz()
     (folder / "shipped" / "tasks").mkdir(parents=True)
@@ -459,6 +472,9 @@ def test_a_task_within_a_groups_file_is_refused_for_that(quiz, monkeypatch):
         find_task("all", folder)
     (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["own_quiz", {"task": "absent"}]}))
     with pytest.raises(InputError, match="names 'absent', which is not a task"):
+        find_task("all", folder)
+    (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": [{"group": "part", "task": ["all"]}]}))
+    with pytest.raises(InputError, match="all: the group is one of its own tasks"):
         find_task("all", folder)
 
 

@@ -98,7 +98,7 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
                     f"{where}: its label is {'missing' if label is None else label}.",
                     "leave unlabelled rows out, and give whole numbers from 0 or texts: `{{label | int}}`.",
                 )
-            golds.append(_Label(address, label, gold, len(choices)))
+            golds.append(_Label(address, label, gold, choices))
         except InputError:
             raise
         except Exception as error:  # whatever a task's code or template raises
@@ -292,17 +292,17 @@ def _columns_of(template: str) -> frozenset[str]:
 
 
 class _Label(NamedTuple):
-    """A document's label as lm-eval reads it, the choice that is then right, and the number of its choices."""
+    """A document's label as lm-eval reads it, the place that is then right, and its choices."""
 
     address: str
     label: str | int
     gold: int | None
-    choices: int
+    choices: Sequence[str]
 
 
 def _check_labels(name: str, golds: Sequence[_Label]) -> None:
     numbers = [gold.label for gold in golds if isinstance(gold.label, int)]
-    beyond = next((gold.address for gold in golds if gold.label == gold.choices), None)
+    beyond = next((gold.address for gold in golds if gold.label == len(gold.choices)), None)
     if beyond is not None and min(numbers) >= 1:
         raise InputError(
             f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices.",
@@ -312,8 +312,10 @@ def _check_labels(name: str, golds: Sequence[_Label]) -> None:
     if missing and len(missing) == len(golds):
         label = missing[0].label
         hint = "check doc_to_target; the labels of a test split are often not public."
-        if isinstance(label, str) and label.strip().isdigit():
-            hint = "a place in digits is a text: let doc_to_target be `{{label | int}}` with the column's name."
+        if isinstance(label, str) and (label.strip().isdigit() or label in ("True", "False")):
+            hint = "a template gives a text: for a place let doc_to_target be `{{label | int}}` with the column's name."
+        elif isinstance(label, str) and (choices := [text for text in missing[0].choices if _alike(text, label)]):
+            hint = f"write it as the choice is, {choices[0]!r}."
         elif isinstance(label, str) and re.fullmatch(r"\(?[A-Za-z]\)?\.?", label.strip()):
             hint = "for a letter let doc_to_target be `{{'ABCD'.index(label)}}` with the column's name."
         raise InputError(
@@ -326,6 +328,20 @@ def _check_labels(name: str, golds: Sequence[_Label]) -> None:
             "%s: %d of %d documents have no right answer among their choices and count as wrong (%s, say)",
             *(name, len(missing), len(golds), missing[0].address),
         )
+    if second := [gold for gold in golds if gold.gold is not None and _is_behind_its_like(gold.choices, gold.gold)]:
+        log.warning(
+            "%s: %d of %d documents have their right answer twice among their choices, and count as wrong: of equal "
+            "choices lm-eval takes the first, and their label is the other one (%s, say)",
+            *(name, len(second), len(golds), second[0].address),
+        )
+
+
+def _alike(one: str, other: str) -> bool:
+    return one.strip().casefold() == other.strip().casefold()
+
+
+def _is_behind_its_like(choices: Sequence[str], gold: int) -> bool:
+    return choices[gold] in choices[:gold]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

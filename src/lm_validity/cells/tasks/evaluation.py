@@ -139,10 +139,12 @@ class PreparedRequests:
 @dataclass(frozen=True)
 class EvaluationResult:
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
+    valued: how many documents each metric is of: a task's own scoring may leave one out of some documents.
     items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
     truncated_requests: those longer than the model, which lost context on the left."""
 
     metrics: Mapping[str, tuple[float, float | None]]
+    valued: Mapping[str, int]
     items: pd.DataFrame
     prompt_sha256: str
     truncated_requests: int
@@ -169,8 +171,11 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
             if key == metric:
                 raise
             log.info("%s; the metric is left out", error.problem)
+    valued, documents = {key: len(values[key]) for key in metrics}, len(prepared.documents)
+    if partial := [f"{key} of {count}" for key, count in valued.items() if count < documents]:
+        log.info("%s: of %d documents the task scores %s", prepared.documents.task, documents, ", ".join(partial))
     items = describe_items(lm, prepared, values[metric], metric)
-    return EvaluationResult(metrics, items, prompt_digest(lm, prepared), truncated)
+    return EvaluationResult(metrics, valued, items, prompt_digest(lm, prepared), truncated)
 
 
 def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:

@@ -341,7 +341,8 @@ def documents(task: AnyTask, split: Split) -> Documents:
         if _rendered_digest(task, doc) != expected:
             raise CellError(
                 f"{split.task}: document {address} changed after the {split.split} split was made.",
-                "split the benchmark again; the cells that read it are then computed again.",
+                "if its data changed, split it again; if not, its code gives other texts at each reading: seed what "
+                "it draws, and sort a set.",
             )
     return fetched
 

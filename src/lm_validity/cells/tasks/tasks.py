@@ -29,12 +29,13 @@ from lm_validity.cells.lm_eval_internals import (
     add_metric,
     cause_of,
     has_metric,
+    hint_of,
     load_yaml,
     order_of_lm_eval,
     remember_templates,
 )
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.tasks.declarations import PACKAGE, declarations_in, folders_naming
+from lm_validity.cells.tasks.declarations import PACKAGE, Declaration, declarations_in, folders_naming
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, again, first_line, nearest
 from lm_validity.files import Document, file_sha256
@@ -283,6 +284,8 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
     names: list[str] = []
     for root, folder, is_given in roots:
         declarations = declarations_in(root / folder)
+        if is_given is not None:
+            _check_tags(task, declarations)
         names += (name for _, tasks, groups in declarations for name in (*tasks, *groups))
         files = [path for path, tasks, _ in declarations if task in tasks]
         if files:
@@ -300,6 +303,15 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
         (f"did you mean {similar!r}? " if similar else "")
         + "`lm-eval ls tasks` lists them; include_path is the folder of your own tasks.",
     )
+
+
+def _check_tags(name: str, declarations: Sequence[Declaration]) -> None:
+    """Raises InputError where a task's own file names its group, as it did before lm-eval had tags: it builds none."""
+    for path, tasks, groups in declarations:
+        if name in tasks or (groups and name in path.read_text("utf-8", errors="replace")):
+            config = read_task_file(path)
+            if "group" in config and isinstance(config.get("task"), str) and name in (config["task"], *groups):
+                raise InputError(f"{path}: it declares a task and its group in one.", "write `tag:` for `group:`.")
 
 
 def _check_suffixes(task: str, folder: Path) -> None:
@@ -388,10 +400,7 @@ def _building(name: str, path: Path | None = None) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # whatever a task's code, its template or the data library raises
-        raise InputError(
-            f"{name}: lm-eval cannot build the task ({cause_of(error, path)}).",
-            "check its YAML file and columns; on a machine without network, run the prefetch step first.",
-        ) from error
+        raise InputError(f"{name}: lm-eval cannot build the task ({cause_of(error, path)}).", hint_of(error)) from error
 
 
 def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
@@ -415,6 +424,11 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
         except KeyError as error:
             missing = error.args
             continue
+        except RecursionError:
+            raise InputError(
+                f"{name}: the group is one of its own tasks, by its name or that of a group within it.",
+                "correct the group's YAML file.",
+            ) from None
         if places is everywhere or set(folders_naming(expansion.tags, folder)) <= set(near):
             return expansion
     task, *reason = missing
@@ -450,6 +464,8 @@ def _record(task: str, path: Path, overrides: Mapping[str, object], include_path
             "take `streaming` out of dataset_kwargs.",
         )
     filters = [entry["name"] for entry in config.get("filter_list") or [{"name": "none"}]]
+    if repeated := sorted({name for name in directions if _metric_names(config).count(name) > 1}):
+        log.warning("%s: metric_list has %s twice; the last counts, as in lm-eval", task, " and ".join(repeated))
     keys = {f"{metric},{name}": better for name in filters for metric, better in directions.items()}
     return TaskRecord(
         task=task,
@@ -537,15 +553,19 @@ def _directions(config: Document) -> dict[str, bool | None]:
     if entries is None:
         entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
     directions = {}
-    for entry in entries:
-        # a `!function` metric is known by the name of its function
-        name = str(entry["metric"]).rpartition(".")[2] if "/" in str(entry["metric"]) else str(entry["metric"])
+    for entry, name in zip(entries, _metric_names({"metric_list": entries}), strict=True):
         better = entry.get("higher_is_better")
         if better is None:
             with errors_only("lm_eval"):
                 better = is_higher_better(name)
         directions[name] = None if better is None else bool(better)
     return directions
+
+
+def _metric_names(config: Document) -> list[str]:
+    """The metrics that a YAML task lists, a `!function` by the name of its function."""
+    named = [str(entry["metric"]) for entry in config.get("metric_list") or ()]
+    return [name.rpartition(".")[2] if "/" in name else name for name in named]
 
 
 def read_task_file(path: Path) -> Document:
@@ -716,6 +736,11 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
                 "give the task a fewshot_split, or leave num_fewshot empty.",
             )
         pool = task.sampler.df
+        if fewshot.fewshot_indices is not None:
+            raise InputError(
+                f"{name}: its fewshot_config has fewshot_indices, which lm-eval reads and does not use.",
+                "give these examples as `samples`, or select them in its `process_docs`.",
+            )
         if len(pool) < count:
             raise InputError(f"{name}: {count} examples asked for, it has {len(pool)}.", "lower num_fewshot.")
     task.set_config("num_fewshot", count)

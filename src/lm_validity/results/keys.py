@@ -99,7 +99,6 @@ headline.{experiment}.{effect}
   .positive                                   effect_tasks_above_zero           tasks        tasks        -
   .negative                                   effect_tasks_below_zero           tasks        tasks        -
   .excluded_beyond                            effect_excluded_beyond            accuracy     tasks        -
-  .experiments                                effect_experiments                experiments  -            -
 headline.{experiment}.{effect}.equivalence[margin].p effect_equivalence_p              probability  tasks        -
 headline.{experiment}.{effect}.smallest_detectable effect_smallest_detectable        accuracy     tasks        -
 """
@@ -443,7 +442,8 @@ subgroups.{subject}[kind,name]
   .last_log_likelihood_per_token              subgroup_last_log_likelihood_per_token nats         items        -
 """
     + _CHECKS,
-    "bias": _EFFECT
+    "bias": "headline.{experiment}.{effect}.experiments effect_experiments experiments - -"
+    + _EFFECT
     + """
 cells[experiment,language_model,m,n]
   .{effect}_mean                              cell_effect                       accuracy     {effect}_tasks -

@@ -24,6 +24,7 @@ from lm_validity.studies.bias.statistics.effects import (
     ONE_TASK,
     ROUNDING,
     Density,
+    JointMean,
     MeanOverTasks,
     common_subsamples,
     detection_power,
@@ -105,13 +106,13 @@ def task_effects(trials: pd.DataFrame) -> pd.DataFrame:
     return tasks[[*keys, *EFFECTS, "cells"]]
 
 
-def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing]]:
+def headline(tasks: pd.DataFrame) -> dict[str, dict[str, JointMean | Missing]]:
     """The mean of each effect over the tasks, by experiment and effect.
 
     Intervals hold over all experiments at once, each effect by itself: with many experiments one interval without 0 is
     found by chance. `tasks`: the frame of `task_effects`. Missing, with the reason, where no task has the effect.
     """
-    means: dict[str, dict[str, MeanOverTasks | Missing]] = {str(name): {} for name in sorted(set(tasks["experiment"]))}
+    means: dict[str, dict[str, JointMean | Missing]] = {str(name): {} for name in sorted(set(tasks["experiment"]))}
     for effect in EFFECTS:
         known_of = {name: rows[effect][rows[effect].map(is_known)] for name, rows in tasks.groupby("experiment")}
         with_tasks = {str(name): values.to_numpy(dtype=float) for name, values in known_of.items() if len(values)}

@@ -36,7 +36,7 @@ from lm_validity.studies.bias.hierarchy import (
     trial_spreads,
     unreliable_fits,
 )
-from lm_validity.studies.bias.statistics.effects import MeanOverTasks
+from lm_validity.studies.bias.statistics.effects import JointMean
 from lm_validity.studies.bias.trials import (
     EFFECTS,
     Study,
@@ -190,7 +190,7 @@ class BiasSummary:
     formula to trust.
     """
 
-    headline: dict[str, dict[str, MeanOverTasks | Missing]]
+    headline: dict[str, dict[str, JointMean | Missing]]
     cells: list[CellMeans]
     tasks: list[TaskMeans]
     by_task: list[TaskEffect]

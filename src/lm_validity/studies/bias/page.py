@@ -31,7 +31,7 @@ from lm_validity.studies.bias.trials import Study, read_trials
 from lm_validity.words import count, with_interval
 
 if TYPE_CHECKING:
-    from lm_validity.studies.bias.statistics.effects import MeanOverTasks
+    from lm_validity.studies.bias.statistics.effects import JointMean
 
 
 def report_bias(
@@ -124,7 +124,7 @@ def _headline(study: Study, summary: BiasSummary, figures: "Mapping[str, Means]"
     return Part({}, findings=findings, panel=_size_panel(figures[quoted].get("bias")))
 
 
-def unmoved(mean: "MeanOverTasks") -> str:
+def unmoved(mean: "JointMean") -> str:
     """What tasks without any difference do to the interval; empty for fewer than a third of the tasks."""
     still = mean.tasks - mean.positive - mean.negative
     if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
@@ -136,7 +136,7 @@ def unmoved(mean: "MeanOverTasks") -> str:
     )
 
 
-def _basis(complete: Extent, mean: "MeanOverTasks") -> str:
+def _basis(complete: Extent, mean: "JointMean") -> str:
     """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
     interval = "95% t interval over the tasks' means, with equal weight for each cell."
     if mean.experiments > 1:
@@ -170,7 +170,7 @@ def _by_setting(summary: BiasSummary, experiment: str, effect: str) -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # Above the folds.
 
-Means = Mapping[str, "MeanOverTasks"]  # by effect, where it is known
+Means = Mapping[str, "JointMean"]  # by effect, where it is known
 MEANT = {
     "bias": "the test's own texts instead of other texts",
     "boost": "other texts of the same source instead of none",
@@ -195,7 +195,7 @@ def _points(value: float) -> str:
     return svg.points(value, 2, signed=True)
 
 
-def _interval_words(mean: "MeanOverTasks | TaskEffect") -> str:
+def _interval_words(mean: "JointMean | TaskEffect") -> str:
     if isinstance(mean.interval, Missing):
         return ""
     experiments = 1 if isinstance(mean, TaskEffect) else mean.experiments
@@ -241,7 +241,7 @@ def _lede(means: Mapping[str, Means], verdict: _Verdict, quoted: str) -> Lede:
     return Lede(verdict.heading, sentence, _interval_words(bias))
 
 
-Effects = Mapping[str, "MeanOverTasks | TaskEffect"]  # what a row of the picture shows
+Effects = Mapping[str, "JointMean | TaskEffect"]  # what a row of the picture shows
 
 
 def _forest(means: Mapping[str, Means], rows: Sequence[TaskEffect], basis: str) -> Picture:
@@ -298,7 +298,7 @@ def _rows_svg(
     return svg.svg(width, height, label, *marks, kind=kind)
 
 
-def _ends(effects: Iterable["MeanOverTasks | TaskEffect"]) -> list[float]:
+def _ends(effects: Iterable["JointMean | TaskEffect"]) -> list[float]:
     """All that an axis has to hold."""
     known_effects = [(effect.mean, effect.interval) for effect in effects]
     return [
@@ -306,7 +306,7 @@ def _ends(effects: Iterable["MeanOverTasks | TaskEffect"]) -> list[float]:
     ]
 
 
-def _mark(axis: svg.Axis, effect: "MeanOverTasks | TaskEffect", y: float, kind: str, radius: float) -> Markup:
+def _mark(axis: svg.Axis, effect: "JointMean | TaskEffect", y: float, kind: str, radius: float) -> Markup:
     ends = None if isinstance(effect.interval, Missing) else effect.interval
     return svg.whisker(axis, ends, y, kind) + svg.dot(axis(effect.mean), y, kind, radius)
 
@@ -350,7 +350,7 @@ def _answers(by_experiment: Mapping[str, Means], basis: str, verdict: _Verdict, 
     return [Answer(question, sentence, picture, _interval_words(bias), basis, "The experiment")]
 
 
-def _size_panel(bias: "MeanOverTasks | None") -> Panel | None:
+def _size_panel(bias: "JointMean | None") -> Panel | None:
     """What the interval over tasks could have found, beside half a point."""
     if bias is None or isinstance(bias.smallest_detectable, Missing):
         return None

@@ -144,8 +144,7 @@ class MeanOverTasks:
     """Mean over `tasks` with its standard error and 95% t interval, and how many tasks are above and below zero.
 
     excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level. smallest_detectable: an
-    effect of this size would have had an interval without zero four times out of five. experiments: over how many
-    experiments the interval and these two, and the tests of equivalence, hold at once.
+    effect of this size would have had an interval without zero four times out of five.
     """
 
     mean: float
@@ -157,17 +156,26 @@ class MeanOverTasks:
     excluded_beyond: float | Missing
     equivalence: tuple[EquivalenceTest, ...] | Missing
     smallest_detectable: float | Missing
-    experiments: int = 1
 
 
-def simultaneous(by_experiment: Sequence[np.ndarray]) -> list[MeanOverTasks]:
+@dataclass(frozen=True)
+class JointMean(MeanOverTasks):
+    """experiments: over how many the interval, what it excludes, the tests and what they detect hold at once."""
+
+    experiments: int
+
+
+def simultaneous(by_experiment: Sequence[np.ndarray]) -> list[JointMean]:
     """The mean over tasks in each of K experiments, with intervals and tests that hold in all of them at once.
 
     Bonferroni's correction for the k experiments that have an interval: mean ± t(1 - .025 / k, T - 1) standard errors.
     """
     means = [mean_over_tasks(values) for values in by_experiment]
-    tested = sum(is_known(mean.interval) for mean in means)
-    return means if tested < 2 else [mean_over_tasks(values, tested) for values in by_experiment]
+    tested = max(1, sum(is_known(mean.interval) for mean in means))
+    return [
+        JointMean(**vars(mean_over_tasks(values, tested)), experiments=tested if is_known(mean.interval) else 1)
+        for values, mean in zip(by_experiment, means, strict=True)
+    ]
 
 
 def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
@@ -199,7 +207,6 @@ def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
         excluded_beyond=excluded_beyond(mean, error, tasks, level),
         equivalence=tuple(EquivalenceTest(margin, p) for margin, p in p_values.items()),
         smallest_detectable=smallest_detectable(EffectVariance(spread, 0.0), tasks, 1, level),
-        experiments=experiments,
     )
 
 

@@ -16,9 +16,8 @@ def ask(driver, check: str):
     return driver.execute_script(SCRIPT, check)
 
 
-def assert_readable(driver, page: Path, width: int) -> None:
+def assert_readable(driver, width: int) -> None:
     """No sideways scrolling; no text of a figure lies over another or sticks out; every figure shows something."""
-    open_page(driver, page, width)
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     assert ask(driver, "overlaps") == []
     assert ask(driver, "cut") == []

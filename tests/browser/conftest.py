@@ -39,7 +39,18 @@ def open_page(driver, site: Path, width: int, folds: bool = True) -> None:
     )
     driver.get(site.as_uri())
     if folds:
-        driver.execute_script("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
+        open_folds(driver)
+    else:
+        settle(driver)
+
+
+def open_folds(driver) -> None:
+    """Open all folds of the page, and wait until every figure is drawn."""
+    driver.execute_script("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
+    settle(driver)
+
+
+def settle(driver) -> None:
     wait_for(lambda: driver.execute_script(SETTLED), 60)
 
 

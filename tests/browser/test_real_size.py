@@ -59,7 +59,8 @@ def test_the_page_is_small_and_its_first_picture_is_near_the_top(page, driver):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_its_figures_are_readable(page, driver, width):
-    assert_readable(driver, page, width)
+    open_page(driver, page, width)
+    assert_readable(driver, width)
 
 
 def test_everything_is_reached_and_operated_by_keyboard(page, driver):

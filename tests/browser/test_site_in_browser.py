@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
-from tests.browser.conftest import SETTLED, open_page, wait_for
+from tests.browser.conftest import open_folds, open_page, settle, wait_for
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
@@ -51,8 +51,11 @@ def site(tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
-    report_factors(*paths, folder / "factors", section=Reports(resamples=60))
+    with pytest.MonkeyPatch.context() as patched:  # the files beside the pages, which no browser draws
+        patched.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        patched.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
+        report_factors(*paths, folder / "factors", section=Reports(resamples=60))
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
 
@@ -62,19 +65,47 @@ def factors(site) -> Path:
     return site.parent.parent / "factors" / "index.html"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_every_figure_is_drawn_without_a_word_on_the_console(driver, site, width):
+LOADED = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def opened(request, driver, site):
+    """The page at a width with all folds open, for tests that look at it only: the width, and what was loaded before
+    they were."""
     driver.get_log("browser")
-    open_page(driver, site, width, folds=False)
-    loaded = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
-    assert driver.execute_script(loaded) == []  # what folds hold is read when they open
-    open_page(driver, site, width)
+    open_page(driver, site, request.param, folds=False)
+    loaded = driver.execute_script(LOADED)
+    open_folds(driver)
+    return request.param, loaded
+
+
+def test_every_figure_is_drawn_without_a_word_on_the_console(driver, opened):
+    width, loaded = opened
+    assert loaded == []  # what folds hold is read when they open
     charts = driver.execute_script("return document.querySelectorAll('.chart').length")
     drawn = driver.execute_script("return document.querySelectorAll('.chart svg').length")
     assert charts == drawn >= 12
     assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-    assert all(name.startswith("file:") for name in driver.execute_script(loaded))
+    assert all(name.startswith("file:") for name in driver.execute_script(LOADED))
+
+
+def test_figures_are_readable(driver, opened):
+    assert_readable(driver, opened[0])
+
+
+def test_names_that_are_markup_are_text(driver, opened):
+    markup = "main b:not(.panel *), main i:not([aria-hidden]), main script"
+    assert driver.execute_script("return document.querySelectorAll(arguments[0]).length", markup) == 0
+    assert HOSTILE in driver.execute_script("return document.querySelector('.missing').textContent")
+    assert "<i>six</i>" in driver.execute_script("return document.getElementById('content').textContent")
+    labels = "return [...document.querySelectorAll('.chart svg text')].map((text) => text.textContent)"
+    assert "<i>six</i>" in driver.execute_script(labels)
+
+
+def test_files_of_figures_lie_beside_the_page(driver, site, opened):
+    links = driver.execute_script("return [...document.querySelectorAll('.files a')].map(a => a.getAttribute('href'))")
+    assert links and all((site.parent / link).is_file() for link in links)
 
 
 def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_path_factory):
@@ -92,8 +123,7 @@ def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_pat
     assert {link for link in driver.execute_script(links) if not link.startswith("#")} <= pages
     driver.execute_script("document.querySelector('nav a[href=\"agreement/index.html\"]').click()")
     wait_for(lambda: driver.execute_script(title) not in (first, None))
-    driver.execute_script("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
-    wait_for(lambda: driver.execute_script(SETTLED), 60)
+    open_folds(driver)
     assert driver.execute_script("return document.querySelectorAll('.chart svg').length") >= 12
     dead = [link for link in driver.execute_script(links) if not link.startswith(("#", "../"))]
     assert dead == []
@@ -105,18 +135,18 @@ def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_pat
     assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
-def test_names_that_are_markup_are_text(driver, site):
-    open_page(driver, site, 1280)
-    markup = "main b:not(.panel *), main i:not([aria-hidden]), main script"
-    assert driver.execute_script("return document.querySelectorAll(arguments[0]).length", markup) == 0
-    assert HOSTILE in driver.execute_script("return document.querySelector('.missing').textContent")
-    assert "<i>six</i>" in driver.execute_script("return document.getElementById('content').textContent")
-    labels = "return [...document.querySelectorAll('.chart svg text')].map((text) => text.textContent)"
-    assert "<i>six</i>" in driver.execute_script(labels)
+def reveal(driver, element):
+    """The element, in view, with all that it lies in open and filled."""
+    script = "for (let e = arguments[0].closest('details'); e; e = e.parentElement.closest('details')) e.open = true"
+    driver.execute_script(script, element)
+    settle(driver)
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    return element
 
 
 def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, factors):
-    open_page(driver, factors, 1280)
+    open_page(driver, factors, 1280, folds=False)
+    reveal(driver, driver.find_element("css selector", "#figure-pc1_by_model"))
     faded = (
         "return [...document.querySelectorAll('#figure-pc1_by_model .mark-symbol.role-mark path')]"
         ".filter(p => p.getAttribute('opacity') < 0.5).length"
@@ -125,7 +155,7 @@ def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, factors):
     driver.execute_script("document.querySelector('.families button[data-family=Beta]').click()")
     wait_for(lambda: driver.execute_script(faded) == 8)
     compute = "table[data-columns*=compute]"
-    driver.execute_script(f"document.querySelector('{compute}').closest('details').open = true")
+    reveal(driver, driver.find_element("css selector", compute))
     rows = f"return document.querySelectorAll('{compute} tbody tr').length"
     wait_for(lambda: driver.execute_script(rows) == 4)
     driver.execute_script("document.querySelector('.families button[data-family=\"\"]').click()")
@@ -134,13 +164,9 @@ def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, factors):
 
 
 def pair_table(driver):
-    table = driver.execute_script(
-        "const t = [...document.querySelectorAll('details.table')].find("
-        "d => d.querySelector('summary').textContent.startsWith('All pairs')); t.open = true; return t"
-    )
-    wait_for(lambda: table.find_elements("css selector", "tbody tr"))  # rows are unpacked when a table is opened
-    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", table)
-    return table
+    tables = "return [...document.querySelectorAll('details.table')]"
+    title = "d.querySelector('summary').textContent.startsWith('All pairs')"
+    return reveal(driver, driver.execute_script(f"{tables}.find((d) => {title})"))
 
 
 def column(driver, table, index: int) -> list[str]:
@@ -151,7 +177,7 @@ def column(driver, table, index: int) -> list[str]:
 def test_sorting_by_mouse_and_keyboard(driver, site):
     from selenium.webdriver.common.keys import Keys
 
-    open_page(driver, site, 1280)
+    open_page(driver, site, 1280, folds=False)
     table = pair_table(driver)
     button = table.find_elements("css selector", "th button")[2]
     button.click()
@@ -164,16 +190,17 @@ def test_sorting_by_mouse_and_keyboard(driver, site):
 
 
 def test_a_table_whose_rows_are_still_unpacked_is_sorted(driver, site):
-    open_page(driver, site, 1280)
+    open_page(driver, site, 1280, folds=False)
     header = driver.execute_script(
-        "const d = document.querySelector('details.table:not([open])'); d.open = true;"
+        "const d = document.querySelector('details.table:not([open])');"
+        "d.closest('details.fold').open = d.open = true;"
         "const th = d.querySelectorAll('th')[1]; th.querySelector('button').click(); return th"
     )
     wait_for(lambda: header.get_attribute("aria-sort") != "none")
 
 
 def test_searching_and_downloading_what_is_shown(driver, site):
-    open_page(driver, site, 1280)
+    open_page(driver, site, 1280, folds=False)
     table = pair_table(driver)
     table.find_element("css selector", "input").send_keys("six")
     shown = column(driver, table, 1)
@@ -193,9 +220,8 @@ def test_searching_and_downloading_what_is_shown(driver, site):
 def test_hovering_tells_the_model(driver, factors):
     from selenium.webdriver.common.action_chains import ActionChains
 
-    open_page(driver, factors, 1280)
-    figure = driver.find_element("css selector", "#figure-pc1_by_model")
-    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    open_page(driver, factors, 1280, folds=False)
+    figure = reveal(driver, driver.find_element("css selector", "#figure-pc1_by_model"))
     mark = figure.find_elements("css selector", ".mark-symbol.role-mark path")[0]
     ActionChains(driver).move_to_element(mark).perform()
     text = wait_for(lambda: driver.execute_script("return document.querySelector('#vg-tooltip-element')?.textContent"))
@@ -210,17 +236,6 @@ def test_light_and_dark_and_print(driver, site):
     assert driver.execute_script(paper) != before
     printed = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert len(printed["data"]) > 50_000
-
-
-def test_files_of_figures_lie_beside_the_page(driver, site):
-    open_page(driver, site, 1280)
-    links = driver.execute_script("return [...document.querySelectorAll('.files a')].map(a => a.getAttribute('href'))")
-    assert links and all((site.parent / link).is_file() for link in links)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_figures_are_readable(driver, site, width):
-    assert_readable(driver, site, width)
 
 
 def test_everything_is_reached_and_operated_by_keyboard(driver, site):

@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from tests.workflow import warm_start
-from tests.workflow.warm_start import UNDRAWN, warm_commands
+from tests.workflow.warm_start import OTHERS, UNDRAWN, warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -96,8 +97,8 @@ class Project:
 
     def cells(self) -> list[int]:
         """Processes of cells, started as such or forked by the server of warm commands."""
-        real, fork = str(BIN / "lm-validity").encode(), [warm_start.__file__.encode()]
-        return [pid for pid, words in self.processes().items() if real in words or words[1:2] == fork]
+        real = str(BIN / "lm-validity").encode()
+        return [pid for pid, words in self.processes().items() if real in words or is_warm(pid, words, "lm-validity")]
 
     def copy_to(self, folder: Path) -> "Project":
         """A copy, to be damaged. Times are kept: Snakemake looks at them."""
@@ -105,11 +106,41 @@ class Project:
         return Project(folder)
 
 
+def is_warm(pid: int, words: list[bytes], name: str) -> bool:
+    """Whether a process with these words is a warm command of this name."""
+    if words[1:2] != [warm_start.__file__.encode()]:
+        return False
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    return False
+
+
+WARM = "WARM_COMMANDS"  # their folder, by which the processes of a test run find it
+
+
+@contextlib.contextmanager
+def warm_projects() -> Iterator[str]:
+    """The folder of commands that start warm, for every project. It is short: so are the names of sockets."""
+    with (
+        tempfile.TemporaryDirectory() as parent,
+        warm_commands(Path(parent) / "bin", Project(Path(parent)).environment(), others=OTHERS) as folder,
+    ):
+        yield str(folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process of a test run starts the one server of all, which imports while tests are collected."""
+    if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
+        return
+    stack = contextlib.ExitStack()
+    os.environ[WARM] = stack.enter_context(warm_projects())
+    config.add_cleanup(lambda: (stack.close(), os.environ.pop(WARM)))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def warm(tmp_path_factory):
-    """Jobs of every project start warm."""
-    folder = tmp_path_factory.mktemp("warm") / "bin"
-    with warm_commands(folder, Project(folder.parent).environment()):
+def warm():
+    """Jobs of every project start warm. A first process that did not see this file has started no server."""
+    with contextlib.nullcontext(os.environ[WARM]) if WARM in os.environ else warm_projects() as folder:
         Project.front = f"{folder}:"
         yield
         Project.front = ""

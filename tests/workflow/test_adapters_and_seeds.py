@@ -1,11 +1,11 @@
 """What a finished run leaves for others: adapters that plain PEFT loads, and scores of every seed."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.workflow.warm_start import BARE_PROGRAM
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
@@ -54,7 +54,7 @@ def test_adapters_in_plain_peft_give_the_recorded_validation_scores(finished):
         assert split["documents"] == len(documents.read_text().splitlines()) == 100
         base = finished.folder / RESULTS / "miniature/models" / model
         files.append([str(base), str(cell / "adapter"), str(documents)])
-    done = finished.run(sys.executable, "-I", "-c", PLAIN_PEFT, json.dumps(files))
+    done = finished.run(BARE_PROGRAM, PLAIN_PEFT, json.dumps(files))
     assert json.loads(done.stdout) == pytest.approx(recorded, abs=1e-12)
     assert min(recorded) > 0
 

@@ -4,12 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.workflow.warm_start import BARE_PROGRAM, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -199,17 +199,16 @@ def test_a_run_whose_plan_cannot_be_written_does_not_start(project):
     assert "Traceback" not in done.stderr and not list(place.glob(".*"))
 
 
-def test_the_slurm_profile_is_found_by_name_and_submits(tmp_path):
+def test_the_slurm_profile_is_found_by_name_and_submits(project):
     """`--profile slurm` from the root resolves to the slurm executor, whatever else is installed."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     assert (ROOT / "slurm").is_symlink() and os.readlink(ROOT / "slurm") == "profiles/slurm"
     code = (
-        "from snakemake.profiles import ProfileConfigFileParser\n"
+        f"import os\nos.chdir({str(ROOT)!r})\n"
         "from snakemake.cli import get_argument_parser\n"
         "parser = get_argument_parser(['slurm'])\n"
         "print(parser.parse_args(['--profile', 'slurm']).executor)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = project.run(BARE_PROGRAM, code, PATH=f"{project.front}/usr/bin:/bin")
     assert done.stdout.strip() == "slurm", done.stderr
     assert not (ROOT / "profiles" / "default").exists()
 
@@ -246,6 +245,6 @@ def test_a_container_is_every_jobs_image(project):
         "    except SystemExit as ended:\n        assert not ended.code\n"
     )
     command = project.snakemake_command("-n", "--quiet", "all", "--configfile", "config/test.yaml")[1:]
-    done = project.run(sys.executable, "-c", code.replace("ARGUMENTS", repr(command)))
+    done = project.run(PROGRAM, code.replace("ARGUMENTS", repr(command)))
     images = [line for line in done.stdout.splitlines() if line.startswith("images ")]
     assert list(dict.fromkeys(images)) == ["images ['envs/lm-validity.sif']", "images ['None']"]

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.workflow.conftest import BIN, ROOT, TOKEN, Project
+from tests.workflow.conftest import BIN, ROOT, TOKEN, Project, is_warm
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
@@ -60,7 +60,8 @@ class Victim:
         trouble |= {"TROUBLE_LM_VALIDITY": self.command}
         path = f"{ROOT / 'tests' / 'slurm' / 'bin'}:{BIN}:{os.environ['PATH']}"
         environment = self.project.environment(**trouble) | {"PATH": path}
-        command = self.project.snakemake_command(*SNAKEMAKE)
+        _, *arguments = self.project.snakemake_command(*SNAKEMAKE)
+        command = (str(Path(self.command).with_name("snakemake")), *arguments)
         self.project.run(*command, "--unlock")
         with open(self.project.folder / "screen", "a") as screen:
             self.snakemake = subprocess.Popen(
@@ -87,7 +88,10 @@ class Victim:
     def pids(self, what: str) -> list[int]:
         """Processes of this run: Snakemake, the jobs' shells, the cells' own processes."""
         if what == "snakemake":
-            return [self.snakemake.pid] if self.snakemake is not None and self.snakemake.poll() is None else []
+            if self.snakemake is None or self.snakemake.poll() is not None:
+                return []
+            warm = [pid for pid, words in self.project.processes().items() if is_warm(pid, words, "snakemake")]
+            return warm[:1] or [self.snakemake.pid]  # of a warm one, the client only waits for it
         cells = self.project.cells()
         if what == "cell":
             return cells
@@ -179,7 +183,7 @@ def assert_nothing_tells_the_token(folder: Path) -> None:
 
 
 def test_three_kills(finished, tmp_path):
-    """Cells start warm, and are processes of their own all the same; those of the hundred start as the users' do."""
+    """Cells and Snakemake start warm, as processes of their own all the same; those of the hundred as the users' do."""
     warm = Project.front.replace(":", "/lm-validity")
     victim = Victim(finished, tmp_path / "victim", warm, model="data-gpt2-xs")  # the other one's cells stay
     kinds = ["Snakemake (SIGKILL)", "a job's shell (SIGKILL)", "a cell (SIGTERM)"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.workflow.conftest import ROOT, Project
+from tests.workflow.warm_start import BARE_PROGRAM
 
 MADE_UP = Path(__file__).with_name("replay")
 OUTER = """
@@ -96,8 +97,9 @@ def test_a_clone_without_the_package_is_linted_and_does_not_run(project):
     blocked = project.folder / "blocked"
     (blocked / "lm_validity").mkdir(parents=True)
     (blocked / "lm_validity/__init__.py").write_text("raise ImportError('no lm_validity')")
-    command = ("snakemake", "--snakefile", str(ROOT / "workflow/Snakefile"))
-    done = project.run(*command, "--lint", PYTHONPATH=str(blocked))
+    code = f"import sys\nsys.path.insert(0, {str(blocked)!r})\nfrom snakemake.cli import main\nmain()"
+    command = (BARE_PROGRAM, code, "--snakefile", str(ROOT / "workflow/Snakefile"))
+    done = project.run(*command, "--lint")
     assert "good condition" in done.stderr + done.stdout
-    done = project.run(*command, "-n", code=1, PYTHONPATH=str(blocked))
+    done = project.run(*command, "-n", code=1)
     assert "lm_validity cannot be imported (no lm_validity). Hint: " in done.stderr + done.stdout

@@ -3,8 +3,10 @@
 A run of config/test.yaml starts 26 processes, and most of what they cost is imports. The server imports once and forks
 a process per command; small clients named `lm-validity` and `snakemake` stand first on the PATH, hand over their
 arguments, folder, environment and streams, and end with the command's exit code. Nothing else differs: the command
-lines are those of the packages; the files of figures are empty where UNDRAWN is in the environment.
-Tests that kill processes, or look at what a process imports, start the real commands.
+lines are those of the packages; the files of figures are empty where UNDRAWN is in the environment. A forked process
+has the command's name in /proc/<id>/comm. `python-warm` runs a program in such a process, `python-bare` in one
+that has imported OTHERS alone: their server is forked before the rest is imported.
+Tests that look at what a process imports start the real commands.
 """
 
 import array
@@ -19,22 +21,27 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-# What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
+# What others read when they are imported. Where one of these differs from the server's, the real command runs.
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
 UNDRAWN = "UNDRAWN_FIGURES"
 COMMANDS = {"lm-validity": "lm_validity.cli", "snakemake": "snakemake.cli"}  # name -> module with its `main`
+PROGRAM, BARE_PROGRAM = "python-warm", "python-bare"
+OTHERS = (  # nothing of this project, and not lm-eval
+    "snakemake.cli",
+    "torch",
+    "peft",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+)
 IMPORTED = (
     *COMMANDS.values(),
     "lm_eval.evaluator",
     "lm_eval.models.huggingface",
-    "peft",
-    "transformers.models.gpt2.modeling_gpt2",
-    "transformers.models.llama.modeling_llama",
     "lm_validity.cells.runner",
     "lm_validity.cells.scoring",
     "lm_validity.cells.selection",
@@ -76,32 +83,57 @@ sys.exit(code)
 
 
 @contextlib.contextmanager
-def warm_commands(folder: Path, environment: dict[str, str], imported: tuple[str, ...] = IMPORTED) -> Iterator[Path]:
-    """A folder for the front of PATH, whose commands start warm, with `imported`, while the context lasts."""
+def warm_commands(
+    folder: Path, environment: dict[str, str], imported: tuple[str, ...] = IMPORTED, others: tuple[str, ...] = ()
+) -> Iterator[Path]:
+    """A folder for the front of PATH, whose commands start warm, with `imported`, while the context lasts. A command
+    waits for the server's imports. `others`: what that for BARE_PROGRAM imports; without, there is none."""
     folder.mkdir(parents=True)
     address = str(folder / "socket")
     expected = {key: value for key, value in environment.items() if key.startswith(READ_AT_IMPORT)}
-    common = {"python": sys.executable, "prefixes": READ_AT_IMPORT, "expected": expected, "address": address}
-    for name in COMMANDS:
-        client = folder / name
-        client.write_text(CLIENT.format(name=name, real=str(BIN / name), **common))
+    common = {"python": sys.executable, "prefixes": READ_AT_IMPORT, "expected": expected}
+    for name in (*COMMANDS, PROGRAM, BARE_PROGRAM):
+        client, real = folder / name, str(BIN / (name if name in COMMANDS else "none"))
+        own = f"{address}.bare" if name == BARE_PROGRAM else address
+        client.write_text(CLIENT.format(name=name, real=real, address=own, **common))
         client.chmod(0o755)
-    server = subprocess.Popen(
-        (sys.executable, __file__, address, *imported), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = (sys.executable, __file__, address, ",".join(others), *imported)
+    with open(folder / "errors", "w") as errors:
+        server = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
     try:
-        assert server.stdout.readline() == b"ready\n"
+        assert server.stdout.readline() == b"listening\n", (folder / "errors").read_text()
         yield folder
     finally:
         server.communicate()  # its standard input is closed: it ends
 
 
-def serve(address: str, *imported: str) -> None:
-    """Fork a process for each command until standard input ends."""
-    import_everything(imported)
+def listen(address: str) -> socket.socket:
+    """A socket whose clients wait until they are served."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(64)
+    return listening
+
+
+def main(address: str, others: str, *imported: str) -> None:
+    """Serve warm commands, and beside them programs that find `others` alone, until standard input ends."""
+    listening, bare = listen(address), listen(f"{address}.bare")
+    print("listening", flush=True)
+    if others:
+        import_everything(others.split(","))
+        if os.fork() == 0:
+            serve(bare)
+            return
+    import_everything(imported)
+    serve(listening)
+    with contextlib.suppress(ChildProcessError):
+        os.wait()  # for the other server
+
+
+def serve(listening: socket.socket) -> None:
+    """Fork a process for each command until standard input ends."""
     waiting: dict[int, socket.socket] = {}
     ended, child_ended = os.pipe()
     os.set_blocking(child_ended, False)
@@ -110,7 +142,6 @@ def serve(address: str, *imported: str) -> None:
     selector = selectors.DefaultSelector()
     for source in (listening, ended, sys.stdin.fileno()):
         selector.register(source, selectors.EVENT_READ)
-    print("ready", flush=True)
     while True:
         for key, _ in selector.select():
             if key.fileobj is listening:
@@ -125,7 +156,7 @@ def serve(address: str, *imported: str) -> None:
         report_ended(waiting)
 
 
-def import_everything(imported: tuple[str, ...]) -> None:
+def import_everything(imported: Iterable[str]) -> None:
     for name in imported:
         import_module(name)
     if "transformers" in sys.modules:
@@ -173,18 +204,21 @@ def start(connection: socket.socket) -> int:
 def run_command(command: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
     """The command line in this process, as the console script runs it; its exit code."""
     name, *arguments = command
+    Path("/proc/self/comm").write_text(name)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = [str(BIN / name), *arguments]
+    sys.argv = [str(BIN / name), *arguments] if name in COMMANDS else ["-c", *arguments[1:]]
     if UNDRAWN in environment:
         charts = import_module("vl_convert")
         charts.vegalite_to_svg, charts.svg_to_pdf = (lambda spec: "<svg/>"), (lambda svg: b"%PDF")
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read at import; a rule sets its own
     try:
+        if name not in COMMANDS:
+            sys.exit(exec(arguments[0], {"__name__": "__main__"}))
         sys.exit(import_module(COMMANDS[name]).main())
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -198,4 +232,4 @@ def run_command(command: list[str], folder: str, environment: dict[str, str], st
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    main(*sys.argv[1:])

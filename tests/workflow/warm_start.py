@@ -164,6 +164,8 @@ def import_everything(imported: Iterable[str]) -> None:
         import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     if "snakemake.cli" in sys.modules:
         sys.modules["snakemake.cli"].get_argument_parser()  # looks for plugins, and imports them
+    if "lm_validity.cli" in sys.modules:
+        sys.modules["lm_validity.cli"].command()
     weakref.finalize._registry.clear()  # at its end each process would have torch forget its operators one by one
     gc.collect()
     gc.freeze()

@@ -18,7 +18,7 @@ from lm_validity.errors import CellError, InputError
 from lm_validity.terminal import error_text
 
 if TYPE_CHECKING:  # typer's copy of click is private
-    from typer._click.core import Context
+    from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk, too long a name
@@ -114,6 +114,13 @@ def _options(
 
 
 @functools.cache
+def command() -> "Command":
+    """The command line as it is called, made once a process."""
+    made: Command = typer.main.get_command(register_commands())
+    return made
+
+
+@functools.cache
 def register_commands() -> typer.Typer:
     """The whole command line; its modules are imported only now. A second call adds nothing."""
     from lm_validity.cli import imports, jobs, plan, reports, study, tools
@@ -130,8 +137,7 @@ def main() -> None:
     """Run the command line. Exit codes: EXIT_CODES."""
     try:
         _prepare_process()
-        register_commands()
-        code = app(standalone_mode=False)
+        code = command()(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         _refuse_usage(error)

@@ -27,7 +27,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import absent, read_json_or, unprintable
 
 if TYPE_CHECKING:
-    from yaml import Node
+    from yaml import CSafeLoader, Node, SafeLoader
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
@@ -140,12 +140,13 @@ def read_values(path: str | Path) -> object:
         raise absent(path, "configuration", way)
     try:
         text = path.read_text(encoding="utf-8")
-        if "\t" in text and _is_json(text):  # which tabs may indent; none of its texts holds one
-            text = text.replace("\t", " ")
-        root = yaml.compose(text, yaml.SafeLoader)
-        if root is not None:
-            _check_node(root, {})
-        return yaml.safe_load(text)
+        if not _is_json(text):
+            return _parse(text, yaml.SafeLoader)
+        text = text.replace("\t", " ")  # which may indent it; none of its texts holds one
+        try:
+            return _parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # each job reads what its run wrote
+        except (yaml.YAMLError, ValueError):
+            return _parse(text, yaml.SafeLoader)  # whose message shows the place
     except RecursionError:
         raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!float x`, 2024-13-45
@@ -154,6 +155,17 @@ def read_values(path: str | Path) -> object:
         if path.with_name(PLANNED_SHEETS).is_file():
             hint = "a run wrote it: give the file that the run was started with instead."
         raise InputError(f"{path}: not valid YAML ({message[:300]}).", hint) from error
+
+
+def _parse(text: str, loader: "type[SafeLoader | CSafeLoader]") -> object:
+    """What a YAML text holds, read once. Raises YAMLError or ValueError."""
+    import yaml
+
+    root = yaml.compose(text, loader)
+    if root is None:
+        return None
+    _check_node(root, {})
+    return yaml.constructor.SafeConstructor().construct_document(root)
 
 
 def check_sources(folder: Path, configfiles: Iterable[str | Path]) -> None:

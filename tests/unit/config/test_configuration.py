@@ -380,3 +380,30 @@ def test_a_key_at_the_wrong_place_is_named_with_its_own(tmp_path):
 def test_what_was_expected_is_said_in_the_words_of_yaml(more, expected):
     with pytest.raises(InputError, match=expected):
         validate(values(**more), "f.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"rates": [1e-3, 1e-05, 1.0e-5, "010", 1E5], "seeds": [0, -1, true, null], "ü": {"": "a: b # c"}}',
+        '{"long": "' + "x" * 2000 + '", "escaped": "\\u00e9\\n\\/", "times": ["1:30", "2024-01-02"]}',
+        "[]",
+        "3",
+    ],
+)
+def test_json_is_read_as_yaml_reads_it(tmp_path, text):
+    """By another parser, since each job reads what its run wrote down: a rate that YAML takes for a text is one."""
+    (tmp_path / "mine.json").write_text(text)
+    found = read_values(tmp_path / "mine.json")
+    assert repr(found) == repr(yaml.load(text, yaml.SafeLoader))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' is there twice"), ("[" * 900 + "]" * 900, "too many levels")],
+)
+def test_json_is_refused_as_yaml_is(tmp_path, text, said):
+    (tmp_path / "mine.json").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_values(tmp_path / "mine.json")
+    assert said in caught.value.problem

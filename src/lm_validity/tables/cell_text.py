@@ -145,6 +145,7 @@ _OF_UNITS = _COSTS | _AVERAGES | frozenset(
     ("median", "deviation", "std", "percentile", "p50", "p90", "p95", "p99", "min", "max", "peak", "total", "memory",
      "vram", "ram", "size", "disk", "inference", "training", "ttft", "prefill", "decode", "load", "wall", "eval")
 )  # fmt: skip
+_SHORT_UNITS = ("s", "ms", "sec", "gb", "mb")
 _ALONE = frozenset(("second", "token", "chars"))  # costs where a name is nothing else: `last_token` is a task
 _OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {
@@ -240,6 +241,8 @@ def names_cost(name: str) -> bool:
     other word."""
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
     if (unit := _UNIT_OF_COST.search(name)) and (not unit["short"] or _OF_UNITS & {*parts(name)}):
+        return True
+    if parts(name)[-1:] and parts(name)[-1] in _SHORT_UNITS and _OF_UNITS & {*parts(name)[:-1]}:  # ttft_ms
         return True
     if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
         return words[-1] == "count" and (words[0] in _OF_COUNTS or f"{words[-2].rstrip('s')}s" in _COSTS)

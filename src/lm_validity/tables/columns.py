@@ -46,7 +46,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "prepared_on": (),
     "prompt": (),
     "prompt_variant": (),
-    "num_fewshot": ("n_shot", "shots", "num_shots", "n_shots", "fewshot", "few_shot"),
+    "num_fewshot": ("n_shot", "shots", "num_shots", "n_shots", "fewshot", "few_shot", "number_of_shots"),
     "seed": (),
     "run": ("trial", "repeat", "repetition", "replicate", "run_id", "sampling_seed", "sample_seed"),
     "split": (),
@@ -90,7 +90,7 @@ _FACTS = {
         r"(_seen|_trained)?(_[tbm]|_billions?|_trillions?)?"
     ),
     "parameters_b": re.compile(
-        r"((num|n|total)_)?(params?|parameters?|model_size|size(?=_))(_in)?(_[bm]|_billions?|_millions?)?"
+        r"((num|n|total)_)?(params?|parameters?|param(eter)?_counts?|model_size|size(?=_))(_in)?(_[bm]|_billions?|_millions?)?"
     ),
     "family": re.compile(r"(model_)?family"),
 }
@@ -99,10 +99,12 @@ _OTHER_FACT = re.compile(
     r"((peak|max)_)?lr|(.*_)?(learning_rate(_\w+)?|vocab(ulary)?_size|batch_size|((n|num)_)?(layers?|heads?)|(hidden|model)_(size|dim)|d_model|"
     r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops?|(training_)?compute|date|year|"
     r"max_tokens|params_\w+|parameters_\w+|\w+_[mbg]?params|[mbg]params|release(d|_date)?|"
-    r"(image|text|vision)_(size|width|dim)|(embed(ding)?|projection)_(dim|size))"
+    r"(image|img|text|vision)_(size|width|dim)|crop_(pct|size|ratio)|(embed(ding)?|projection)_(dim|size))"
     r"|temperature|top_[pk]|repetition_penalty|(\w+_)?(sha|commit|hash)|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
 )
 
+# pass@5, top-1, acc1, NDCG@10
+_AT_A_NUMBER = re.compile(r"(pass|top)[-_]?@?\d|acc@?\d+$|(ndcg|map|mrr|recall|precision|hits?)(@|_at_)\d+$", re.I)
 _OF_ANY_SCORE = frozenset(("score", "scores", "best", "final", "result", "results", "value", "accuracy", "acc"))
 _OF_CODE = re.compile(r"(\w+_)?(sha|commit|hash)")  # of a version; numbers are scores of a task (`code_commit`)
 
@@ -252,7 +254,7 @@ def classify(
             columns.decisions.append(
                 Decision("column", name, f"{spread.kind} of {spread.owner}", "name", READ, 1, "score")
             )
-        elif saying is None and (other := _not_a_score(name, owners)):
+        elif saying is None and (other := not_a_score(name, owners)):
             columns.leave_out(name, other, "name")
         elif saying is None and plain(name).endswith("_id") and _are_identifiers(texts(name)):
             columns.leave_out(name, "is an identifier", "name")
@@ -337,7 +339,7 @@ def _own_spreads(columns: Columns, sayings: Mapping[str, str], texts: Callable[[
             columns.leave_out(name, "is a spread of no column", "name")
 
 
-def _not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
+def not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
     """What a column is by its name beside others that is no score: `x Raw` beside `x`, a tracker's own, of training."""
     owner = owners.get(plain(name).removesuffix("_raw"))
     if plain(name).endswith("_raw") and owner is not None:
@@ -420,7 +422,7 @@ def by_metric(keys: Sequence[Claim]) -> list[Claim]:
 
 def names_metric(name: str) -> bool:
     """Whether a name is that of a usual metric: one of lm-eval's tasks, `accuracy`, `pass@5`."""
-    return is_metric(name) or plain(name) == "accuracy" or re.match(r"(pass|top)[-_]?@?\d", name) is not None
+    return is_metric(name) or plain(name) == "accuracy" or _AT_A_NUMBER.match(name) is not None
 
 
 def names_no_benchmark(name: str) -> bool:

@@ -157,9 +157,10 @@ def test_which_of_two_levels_are_models_is_asked_where_no_task_is_known(tmp_path
     )
     scores = read_files([tmp_path / "all.json"], ImportOptions(), log := ImportLog())
     assert set(scores["model"]) == {"red", "sky"}
-    decision = next(each for each in log.reading.decisions if each.decided == "models")
-    assert (decision.kind, decision.alternatives) == ("unsure", "benchmarks")
-    (tmp_path / "r.tsv").write_text(f"what\twhere\tdecided\ncolumn\t{decision.where}\tbenchmarks\n")
+    decision = next(each for each in log.reading.decisions if each.decided == "model")
+    assert (decision.kind, decision.alternatives) == ("unsure", "benchmark")
+    rows = f"column\t{decision.where}\tbenchmark\ncolumn\tlevel 2\tmodel\n"
+    (tmp_path / "r.tsv").write_text(f"what\twhere\tdecided\n{rows}")
     options = ImportOptions(reading=tmp_path / "r.tsv")
     scores = read_files([tmp_path / "all.json"], options, log := ImportLog()).set_index(["model", "benchmark"])
     assert scores["value"].to_dict() == {

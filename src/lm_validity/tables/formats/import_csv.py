@@ -5,6 +5,7 @@ A file without a column of models whose rows are steps of training is one run. A
 answer, are items. What columns and values mean is decided in `tables/columns.py` and `tables/reading.py`.
 """
 
+import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError
 from lm_validity.files import Document, as_written
 from lm_validity.tables.cell_text import (
+    names_average,
     names_spread,
     parts,
     plain,
@@ -26,7 +28,9 @@ from lm_validity.tables.cell_text import (
 )
 from lm_validity.tables.claims import Claim
 from lm_validity.tables.columns import (
+    ITEM,
     MODELS,
+    RIGHT,
     ROLES,
     SAYINGS,
     SCORE_COLUMNS,
@@ -41,20 +45,22 @@ from lm_validity.tables.columns import (
     roles_said,
     telling,
 )
-from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision, in_reading
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision, in_reading, reading_row
 from lm_validity.tables.formats import table_rows
 from lm_validity.tables.formats.item_tables import (
     FEWEST_TOLD,
     OF_ITEMS,
+    a_row_a_metric,
     a_row_an_answer,
     are_answers,
+    is_of_items,
     item_files,
     item_rows,
     long_items,
     of_answers,
     only_answers,
 )
-from lm_validity.tables.formats.lm_eval_results import by_path, model_of_path
+from lm_validity.tables.formats.lm_eval_results import by_path, model_of_path, pattern_of
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.formats.text_tables import (
     MARKDOWN,
@@ -97,9 +103,15 @@ _SCORES = ("value", *ROLES["value"])
 _NO_SCORE = 10_000  # beyond any score, also of Elo ratings
 _GROUPS = frozenset((*ROLES["benchmark"], *ROLES["metric"], "suite", "subset", "subject", "category", "domain", "group",
                      "language", "lang"))  # fmt: skip
+_ASKED = ("user_input", "prompt", "input", "query", "instruction")  # of items, beside ITEM
+_FEW_LINES = 20  # by which the columns of a table that is not read are told
+_DATA = ("dataset", "dataset_name")  # of a record with a task beside it
 _OF_AVERAGES = (["average"], ["avg"], ["mean"], ["overall"])  # first words of columns beside scores
 _PART = "model name"  # in a reading, a column that is a part of the models' names
-_COLUMN_ROWS = (*SAYINGS, *ROLES, WITH_STEP, _PART, "item", "no item")  # what it may say of a column
+_BENCHMARK_PART = "benchmark name"  # and one that is a part of the benchmarks'
+_PARTS = ("subset", "subtask", "sub_task", "subject", "split_name", "category", "language", "lang", "locale", "domain",
+          "config", "length", "difficulty", "level")  # fmt: skip
+_COLUMN_ROWS = (*SAYINGS, *ROLES, WITH_STEP, _PART, _BENCHMARK_PART, "item", "no item")  # what it may say of a column
 _NAMES = ("name", "run_name")  # the column of runs in a tracker's table
 _BETWEEN = ("pred", "synthetic")  # folders between a model's and its files
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
@@ -154,12 +166,17 @@ def _of_table(table: Table, options: ImportOptions, model: str | None, notes: No
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", hint)
     given = table.said(options.corrections)
     options.corrections.known("column", table.header, _COLUMN_ROWS)
-    table = a_row_an_answer(table, given, options, notes)
+    table = a_row_a_metric(a_row_an_answer(table, given, options, notes), given, options)
     notes.decisions += _said(table, options)
     roles = find_roles(
         table.header, roles_said(given, table.header), [name for name, said in given.items() if said in SAYINGS]
     )
+    if model is not None and "model" not in roles and is_of_items(table, given):
+        names = np.full((len(table.lines), 1), model, dtype=object)
+        table = replace(table, header=[*table.header, "model"], cells=np.hstack([table.cells, names]))
+        roles = roles | {"model": "model"}
     roles = _with_finer_benchmarks(table, roles, given, notes)
+    table = _with_parts(table, roles, given, options, notes)
     table, roles, own = _with_runs(table, roles, given, options, notes)
     answers = are_answers(table, [name for name in table.header if name not in roles.values()], options)
     if len(table.header) > _MOST_COLUMNS and not (answers or given.get(EVERY) == "left out"):
@@ -195,11 +212,47 @@ def _with_finer_benchmarks(
             continue
         fine = table.texts(name)
         pairs = {*zip(fine, coarse, strict=True)}
-        if all(fine) and len(pairs) == len({*fine}) > len({*coarse}) and len({*zip(models, fine, strict=True)}) > apart:
-            text = f"{name!r} is read as the column of benchmarks, not {first!r}: a text of that has several of this"
+        finer = len(pairs) == len({*fine}) > len({*coarse}) and len({*zip(models, fine, strict=True)}) > apart
+        if all(fine) and (finer or (len(fine) == 1 and plain(name) in _DATA)):
+            reason = "a text of that has several of this" if finer else "a task is the kind, data are one of it"
+            text = f"{name!r} is read as the column of benchmarks, not {first!r}: {reason}"
             notes.decisions.append(Decision("column", name, "benchmark", "values", UNSURE, len({*fine}), first, text))
             return roles | {"benchmark": name}
     return roles
+
+
+def _with_parts(
+    table: Table, roles: Mapping[str, str], by_reader: Mapping[str, str], options: ImportOptions, notes: Notes
+) -> Table:
+    """The table, in which a column that is a part of the benchmarks' names stands behind these (`arc/danish`): the
+    reader's, else one of such a name that alone tells the rows of a model apart. Means of parts are left out."""
+    columns_given = [name for name in table.header if by_reader.get(name) == _BENCHMARK_PART]
+    if "benchmark" not in roles or not (columns_given or "model" in roles):
+        return table
+    keys = [table.texts(name) for role, name in roles.items() if role not in ("value", "stderr", "n_items")]
+    free = [name for name in table.header if plain(name) in _PARTS and name not in (*roles.values(), *by_reader)]
+    free = [name for name in free if not any(text and read_cell(text) for text in table.texts(name))]
+    n_keys, n_rows = len({*zip(*keys, strict=True)}), len(table.lines)
+    telling_apart = [name for name in free if len({*zip(*keys, table.texts(name), strict=True)}) == n_rows > n_keys]
+    for name in columns_given or telling_apart[:1]:
+        index, texts = table.places[roles["benchmark"]], table.texts(name)
+        cells = table.cells.copy()
+        cells[:, index] = ["/".join(filter(None, pair)) for pair in zip(cells[:, index], texts, strict=True)]
+        kind, source = (READ, "reading") if columns_given else (UNSURE, "values")
+        text = f"{name!r} is read as a part of the benchmarks' names: only it tells rows apart"
+        notes.decisions.append(Decision("column", name, _BENCHMARK_PART, source, kind, len({*texts}), LEFT_OUT, text))
+        options.corrections.take("column", [name])
+        means = {cells[row, index] for row in range(n_rows) if names_average(texts[row]) and cells[row, index]}
+        means = {mean for mean in means if options.corrections.get(("average", mean)) != "benchmark"}
+        for mean in sorted(means):
+            text = f"{mean!r} is an average"
+            notes.decisions.append(Decision("average", mean, LEFT_OUT, "name", LEFT_OUT, 1, "benchmark", text))
+        rows_left = [row for row in range(n_rows) if cells[row, index] not in means]
+        header = [other_name for other_name in table.header if other_name != name]
+        cells = cells[rows_left][:, [table.places[other_name] for other_name in header]]
+        table = replace(table, header=header, cells=cells, lines=[table.lines[row] for row in rows_left])
+        n_rows = len(table.lines)
+    return table
 
 
 def _said(table: Table, options: ImportOptions) -> list[Decision]:
@@ -471,6 +524,7 @@ def _recognises(opened: Opened) -> bool:
         return False
     turned = names == [*map(str, range(len(names)))] and plain("".join(below[:1])) in TASKS
     of_one = bool(found & {"benchmark", *ROLES["benchmark"]}) and any(map(names_metric, names))
+    of_one |= opened.model is not None and bool(found & {*ITEM}) and bool(found & {*RIGHT})  # answers of a model
     first, *others = names or [""]
     of_tasks = first == "" and are_tasks(below[:1], others)  # in rows
     of_names = of_tasks or (plain(first) in _NAMED_FIRST and below[:1] != [""])
@@ -478,6 +532,28 @@ def _recognises(opened: Opened) -> bool:
     beside_scores = any(find_task_facts(plain(name)) or parts(name)[:1] in _OF_AVERAGES for name in others)
     of_names &= of_tasks or plain(first) not in ("", "name") or beside_scores
     return bool(found & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]}) or of_one or turned or of_names
+
+
+def _is_value(text: str) -> bool:
+    return text.casefold() in ("true", "false") or read_cell(text) is not None
+
+
+def way_of_answers(opened: Opened) -> str | None:
+    """How a table with a row for each answer of a model that only the path names is read; None for what is none."""
+    lines = opened.head.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n")[:-1][:_FEW_LINES]
+    names, *rows = [*csv.reader(lines, delimiter="\t" if opened.path.suffix == ".tsv" else ",")] or [[]]
+    cells = {name: [row[index] for row in rows if len(row) == len(names)] for index, name in enumerate(names) if name}
+    item = next((name for name in cells if plain(name) in (*ITEM, *_ASKED)), None)
+    numbers = [name for name, texts in cells.items() if name != item and texts and all(map(_is_value, texts))]
+    right = [name for name in numbers if plain(name).endswith(tuple(f"_{word}" for word in RIGHT))]
+    right = [f"*{re.sub('.*[^A-Za-z]', '_', name)}" for name in right[:1]] or numbers
+    if item is None or (opened.named and opened.model is None):
+        return None
+    path = "" if opened.model else f"--path '{pattern_of(opened.path)}' (or '{{model}}/{{task}}.csv') "
+    if not right:
+        return f"answers of one model: with a column correct of 0 and 1, {path}".rstrip()
+    further = "".join(f" and {reading_row('column', name, 'score')}" for name in right)
+    return f"answers of one model: {path}--format csv {in_reading('column', item, 'item')}{further}"
 
 
 def _first_lines(opened: Opened) -> tuple[list[str], list[str]]:

@@ -38,6 +38,7 @@ from lm_validity.tables.formats import (
     import_inspect,
     import_json,
     import_lighteval,
+    import_nested,
     import_texts,
     import_trials,
     lm_eval_results,
@@ -69,7 +70,7 @@ from lm_validity.tables.formats.score_files import (
     with_runs,
     with_tokens,
 )
-from lm_validity.tables.formats.text_tables import stem
+from lm_validity.tables.formats.text_tables import html_way, stem
 from lm_validity.tables.reading import KEY
 from lm_validity.words import count, listing
 
@@ -91,15 +92,15 @@ FORMATS: tuple[Format, ...] = (
     import_json.RECORDS,
     import_csv.CSV,
     import_json.JSON,
+    import_nested.FORMAT,
 )
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _READ_PACKED = (".csv.gz", ".tsv.gz")  # where they are given themselves
 _MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _PLAIN_LAYOUT = "write it as CSV: model, benchmark, value in each row, or a row a model and a column a benchmark"
 # How tables of other kinds of files become one that is read, by the ending
-_READ_TABLES = "pandas.read_html('{path}')[0].to_csv('scores.csv', index=False)"
 _OTHER_KINDS = {
-    ".html": f'python -c "import pandas; {_READ_TABLES}" (needs lxml; [0] is its first table), and give scores.csv.',
+    ".html": html_way(Path("{path}")),
     ".tex": r"grep '&' '{path}' | sed 's/\\\\.*//; s/\\cite{{[^}}]*}}//g; s/\\pm/±/g; s/\\[a-z]*//g; s/[{{}}$\\]//g; "
     r"s/_ *±/ ±/g; s/&/\t/g' > scores.tsv, and give scores.tsv, whose first row is the header.",
     ".ipynb": "in the notebook write the table as a file (frame.to_csv('scores.csv', index=False)), and give that.",
@@ -290,6 +291,9 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
     _check_places(options, files)
     pattern = None if options.path is None else PathPattern(options.path)
+    levels_said = not options.format and any(
+        kind == "column" and import_nested.LEVEL.fullmatch(where) for kind, where in options.corrections
+    )
     results: list[ScoreFile] = []
     samples: list[Found] = []
     places = PlacesRead()
@@ -310,7 +314,8 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
             if yaml and not any(file_format.recognises(opened) for file_format in formats):
                 log.other_files[found_file.path.suffix] += 1  # settings
                 continue
-            chosen = _whose(opened, formats)
+            of_levels = levels_said and opened.path.suffix in import_nested.FORMAT.suffixes
+            chosen = import_nested.FORMAT if of_levels else _whose(opened, formats)
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
             completed = [_completed(file, options, chosen.name) for file in placed]
             for file in completed:
@@ -386,18 +391,32 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
             return file_format
     if opened.model is None and any(file_format.recognises(opened._replace(model="?")) for file_format in formats):
         way = f"--model '{opened.path}=NAME'"
-        raise InputError(f"{opened.path}: names no model ({way}).", f"name it: {way}, a file or a folder.")
-    names = ", ".join(file_format.name for file_format in formats)
-    hint = f"{_PLAIN_LAYOUT}; or --format names one of {names}."
-    numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
-    if numbers and None not in numbers:
-        way = f"--path '{{model}}/{{task}}/{opened.path.name}' --format json (or '{{task}}_{{model}}.json')"
-        hint = f"an object of numbers that names no model: {way}."
-    elif import_json.names_below(opened.document):
-        hint = import_json.way_of_names(opened.path)
-    elif _are_numbers_by_name(opened.document):
-        hint = f"an object of objects whose names are models: --format records; else {hint}"
-    raise InputError(f"{opened.path}: of no known format.", hint)
+        of_folder = "" if opened.named else f"--path '{lm_eval_results.pattern_of(opened.path)}'"
+        of_folder += f" (or '{{model}}_{{task}}{opened.path.suffix}'), or " if of_folder else ""
+        raise InputError(f"{opened.path}: names no model ({way}).", f"name it: {of_folder}{way}, a file or a folder.")
+    raise InputError(f"{opened.path}: of no known format.", _way_out(opened))
+
+
+def _way_out(opened: Opened) -> str:
+    """What reads a file that no format recognises: by what it holds."""
+    document = opened.document
+    values = [*document.values()] if isinstance(document, dict) else []
+    numbers = [value for value in values if checked.finite(value) is not None]
+    nested = None
+    if opened.path.suffix in (".json", ".jsonl", ""):
+        if document is None:
+            document = import_json.lines_of_json(opened.path)
+        nested = import_nested.way(document, opened.path, named=opened.named, has_model=opened.model is not None)
+    if opened.path.name.endswith((".csv", ".tsv")) and (answers := import_csv.way_of_answers(opened)):
+        return f"{answers}; else {_PLAIN_LAYOUT}."
+    if numbers and import_nested.is_one_nameless(document, opened.path):
+        task = lm_eval_results.pattern_of(opened.path).replace("{model}", "{task}")
+        way = f"--path '{{model}}/{task}' --format json (or '{{task}}_{{model}}.json')"
+        return f"an object of numbers that names no model: {way}."
+    if _are_numbers_by_name(document):
+        of_model = f"where they are benchmarks, --path '{lm_eval_results.pattern_of(opened.path)}' --format nested"
+        return f"an object of objects whose names are models: --format records; {of_model}; else {_PLAIN_LAYOUT}."
+    return f"{_PLAIN_LAYOUT}." if nested is None else f"{nested}; else {_PLAIN_LAYOUT}."
 
 
 def _are_numbers_by_name(document: object) -> bool:

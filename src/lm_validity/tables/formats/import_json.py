@@ -16,6 +16,7 @@ from lm_validity.tables.cell_text import (
     is_no_score,
     names_average,
     names_cost,
+    names_count,
     names_loss,
     names_spread,
     plain,
@@ -23,8 +24,17 @@ from lm_validity.tables.cell_text import (
     spread_of,
 )
 from lm_validity.tables.claims import Claim, Facts
-from lm_validity.tables.columns import ITEM, RIGHT, RIGHT_ANSWERS, ROLES, fact_column, in_billions, names_metric
-from lm_validity.tables.decisions import EVERY, LEFT_OUT, READ, UNSURE, Decision, in_reading
+from lm_validity.tables.columns import (
+    ITEM,
+    RIGHT,
+    RIGHT_ANSWERS,
+    ROLES,
+    fact_column,
+    in_billions,
+    names_metric,
+    not_a_score,
+)
+from lm_validity.tables.decisions import EVERY, LEFT_OUT, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
 from lm_validity.tables.formats.lm_eval_results import PlacesRead, by_path, model_of_path
@@ -45,17 +55,16 @@ _HOLDERS = (
 )
 _SUMMARY = "summary"  # holds the scores where no other object stands beside it
 _SETTINGS = ("config", "metadata", "settings")  # beside scores
-_MODELS, _BENCHMARKS = "models", "benchmarks"  # what the outer names of an object of objects are
 _TASKS = ("task_name", "task", "benchmark", "dataset")
 
 # ---- records: flat objects, as the rows of a table -------------------------------------------------------------------
 
 
-def _records(document: object, outer: str | None = None) -> list[Document]:
+def _records(document: object) -> list[Document]:
     """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, whose keys
-    are models, or where `outer` or their names say so benchmarks; of an object that is a score itself, that; else [].
+    are models, or where their names say so benchmarks; of an object that is a score itself, that; else [].
     Lists and objects stay out of answers, and of records with a score beside them."""
-    records = _unfolded(document, outer)
+    records = _unfolded(document)
     lists = _nested(records)
     names = {plain(name) for name in records[0] if name not in lists} if records else set()
     if lists and not (names & {*ITEM} and names & {*RIGHT}) and not _has_score(names):
@@ -63,21 +72,15 @@ def _records(document: object, outer: str | None = None) -> list[Document]:
     return [{name: value for name, value in record.items() if name not in lists} for record in records]
 
 
-def _unfolded(document: object, outer: str | None) -> list[Document]:
+def _unfolded(document: object) -> list[Document]:
     """The objects of `_records`, with the lists and objects in them that are no scores."""
     document = [document] if _is_score(document) else _inner(document)
     if (by_name := _by_name(document)) is not None:
-        if outer == _BENCHMARKS or (outer is None and _are_models_of_benchmarks(by_name)):
+        if _are_models_of_benchmarks(by_name):
             document = [
                 {"benchmark": benchmark, "model": model} | (scores if isinstance(scores, dict) else {"value": scores})
                 for benchmark, entry in by_name.items()
                 for model, scores in entry.items()
-            ]
-        elif outer == _MODELS and names_below(document):
-            document = [
-                {"model": model, "benchmark": benchmark} | scores
-                for model, entry in by_name.items()
-                for benchmark, scores in entry.items()
             ]
         else:
             document = [{"model": key, **entry} for key, entry in by_name.items()]
@@ -178,47 +181,19 @@ def _by_name(document: object) -> dict[str, Document] | None:
     return document if all(isinstance(entry, dict) for entry in document.values()) else None
 
 
-def names_below(document: object) -> bool:
-    """Whether an object holds several objects of nothing but objects with a number: names of two kinds above scores."""
-    by_name = _by_name(_inner(document)) or {}
-    scores = [scores for entry in by_name.values() for scores in entry.values()]
-    return bool(scores) and all(
-        isinstance(numbers, dict)
-        and any(checked.finite(value) is not None for value in numbers.values())
-        and not any(isinstance(value, dict | list) for value in numbers.values())
-        for numbers in scores
-    )
-
-
-def way_of_names(path: Path) -> str:
-    """How a reader says which of two kinds of names above scores are the models."""
-    way = in_reading("column", _outer_names(path), _BENCHMARKS)
-    return f"say what its outer names are: --format records {way}, or {_MODELS} in its place."
-
-
-def _levels(document: object, path: Path, outer: str | None) -> list[Decision]:
-    """Whether the outer names of an object of objects of metrics are models or benchmarks, where nothing but the reader
-    says so: neither the outer nor the inner names are those of known tasks."""
+def _levels(document: object, path: Path) -> list[Decision]:
+    """That the outer names of an object of objects of metrics are read as models, where neither these nor the inner
+    names are those of known tasks. The reader's row about a level is for the format `nested`."""
     by_name = _by_name(_inner(document)) or {}
     inner = [name for entry in by_name.values() for name, scores in entry.items() if isinstance(scores, dict)]
-    has_known_names = any(names_task(name) or name in (*_HOLDERS, _SUMMARY, *_SETTINGS) for name in (*by_name, *inner))
-    if not inner or (has_known_names and outer is None):
+    if not inner or any(names_task(name) or name in (*_HOLDERS, _SUMMARY, *_SETTINGS) for name in (*by_name, *inner)):
         return []
-    decided = outer if outer in (_MODELS, _BENCHMARKS) else _MODELS
-    inner_kind = _BENCHMARKS if decided == _MODELS else _MODELS
-    text = (
-        f"{path.name}: {listing([*by_name], 2)} are read as {decided}, {listing(sorted(set(inner)), 2)} as {inner_kind}"
-    )
-    kind, source = (UNSURE, "structure") if outer is None else (READ, "reading")
-    return [Decision("column", _outer_names(path), decided, source, kind, len(by_name), inner_kind, text)]
+    read = f"{listing([*by_name], 2)} are read as models, {listing(sorted(set(inner)), 2)} as benchmarks"
+    text = f"{path.name}: {read}"
+    return [Decision("column", "level 1", "model", "structure", UNSURE, len(by_name), "benchmark", text)]
 
 
-def _outer_names(path: Path) -> str:
-    """What a reading calls the outer names of a file's object of objects."""
-    return f"{path.name}, outer names"
-
-
-def _not_read(document: object, path: Path, outer: str | None) -> list[Decision]:
+def _not_read(document: object, path: Path) -> list[Decision]:
     """Objects with numbers that stand in records beside the one that holds the scores, and what `_records` leaves."""
     inner = _inner(document)
     entries = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
@@ -230,7 +205,7 @@ def _not_read(document: object, path: Path, outer: str | None) -> list[Decision]
         if isinstance(scores, dict) and name not in (*_HOLDERS, *_SETTINGS)
         if any(checked.finite(value) is not None for value in scores.values())
     )
-    unread |= Counter(dict.fromkeys(_nested(_unfolded(document, outer)), 1))
+    unread |= Counter(dict.fromkeys(_nested(_unfolded(document)), 1))
     text = "{path}: {name!r} is an object or a list beside the scores, and is not read"
     return [
         Decision("column", name, "left out", "structure", LEFT_OUT, number, "", text.format(path=path.name, name=name))
@@ -324,7 +299,8 @@ def _text_in(value: object, key: str) -> str | None:
     return text_found if isinstance(text_found, str) else None
 
 
-def _lines_of_json(path: Path) -> list[Document]:
+def lines_of_json(path: Path) -> list[Document]:
+    """The objects of a file of JSON lines."""
     records = []
     for number, line in enumerate(read_text(path, "a JSON object on each line.").split("\n"), 1):
         if line.strip():
@@ -371,6 +347,15 @@ def _may_be_scores(document: object) -> bool:
             name for entry in document.values() for inner in entry.values() if isinstance(inner, dict) for name in inner
         }
     objects = [inner for entry in document.values() for inner in entry.values() if isinstance(inner, dict)]
+    below_metrics = {
+        name
+        for entry in document.values()
+        for metric, inner in entry.items()
+        if isinstance(inner, dict) and names_metric(metric)
+        for name in inner
+    }
+    if any(names_cost(name) or names_count(name) for name in below_metrics):  # of a benchmark whose model nobody says
+        return False
     if _are_models_of_benchmarks(document) or (objects and all(any(map(names_metric, inner)) for inner in objects)):
         return True
     names |= {
@@ -387,16 +372,12 @@ def _may_be_scores(document: object) -> bool:
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    path, outer = opened.path, options.corrections.peek("column", _outer_names(opened.path))
-    document = _lines_of_json(path) if path.suffix == ".jsonl" else _rows(opened.document)
-    document = _of_head(document)
-    decisions = [*_levels(document, path, outer), *_not_read(document, path, outer)]
-    if any(decision.source == "reading" for decision in decisions):
-        options.corrections.one_of("column", _outer_names(path), (_MODELS, _BENCHMARKS))
-    records, model = _records(document, outer), opened.model
+    path, model = opened.path, opened.model
+    document = _of_head(lines_of_json(path) if path.suffix == ".jsonl" else _rows(opened.document))
+    decisions = [*_levels(document, path), *_not_read(document, path)]
+    records = _records(document)
     if not records:
-        way = way_of_names(path) if names_below(document) else "a list of objects with model and score."
-        raise InputError(f"{path}: no list of objects with scores, and no object of them.", way)
+        raise InputError(f"{path}: no list of objects with scores, and no object of them.", "try --format nested.")
     if model is None and _of_one_run(records):
         of_path, folder = model_of_path(path, None)["model"], as_written(path).parent
         model = PlacesRead().read(str(folder)).name if of_path == folder.name else of_path  # not `checkpoint-500`
@@ -470,7 +451,10 @@ def _benchmarks(document: object, *, of_one: bool = False) -> dict[str, Document
     own_scores = {name: metrics for name, metrics in document.items() if name not in _SETTINGS}
     is_told = of_one or len(own_scores) < len(document)
     is_known = is_told or any(names_average(name) or names_task(name) for name in own_scores)
-    return own_scores if is_known and all(any(map(names_metric, metrics)) for metrics in own_scores.values()) else {}
+    numbers = [
+        {name for name, value in metrics.items() if not isinstance(value, dict)} for metrics in own_scores.values()
+    ]
+    return own_scores if is_known and all(any(map(names_metric, names)) for names in numbers) else {}
 
 
 def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -558,11 +542,19 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
                 for path_scored in objects
             }
         )
-    if not any(scored.values()):  # nothing but scores, beside counts, times and settings of the run
-        scores_named = {name: value for name, value in objects[()].items() if name not in beside.get((), ())}
+    if not any(scored.values()):  # nothing but scores, beside texts, lists, counts, times and settings of the run
+        scores_named = {
+            name: value
+            for name, value in objects[()].items()
+            if name not in beside.get((), ()) and not isinstance(value, str | list)
+        }
         scored = {(): _only_scores(scores_named, 1e99, fewest=1)}
     object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
     scores = scored.get(object_path, {})
+    alike = [where for where in scored if where[:-1] == object_path[:-1] and scored[where].keys() & scores.keys()]
+    if len(alike) > 1:
+        names = listing([where[-1] for where in alike], 3)
+        raise InputError(f"{path}: {len(alike)} objects of scores ({names}).", "read them all: --format nested.")
     facts = Facts()
     for other_path, values in objects.items():
         for key, value in values.items():
@@ -614,7 +606,8 @@ def _is_beside_scores(name: str, names: Iterable[str]) -> bool:
         return False
     is_spread = names_spread(name) in _SPREADS or spread_of(name, {plain(owner): owner for owner in names})
     is_setting = _SETTING.fullmatch(plain(name)) is not None or fact_column(name) is not None
-    return is_setting or names_cost(name) or is_no_score(name) or bool(is_spread)
+    of_run = not_a_score(name, {}) is not None
+    return is_setting or of_run or names_cost(name) or is_no_score(name) or bool(is_spread)
 
 
 def _only_scores(values: dict[str, object], highest: float, fewest: int = _FEWEST_SCORES) -> dict[str, float]:

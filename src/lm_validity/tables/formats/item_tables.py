@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_validity.errors import InputError
+from lm_validity.files import as_written
 from lm_validity.tables.cell_text import is_missing, plain
 from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.columns import (
@@ -40,6 +41,7 @@ _NAMES_OF_THINGS = ("name", "run_name", "system", "method", "approach", "checkpo
 _NUMBERED = r"\d+|(seed|run|trial|attempt|sample|repeat|epoch)_?\d*"
 _IN_WORDS = {"pass": 1.0, "fail": 0.0, "yes": 1.0, "no": 0.0, "correct": 1.0, "incorrect": 0.0}
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
+FEWEST_METRICS = 2  # columns of scores in rows of items, which the reader names
 FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
 _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
@@ -211,6 +213,41 @@ def _holds_numbers(texts: np.ndarray) -> bool:
     return 2 * sum(plain_number(text) is not None for text in texts) > len(texts)
 
 
+def is_of_items(table: Table, sayings: Mapping[str, str]) -> bool:
+    """Whether a table has a column of items and one that says whether an answer is right."""
+    names = {plain(name) for name in table.header} - {
+        plain(name) for name, saying in sayings.items() if saying == LEFT_OUT
+    }
+    of_items = names & {*ITEM} or "item" in sayings.values()
+    return bool(of_items and (names & {*RIGHT} or "score" in sayings.values()))
+
+
+def a_row_a_metric(table: Table, sayings: Mapping[str, str], options: ImportOptions) -> Table:
+    """The table; of one with a row for each item in which the reader calls several columns scores, a row for each of
+    these, which are metrics."""
+    scores = [name for name in table.header if sayings.get(name) == "score"]
+    if len(scores) < FEWEST_METRICS or "item" not in sayings.values():
+        return table
+    options.corrections.take("column", scores)
+    columns_left = [name for name in table.header if name not in scores]
+    rows = [
+        [*(table.texts(name)[row] for name in columns_left), score, table.texts(score)[row]]
+        for score in scores
+        for row in range(len(table.lines))
+    ]
+    return Table(
+        table.path, [*columns_left, "metric", "value"], np.array(rows, dtype=object), table.lines * len(scores)
+    )
+
+
+def _benchmark_of(table: Table, keys: list[Claim]) -> str:
+    """The name of a benchmark that only the path says: the file's without the model's, else the folder's."""
+    name, models = stem(table.path), {str(key.get("model")) for key in keys}
+    if len(models) == 1 and (model := models.pop().rpartition("/")[2]) in name:
+        name = name.replace(model, "").strip("-_. ")
+    return name or as_written(table.path).parent.name
+
+
 def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> ItemColumns | None:
     """The columns in a table with a row for each answer: each model has many documents, and the same ones, and values
     are from 0 to 1, or to 100.
@@ -229,6 +266,9 @@ def item_rows(table: Table, roles: dict[str, str], given: Mapping[str, str]) -> 
     models, documents = table.texts(roles["model"]), table.texts(item)
     if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
         return None
+    benchmarks = table.texts(roles["benchmark"]) if "benchmark" in roles else documents[:0]
+    if item not in given and len(benchmarks) and len({*zip(benchmarks, documents, strict=True)}) == len({*benchmarks}):
+        return None  # the identifier of a benchmark
     counts = set(_COUNTS) if set(_COUNTS) <= set(names) else set()
     rights = [name for name in rights if name == rights[0] or plain(name) not in counts]
     return ItemColumns(item, rights) if _are_values(table, rights[0]) else None
@@ -259,7 +299,7 @@ def long_items(
     others = [name for name in others if list(table.texts(name)) != list(table.texts(right))]
     notes.decisions += [_another(table, right, name) for name in others if _are_values(table, name)]
     counts, answer_values = _counts(table, right), [_answer(text) for text in table.texts(right)]
-    defaults = {"benchmark": stem(table.path)}
+    defaults = {"benchmark": _benchmark_of(table, keys)}
     places = [_ItemPlace(*map((defaults | key).get, _ItemPlace._fields)) for key in keys]  # type: ignore[arg-type]
     graded: dict[tuple[str, str | None], list[float]] = defaultdict(list)
     for key, item_place, answer in zip(keys, places, answer_values, strict=True):

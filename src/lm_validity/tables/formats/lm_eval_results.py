@@ -225,8 +225,12 @@ _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file"
 
 
 def _recognises(opened: Opened) -> bool:
-    document = opened.document
-    return isinstance(document, dict) and isinstance(document.get("results"), dict | list)
+    results = opened.document.get("results") if isinstance(opened.document, dict) else None
+    if not isinstance(results, dict):
+        return isinstance(results, list)
+    tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
+    entries = [(name, value) for task in tasks for name, value in task.items()]
+    return not entries or any(not isinstance(value, dict) or date_in(name) is not None for name, value in entries)
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
@@ -673,6 +677,15 @@ def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ())
     stem = _SHOTS.sub("", stem)
     name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
     return {"model": name, "num_fewshot": int(shots[1])} if shots else {"model": name}
+
+
+def pattern_of(path: Path) -> str:
+    """The pattern by which the paths of a file and of those beside it name their models."""
+    of_folder = model_of_path(path, None)["model"] == folder_name(path)
+    dated = path.stem.partition("-20")[0]  # result-2024_01_31
+    if of_folder or plain(dated) in _NO_NAMES:
+        return f"{{model}}/{path.name}" if dated == path.stem else f"{{model}}/{dated}-*{path.suffix}"
+    return f"{{model}}{path.suffix}"
 
 
 def by_path(path: Path, model: str) -> Decision:

@@ -113,6 +113,7 @@ def open_tables(path: Path, options: ImportOptions, notes: Notes) -> list[Table]
         tables = list(markdown_tables(path, text))
         if not tables and path.suffix in MARKDOWN and not (path.suffix == ".txt" and _SEPARATED.match(text)):
             way = "cells of a table are between |, or in .txt, .csv and .tsv between tabs, commas or semicolons."
+            way = html_way(path) if "<table" in text else way
             raise InputError(f"{path}: no table in it.", way)
         if tables:
             return [named_columns(table, options, notes) for table in tables]
@@ -158,6 +159,12 @@ def _header(path: Path) -> list[str]:
 def frame_table(path: Path, frame: pd.DataFrame) -> Table:
     """A frame as a table of texts, as though it had been read from a CSV file."""
     return text_table(path, [*frame.columns], frame.astype(object).where(frame.notna(), None).to_numpy(object).tolist())
+
+
+def html_way(path: Path) -> str:
+    """How a table in HTML becomes one that is read."""
+    table = f"pandas.read_html('{path}')[0].to_csv('scores.csv', index=False)"
+    return f'python -c "import pandas; {table}" (needs lxml; [0] is its first table), and give scores.csv.'
 
 
 def text_table(path: Path, header: Sequence[object], rows: Sequence[Sequence[object]]) -> Table:

@@ -35,7 +35,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-near test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
+.PHONY: help demo test tests test-near test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,7 +47,10 @@ demo: .venv/installed ## run the embedded example through the workflow and write
 		$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES) "$$@"
 	@$(BIN)/lm-validity findings
 
-test: lint ## formatters, linters, unit, workflow and published-number tests
+test: .venv/installed ## formatters, linters, unit, workflow and published-number tests
+	@$(MAKE) --no-print-directory --jobs 2 gate-types tests || { echo 'make test failed: the lines with *** name what.'; exit 2; }
+
+tests: gates
 	@printf '\n== tests\n'
 	@$(PYTEST) $(GATED)
 
@@ -74,7 +77,7 @@ slurm-up-and-down: .venv/installed
 lint: .venv/installed ## formatters and linters, changing nothing
 	@$(MAKE) --no-print-directory --jobs 2 gate-types gates
 
-# Beside the others, since it takes as long as all of them.
+# Beside the others and the first tests, since it takes longer than all other checks.
 gate-types:
 	$(call gate,types,$(BIN)/mypy)
 

@@ -59,7 +59,7 @@ logged() {
 
 # A setting of pip, from the environment or its files, several joined by $2; nothing where there is none.
 setting() {
-    .venv/bin/python -m pip config list | sed -nE "s/^(:env:|global|install)\.$1='(.*)'$/\2/p" | head -n 1 |
+    sed -nE "s/^(:env:|global|install)\.$1='(.*)'$/\2/p" <<<"$settings" | head -n 1 |
         sed -E "s/(\\\\n| )+/$2/g"
 }
 
@@ -67,6 +67,8 @@ setting() {
 install_by_uv() {
     .venv/bin/python -m pip --quiet install --no-compile --only-binary :all: --constraint envs/constraints.txt uv \
         >>"$log" 2>&1 || return
+    local settings
+    settings=$(.venv/bin/python -m pip config list)
     env UV_DEFAULT_INDEX="$(setting index-url ' ')" UV_INDEX="$(setting extra-index-url ' ')" \
         UV_FIND_LINKS="$(setting find-links ,)" SSL_CERT_FILE="${SSL_CERT_FILE:-$(setting cert ' ')}" \
         .venv/bin/uv pip install --python .venv/bin/python --index-strategy unsafe-best-match "$@"
@@ -100,4 +102,5 @@ if [ -n "${TORCH_INDEX:-}" ]; then
 fi
 install --constraint envs/constraints.txt --editable ".[$extras]"
 # What few commands import is compiled when it is imported. Packages ship some files that do not compile.
-.venv/bin/python -m compileall -qq -j 0 -x '/(tests|transformers/models|torch/(testing|_inductor))/' .venv/lib || true
+.venv/bin/python -m compileall -qq -j 0 .venv/lib \
+    -x '/(tests|transformers/models|torch/(testing|_inductor)|mypyc?|nltk|pip|pygments/lexers|selenium|setuptools)/' || true

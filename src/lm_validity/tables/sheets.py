@@ -77,8 +77,8 @@ def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
 
 def reruns_of(sheet: pd.DataFrame) -> dict[str, str]:
     """The model of which each rerun is another training, by the rerun's id."""
-    result: dict[str, str] = sheet.dropna(subset=["rerun_of"]).set_index("model")["rerun_of"].to_dict()
-    return result
+    is_rerun = sheet["rerun_of"].notna().to_numpy()
+    return dict(zip(sheet["model"][is_rerun], sheet["rerun_of"][is_rerun], strict=True)) if is_rerun.any() else {}
 
 
 def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:

@@ -216,13 +216,11 @@ def read_score_matrix(
     planned = None if plan is None else read_cells(plan)
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
-    arrays = {
-        kind: {
-            protocol: _pivot(rows_of_protocol, names, columns, kind)
-            for protocol, rows_of_protocol in by_protocol.items()
-        }
-        for kind in ("value", "stderr", "n_items", "sampling_error")
+    kinds = ("value", "stderr", "n_items", "sampling_error")
+    of_protocol = {
+        protocol: _pivot(rows_of_protocol, names, columns, kinds) for protocol, rows_of_protocol in by_protocol.items()
     }
+    arrays = {kind: {protocol: arrays[kind] for protocol, arrays in of_protocol.items()} for kind in kinds}
     seeded = by_protocol[TRAINED].dropna(subset="seed").groupby("seed", sort=True)
     return ScoreMatrix(
         models=names,
@@ -230,7 +228,7 @@ def read_score_matrix(
         value=arrays["value"],
         stderr=arrays["stderr"],
         n_items=arrays["n_items"],
-        by_seed={int(seed): _pivot(rows_of_protocol, names, columns, "value") for seed, rows_of_protocol in seeded},
+        by_seed={int(seed): _pivot(seed_rows, names, columns, ["value"])["value"] for seed, seed_rows in seeded},
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
@@ -265,7 +263,7 @@ def _chosen_by_scores(
         return _Chosen(rows, None)
     pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
     aside = np.array([trained and (model, name) in chosen for model, name, trained in pairs], dtype=bool)
-    return _Chosen(rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")})
+    return _Chosen(rows[~aside], _pivot(rows[aside], models, benchmarks, ("value", "stderr")))
 
 
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
@@ -275,19 +273,28 @@ def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
     return facts
 
 
-def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str) -> np.ndarray:
-    """Means over seeds; root mean squares for standard errors."""
-    values = rows[kind].astype("float64")
-    seeds = (values**2 if kind in ERRORS else values).groupby([rows["model"], rows["benchmark"]])
-    table = seeds.mean()
-    if kind == "value":
+def _pivot(
+    rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kinds: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Of each kind of numbers means over seeds (models, benchmarks); root mean squares for standard errors."""
+    row_of, column_of = ({name: index for index, name in enumerate(names)} for names in (models, benchmarks))
+    columns = np.array([column_of.get(name, -1) for name in rows["benchmark"]], dtype=int)
+    cell = len(benchmarks) * np.array([row_of.get(name, -1) for name in rows["model"]], dtype=int) + columns
+    is_shown = (columns >= 0) & (cell >= 0)
+    numbers = {kind: rows[kind].astype("float64").to_numpy(dtype=float)[is_shown] for kind in kinds}
+    squares = {kind: values**2 if kind in ERRORS else values for kind, values in numbers.items()}
+    seeds = pd.DataFrame(squares, dtype=float).groupby(cell[is_shown])
+    means = seeds.mean()
+    if "value" in kinds:
         # equal means of different seeds' scores are ties, which the last digits of the sums would break
-        lowest = seeds.min()
-        table = lowest.where(lowest == seeds.max(), table.round(12))
-    table = table.unstack()
-    table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
-    result: np.ndarray = np.sqrt(table) if kind in ERRORS else table
-    return result
+        lowest, values = seeds["value"].min(), means["value"]
+        means["value"] = lowest.where(lowest == seeds["value"].max(), values.round(12))
+    arrays = {}
+    for kind in kinds:
+        table = np.full(len(models) * len(benchmarks), np.nan)
+        table[means.index] = np.sqrt(means[kind]) if kind in ERRORS else means[kind]
+        arrays[kind] = table.reshape(len(models), len(benchmarks))
+    return arrays
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ BY_CHANCE = 1e-6  # the most sets of columns whose mean may be a column by round
 def decimals(values: np.ndarray) -> int:
     """To how many decimals values are rounded: 6 where no fewer fit."""
     finite = values[np.isfinite(values)]
-    return next((d for d in range(6) if np.allclose(finite * 10**d, np.round(finite * 10**d), atol=1e-6, rtol=0)), 6)
+    scaled = (finite * 10**places for places in range(6))
+    fits = (np.abs(numbers - np.round(numbers)).max(initial=0) <= 1e-6 for numbers in scaled)
+    return next((places for places, fit in enumerate(fits) if fit), 6)
 
 
 def is_mean_of(column: np.ndarray, other_columns: np.ndarray) -> bool:

@@ -507,7 +507,9 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
         frame = frame[~again]
     log.notes += _runs_line(frame)
     log.settings = _settings_table(frame)
-    return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
+    varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
+    frame = frame[SCORES.names]
+    return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
 
 
 def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
@@ -533,7 +535,7 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
             column.extend(row.get(name, default) for row in file.rows)
         numbers.extend([number] * len(file.rows))
         made.extend(file.made | row.get("made", Settings()) for row in file.rows)
-    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+    frame = pd.DataFrame(columns, dtype=object, copy=False)
     settings_known = pd.Series(made, frame.index, dtype=object)
     return typed_scores(frame).assign(file=numbers, made=settings_known, **{name: frame[name] for name in CLAIMS})
 

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import tempfile
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -139,6 +141,14 @@ def toy_tokenizer(adds_bos: bool, chat: bool) -> transformers.PreTrainedTokenize
 
 def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) -> Path:
     """A random model: `llama` or a `gemma` (their tokenizer adds BOS and has a chat template) or `gpt2` (neither)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _model_files(kind, seed, positions).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@cache
+def _model_files(kind: str, seed: int, positions: int) -> dict[str, bytes]:
     tokenizer = toy_tokenizer(adds_bos=kind != "gpt2", chat=kind != "gpt2")
     common = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
     if kind.startswith("gemma"):
@@ -167,9 +177,10 @@ def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def load_toy(folder: Path, **options):

@@ -228,11 +228,11 @@ def test_a_changed_recipe_computes_what_it_changes(project):
 
 def test_forget_drops_cells_by_pattern(project):
     before = project.sidecars()
-    said = project.lm_validity("forget", "finetune_adapter/*/cloze.*.lr1e-3.*", *CONFIG).stdout
-    assert said.count("forgot finetune_adapter/") == 2
+    said = project.lm_validity("forget", "evaluate_model/*/cloze.*.test", *CONFIG).stdout
+    assert said.count("forgot evaluate_model/") == 2
     project.snakemake("scores", *CONFIG)
-    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
-        "cloze.plain.lr1e-3.seed0"
+    assert {cell.split("--")[0] for cell in computed(before, project.sidecars())} == {
+        f"evaluate_model/{model}/cloze.final.plain.test" for model in MODELS
     }
     done = project.lm_validity("forget", "finetune/*", *CONFIG, code=2)
     assert "no finished cell matches 'finetune/*'. Hint:" in done.stderr
@@ -242,7 +242,7 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     """kill -9 after epoch 2: the rerun starts at epoch 3, and the result is the same bytes."""
     model, batch = "forum-llama-xs", "cloze.plain.all-rates.seed0"
     cells = [name for name in project.sidecars() if name.startswith(f"finetune_adapter/{model}/cloze.")]
-    project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*", *CONFIG)
+    project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*.lr1e-3.*", *CONFIG)
     command = ("finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
     log = project.folder / "killed.log"
     with open(log, "w") as handle:
@@ -267,15 +267,15 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
 
 
 def test_a_failed_cell_fails_alone_and_is_named(project):
-    """One benchmark's training data are spoilt: its siblings finish, the run ends with 1, partial reports say what
-    is missing, and after the cause is gone the next run computes that cell and what stands on it."""
+    """Training data are spoilt when a cell is to be trained: its siblings finish, the run ends with 1, partial reports
+    say what is missing, and after the cause is gone the next run computes that cell and what stands on it."""
     before, expected = project.sidecars(), project.tables()
     data = project.folder / RESULTS / "miniature" / "data" / "cloze" / "training.jsonl"
     good = data.read_text()
     first, _, rest = good.partition("\n")
     data.write_text(json.dumps(json.loads(first) | {"context": "something else"}) + "\n" + rest)
     project.lm_validity(
-        "forget", *(f"finetune_adapter/forum-llama-xs/{name}.*" for name in ("cloze", "table.*.lr1e-3")), *CONFIG
+        "forget", *(f"finetune_adapter/forum-llama-xs/{name}.*.lr1e-3.*" for name in ("cloze", "table")), *CONFIG
     )
     done = project.snakemake(*CONFIG, code=1)
     said = done.stdout + done.stderr
@@ -295,10 +295,7 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     middle = project.sidecars()
     project.snakemake("scores", *CONFIG)
     again = computed(middle, project.sidecars())
-    assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {
-        "cloze.plain.lr1e-3.seed0",
-        "cloze.plain.lr3e-3.seed0",
-    }
+    assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {"cloze.plain.lr1e-3.seed0"}
     assert project.tables() == expected
 
 
@@ -325,9 +322,10 @@ def test_partial_reports_before_anything_is_finished(tmp_path):
 
 def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, project):
     """After splitting, every test document is replaced: gold answers permuted, texts that occur nowhere else."""
-    for path in (project.folder / RESULTS / "miniature" / "data").glob("*/test.jsonl"):
+    for benchmark in ("cloze", "table"):  # a multiple choice, and one whose answers are written
+        path = project.folder / RESULTS / f"miniature/data/{benchmark}/test.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for number, row in enumerate(rows if "choices" in rows[0] else ()):
+        for number, row in enumerate(rows):
             row["context"] = f"poison {number}"
             row["gold"] = (row["gold"] + 1) % len(row["choices"])
             row["answer"] = row["choices"][row["gold"]]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from jinja2 import Template
-from tests.unit.studies.agreement.conftest import DIRECT, NAMES, TRAINED, run, score_rows
+from tests.unit.studies.agreement.conftest import NAMES, run, score_rows
 
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
@@ -50,6 +50,4 @@ def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, na
     run(tmp_path, rows.assign(stderr=0.03), models=models, report=report, resamples=20)
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
     shown = {figure["name"] for section in page["sections"] for figure in section["figures"]}
-    # this table has a second factor, so no ranks that take one for granted
-    absent = {f"completed_ranking_{p}" for p in (DIRECT, TRAINED)} if name == "factors" else set()
-    assert shown | absent == captions and not shown & absent
+    assert shown == captions

@@ -12,6 +12,7 @@ from lm_validity.statistics import LEVEL, Interval
 from lm_validity.studies.agreement.factors.components import FactorData, by_model, range_at, simulations
 from lm_validity.studies.agreement.intervals import Range, Value
 from lm_validity.studies.agreement.statistics.factors import (
+    FEWEST_TO_DETERMINE,
     LEAST_UNITS,
     OneFactorModel,
     RankDraws,
@@ -35,6 +36,8 @@ from lm_validity.words import UNDER, listing
 
 NORMAL_95 = 1.959964
 SECOND_FACTOR_LEVEL = 0.05
+ALWAYS_FITS = Reason("One factor always fits fewer than four benchmarks, or leaves nothing.", ReasonCode.TOO_FEW)
+UNDETERMINED = Missing(Reason("Two benchmarks do not say how much of each is the ability.", ReasonCode.TOO_FEW))
 NO_RANK_INTERVAL = (
     f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the "
     "model no rank: they contain none of its benchmarks, or fewer than two on which models differ."
@@ -262,12 +265,14 @@ def completion(data: FactorData) -> dict[str, Completion]:
         # a complete table's ranks are of the abilities behind it; a few cells' must also pay for the model's errors
         widening = max(1.0, check.multiplier / NORMAL_95) if missing else 1.0
         ranks = np.quantile(ability_ranks(model, rng, widening=widening), [0.025, 0.5, 0.975], axis=0)
-        second = second_factor(scores, np.random.default_rng(0))
+        second, determined = second_factor(scores, np.random.default_rng(0)), _determines(model)
         by_protocol[p] = Completion(
             missing_cells=missing,
             held_out=HeldOut(**{name: known(value, no_check) for name, value in vars(check).items()}),
-            second_factor_p=known(second, "The residuals of one factor have no components."),
-            rank_interval=Missing("These ranks take one factor for granted, and residuals show a second one.")
+            second_factor_p=known(second, ALWAYS_FITS),
+            rank_interval=UNDETERMINED
+            if not determined
+            else Missing("These ranks take one factor for granted, and residuals show a second one.")
             if second <= SECOND_FACTOR_LEVEL
             else dict(zip(data.matrix.models, ranks[[0, 2]].T.tolist(), strict=True)),
             predictions=_predictions(data, p, model, check.multiplier) if missing else [],
@@ -276,10 +281,17 @@ def completion(data: FactorData) -> dict[str, Completion]:
     return by_protocol
 
 
+def _determines(model: OneFactorModel) -> bool:
+    """Whether there are benchmarks enough to say how much of each is the ability: of two only the product is known,
+    which is all that a prediction of one from the other needs."""
+    return bool(np.isfinite(model.loading).sum() >= FEWEST_TO_DETERMINE)
+
+
 def _predictions(data: FactorData, protocol: str, model: OneFactorModel, multiplier: float) -> list[dict[str, object]]:
     """Missing cells with prediction, interval in the metric's units, and what running them would tell."""
     direction, (mean, deviation) = data.matrix.direction[~data.matrix.is_corpus], model.predict()
     reach, gain = multiplier * deviation, 1 - model.variance_after() / model.ability_variance[:, None]
+    gain = np.where(_determines(model), gain, np.nan)
     ends = np.sort([direction * (mean - reach), direction * (mean + reach)], axis=0)
     names, families = data.model_columns.values()
     return [

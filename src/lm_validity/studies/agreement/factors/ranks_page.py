@@ -272,16 +272,20 @@ def completion(data: FactorData, summary: dict[str, Completion]) -> Part:
 
 def _prediction_tables(predictions: pd.DataFrame) -> list[Table]:
     formats = {"predicted": ".3f", "low": ".3f", "high": ".3f", "information": ".2f"}
-    first = predictions.sort_values("information", ascending=False, kind="stable").head(SHOWN_CELLS)
+    # what differs less than the fit is exact to is as good; then the order of the scores
+    best = predictions.dropna(subset="information").sort_values(
+        "information", key=lambda part: -part.round(6), kind="stable"
+    )
+    next_cells = Table(
+        "next_cells",
+        "Cells worth running next",
+        best.head(SHOWN_CELLS)[["model", "family", "benchmark", "protocol", "information"]],
+        formats=formats,
+        labels={"information": "uncertainty of the model's ability removed"},
+        caption="How much of the variance of the model's ability this one cell would remove.",
+    )
     return [
-        Table(
-            "next_cells",
-            "Cells worth running next",
-            first[["model", "family", "benchmark", "protocol", "information"]],
-            formats=formats,
-            labels={"information": "uncertainty of the model's ability removed"},
-            caption="How much of the variance of the model's ability this one cell would remove.",
-        ),
+        *([next_cells] if len(best) else []),
         Table(
             "predicted_cells",
             "Predicted scores",

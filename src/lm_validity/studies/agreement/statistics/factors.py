@@ -447,6 +447,7 @@ def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.nd
 PRIOR_VARIANCE, PRIOR_WEIGHT = 0.1, 2.0
 ITERATIONS, TOLERANCE = 500, 1e-7  # of the loadings
 FOLDS, LEVEL = 10, 0.95  # of the check by held-out cells
+FEWEST_TO_DETERMINE, FEWEST_TO_CONTRADICT = 3, 4  # benchmarks: of one factor
 
 
 class PredictedScores(NamedTuple):
@@ -623,17 +624,27 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator) -> HeldOutCheck
     )
 
 
-def second_factor(scores: np.ndarray, rng: np.random.Generator, permutations: int = 200) -> float:
+def second_factor(scores: np.ndarray, rng: np.random.Generator, draws: int = 100) -> float:
     """Probability, under one factor, of a common component of the residuals at least as large as that observed.
 
-    Residuals of `fit_one_factor` over the known cells of `scores` (models, benchmarks) against the same residuals
-    shuffled over the models of each benchmark. The ranks of `ability_ranks` take one factor for granted: where there is
-    a second one they are far too certain. NaN where residuals have no components. It has little power below about
-    20 models: a large probability there shows no absence.
+    Residuals of the known cells of `scores` (models, benchmarks) against those of tables drawn from the fitted model,
+    each fitted anew: residuals of a fit depend on each other. NaN below FEWEST_TO_CONTRADICT benchmarks.
     """
-    model = fit_one_factor(scores)
-    residuals = scores - (model.center + model.scale * (model.intercept + np.outer(model.ability, model.loading)))
-    return parallel_analysis(residuals, rng, permutations).p_first
+    model, observed = fit_one_factor(scores), _residual_share(scores[None])
+    loading, specific = (part[np.isfinite(model.scale)] for part in (model.loading, model.specific))
+    present, null = np.isfinite(scores[:, np.isfinite(model.scale)]), np.empty(0)
+    if len(loading) < FEWEST_TO_CONTRADICT or not np.isfinite(observed[0]):
+        return float("nan")
+    while len(null) < draws:
+        size = (min(draws - len(null), max(1, COMPONENTS_AT_ONCE // scores.size)), len(scores))
+        drawn = rng.normal(size=(*size, 1)) * loading + rng.normal(size=(*size, len(loading))) * np.sqrt(specific)
+        null = np.append(null, _residual_share(np.where(present, drawn, np.nan)))
+    return float((1 + (null >= observed * (1 - SHARE_ROUNDING)).sum()) / (1 + draws))
+
+
+def _residual_share(tables: np.ndarray) -> np.ndarray:
+    """Of (tables, models, benchmarks), the share of the first component of what one factor leaves of each."""
+    return component_shares(tables - np.stack([model.predict().mean for model in fit_one_factors(tables)]))[:, 0]
 
 
 def ability_ranks(

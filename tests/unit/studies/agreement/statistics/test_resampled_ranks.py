@@ -46,8 +46,10 @@ def test_a_second_factor_is_found_and_one_factor_is_not_called_two():
     one = ability[:, :1] + 0.5 * rng.normal(size=(60, 10))
     two = one + np.where(np.arange(10) < 5, 1, -1) * 0.6 * ability[:, 1:]
     assert second_factor(two, rng) <= 0.05
-    found = [second_factor(rng.normal(size=(40, 1)) + 0.5 * rng.normal(size=(40, 8)), rng, 60) for _ in range(20)]
-    assert np.mean(np.array(found) <= 0.05) <= 0.2
+    # few benchmarks of little noise: residuals of a fit depend on each other, and are no shuffled ones
+    found = [second_factor(rng.normal(size=(50, 1)) + 0.3 * rng.normal(size=(50, 4)), rng, 40) for _ in range(20)]
+    assert np.mean(np.array(found) <= 0.05) <= 0.2 and np.mean(np.array(found) > 0.5) >= 0.25
+    assert np.isnan(second_factor(one[:, :3], rng))
 
 
 def test_families_are_no_factors_within_families():

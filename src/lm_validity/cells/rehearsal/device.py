@@ -42,6 +42,10 @@ class Ledger(TorchDispatchMode):
     flops: floating-point operations of matrix products by the dtype of their first factor.
     """
 
+    _frozen_by_others = (
+        False  # found once: to count a million frozen objects takes longer than to look through the rest
+    )
+
     def __init__(self, kind: str):
         super().__init__()
         self.kind = kind
@@ -59,7 +63,7 @@ class Ledger(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         gc.collect()
-        self._thaw = gc.get_freeze_count() == 0
+        self._thaw = not Ledger._frozen_by_others and gc.get_freeze_count() == 0
         if self._thaw:
             gc.freeze()  # what is there already need not be searched at every collection
         result: Self = super().__enter__()
@@ -68,6 +72,8 @@ class Ledger(TorchDispatchMode):
     def __exit__(self, *raised: object) -> None:
         if self._thaw:
             gc.unfreeze()
+        else:
+            Ledger._frozen_by_others = True
         super().__exit__(*raised)
 
     def restart(self) -> None:

@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).parents[4] / "benchmarks" / "bias_trials.py"
 @pytest.fixture
 def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(SCRIPT.parent)  # for the helpers beside it
+    monkeypatch.setattr("accelerate.utils.memory.gc.collect", lambda: 0)  # of all that the tests imported
     specification = importlib.util.spec_from_file_location("bias_trials", SCRIPT)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

@@ -388,7 +388,8 @@ def under_metric(metrics: pd.Series, metric: object) -> np.ndarray:
 
 
 def _keys(metrics: pd.Series) -> pd.Series:
-    return metrics.map({name: metric_key(name) for name in metrics.dropna().unique()})
+    keys = {name: metric_key(name) for name in metrics.unique() if not pd.isna(name)}
+    return metrics if all(name == key for name, key in keys.items()) else metrics.map(keys)
 
 
 def of_metric(rows: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:

@@ -30,27 +30,25 @@ def known_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     The sheet decides, else the scores, else the metric, of the sheet or of the scores, where tasks agree on it. A
     rolling log-likelihood metric (perplexity, bits per byte) is a loss. `rows`: scores, of one metric each benchmark.
     """
-    in_table, of_scores = (_first_known(rows, column).to_dict() for column in ("higher_is_better", "metric"))
+    in_table, of_scores = (_first_known(rows, column) for column in ("higher_is_better", "metric"))
     directions: list[bool | None] = []
     columns = (sheet[name] for name in ("benchmark", "metric", "higher_is_better", "output_type"))
     for name, metric, of_sheet, output_type in zip(*columns, strict=True):
         direction = in_table.get(name) if pd.isna(of_sheet) else of_sheet
         if direction is None:
             metric_used = of_scores.get(name) if pd.isna(metric) else metric
-            direction = None if metric_used is None else metric_direction(metric_used)
+            direction = None if metric_used is None else metric_direction(str(metric_used))
         if direction is None and output_type == PERPLEXITY:
             direction = False
         directions.append(None if direction is None else bool(direction))
     return pd.Series(pd.array(directions, "boolean"), sheet.index)
 
 
-def _first_known(rows: pd.DataFrame, column: str) -> pd.Series:
+def _first_known(rows: pd.DataFrame, column: str) -> dict[str, object]:
     """The first value of a column that is known, by benchmark."""
-    return (
-        rows.loc[rows[column].notna(), ["benchmark", column]]
-        .drop_duplicates("benchmark")
-        .set_index("benchmark")[column]
-    )
+    is_known = rows[column].notna().to_numpy()
+    first = rows["benchmark"].to_numpy(dtype=object)[is_known], rows[column].to_numpy(dtype=object)[is_known]
+    return {benchmark: value for benchmark, value in zip(*(values[::-1] for values in first), strict=True)}
 
 
 def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> Directions:

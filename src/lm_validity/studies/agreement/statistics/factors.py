@@ -503,7 +503,7 @@ def fit_one_factors(tables: np.ndarray) -> list[OneFactorModel]:
     scale = np.where(scale > 0, scale, np.nan)
     is_known = np.isfinite(tables) & np.isfinite(scale)[:, None]
     z = np.where(is_known, (tables - center[:, None]) / scale[:, None], 0.0)
-    everything = _Cells(z, is_known.astype(float))
+    everything = _Cells.of(z, is_known.astype(float))
     intercept, loading, specific = (np.full(center.shape, start) for start in (0.0, 0.8, 0.36))
     rows, cells = np.arange(len(tables)), everything  # of the tables whose loadings still change
     for _ in range(ITERATIONS):
@@ -514,19 +514,24 @@ def fit_one_factors(tables: np.ndarray) -> list[OneFactorModel]:
         if not changes.any():
             break
         if not changes.all():
-            rows, cells = rows[changes], _Cells(cells.z[changes], cells.weight[changes])
-    count = everything.weight.sum(axis=1)
-    loading *= np.where(np.sum(loading * count, axis=1, keepdims=True) >= 0, 1.0, -1.0)
+            rows, cells = rows[changes], _Cells(*(part[changes] for part in cells))
+    loading *= np.where(np.sum(loading * everything.sum_weight, axis=1, keepdims=True) >= 0, 1.0, -1.0)
     ability = _posterior(everything, intercept, loading, specific)
     parts = (np.where(np.isfinite(scale), part, np.nan) for part in (intercept, loading, specific))
     return [OneFactorModel(*of_table) for of_table in zip(center, scale, *parts, *ability, strict=True)]
 
 
 class _Cells(NamedTuple):
-    """Standardised scores (tables, models, benchmarks), 0 where `weight` is 0 and not 1."""
+    """Standardised scores (tables, models, benchmarks), 0 where `weight` is 0 and not 1, and their sums over models."""
 
     z: np.ndarray
     weight: np.ndarray
+    sum_z: np.ndarray
+    sum_weight: np.ndarray
+
+    @classmethod
+    def of(cls, z: np.ndarray, weight: np.ndarray) -> "_Cells":
+        return cls(z, weight, z.sum(axis=1), weight.sum(axis=1))
 
 
 class _Ability(NamedTuple):
@@ -555,7 +560,7 @@ def _maximised(cells: _Cells, ability: _Ability) -> _Parameters:
     z, weight, u = cells.z, cells.weight, ability.mean[:, None]
     variance = ability.variance[:, None]
     sum_u, sum_uu, sum_of_variance = (((part @ weight)[:, 0]) for part in (u, u**2 + variance, variance))
-    count, sum_z, sum_zu = weight.sum(axis=1), z.sum(axis=1), (u @ z)[:, 0]
+    count, sum_z, sum_zu = cells.sum_weight, cells.sum_z, (u @ z)[:, 0]
     loading = (count * sum_zu - sum_u * sum_z) / np.maximum(count * sum_uu - sum_u**2, 1e-12)
     intercept = (sum_z - loading * sum_u) / np.maximum(count, 1)
     residual = z - weight * (intercept[:, None] + ability.mean[:, :, None] * loading[:, None])

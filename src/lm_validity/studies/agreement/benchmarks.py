@@ -118,8 +118,8 @@ FiguresByName = dict[str, BenchmarkFigures | Missing]
 def benchmark_figures(data: Data) -> dict[str, FiguresByName]:
     """By protocol and benchmark; missing where it has no score.
 
-    Where the direction of a benchmark is not known and its order is against the others', it has no interval of tau, and
-    those of the others hold either way.
+    Where the direction of a benchmark is not known and its order is surely against the others', it has no interval of
+    tau, and those of the others hold either way; where it may be, its own interval holds either way.
     """
     return {p: _of_protocol(data, p) for p in PROTOCOLS}
 
@@ -161,7 +161,11 @@ def _of_protocol(data: Data, protocol: str) -> FiguresByName:
                     tau=mean,
                     tau_interval=Missing(NO_DIRECTION)
                     if name in data.opposed[protocol]
-                    else ends(mean, hull(tau[index].interval, corrected[index].interval), LOST_MODEL),
+                    else ends(
+                        mean,
+                        data.either_way(protocol, name, hull(tau[index].interval, corrected[index].interval)),
+                        LOST_MODEL,
+                    ),
                     tau_ceiling=mean if isinstance(mean, Missing) else limit,
                 )
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lm_validity.missing import Missing, Reason, known
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.intervals import Value
 from lm_validity.studies.agreement.notes import (
     OPPOSED,
@@ -38,7 +38,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     significant_signs,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.resampling import multiplicities
+from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, no_scores, with_names
@@ -144,6 +144,11 @@ class Data:
 
     def _names(self, columns: np.ndarray) -> list[str]:
         return [name for name, is_meant in zip(self.tasks, columns, strict=True) if is_meant]
+
+    def either_way(self, protocol: str, name: str, interval: Interval[float]) -> Interval[float]:
+        """The interval of a tau of the benchmark with others, which holds whichever way it counts where it is
+        `against` them."""
+        return hull(interval, Interval(-interval.high, -interval.low)) if name in self.against[protocol] else interval
 
     def turned(self, protocol: str) -> np.ndarray:
         """The scores (models, benchmarks) of a protocol with those of its `opposed` benchmarks the other way round."""

@@ -187,7 +187,8 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
             )
             model_interval = hull(model_interval, interval_turned)
         bounds = zip(names, *model_interval, strict=True)
-        intervals = {name: ends(by_benchmark[name], Interval(low, high)) for name, low, high in bounds}
+        either_way = {name: data.either_way(protocol, name, Interval(low, high)) for name, low, high in bounds}
+        intervals = {name: ends(by_benchmark[name], interval) for name, interval in either_way.items()}
         intervals |= dict.fromkeys(data.opposed[protocol], Missing(NO_DIRECTION))
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)

@@ -273,6 +273,11 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     assert -0.5 < summary["kendall_tau"][DIRECT]["by_benchmark"]["odd"] < 0
     for said in (unsure.lede.heading, unsure.answers[0].sentence):
         assert said.startswith("Benchmarks disagree beyond noise, if higher is better on odd")
+    # and its own interval, by which a card decides, holds whichever way it counts
+    whole = summary["kendall_tau"][DIRECT]["by_benchmark_interval"]["odd"]
+    rows = summary["by_benchmark"][DIRECT]["odd"]["by_distance"]
+    for low, high in (whole, *(row.tau_interval for row in rows if is_known(row.tau_interval))):
+        assert low == -high < 0
 
 
 def test_another_variant_of_tau_stands_beside_no_interval_or_ceiling_of_tau_b(tmp_path):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.tables.counted import last_iterations, under_metric
 from lm_validity.tables.directions import known_directions
-from lm_validity.tables.reading import choose_metric
+from lm_validity.tables.reading import choose_metric, distinct_metrics
 from lm_validity.tables.schema import LARGEST_SCORE
 from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
 from lm_validity.tables.task_facts import TaskFacts, find_task_facts, metric_direction
@@ -98,6 +98,8 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
         facts = find_task_facts(benchmark) or find_task_facts((groups or {}).get(benchmark, "")) or TaskFacts()
         names = [name for name in rows_of_benchmark["metric"].unique() if isinstance(name, str)]
         metric = choose_metric(facts, names)
+        if metric is None and len(names) > 1:
+            metric = choose_metric(facts, distinct_metrics(rows_of_benchmark))
         directions = rows_of_benchmark.loc[
             under_metric(rows_of_benchmark["metric"], metric), "higher_is_better"
         ].dropna()

@@ -346,6 +346,8 @@ def not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
         return f"is before normalising, {owner!r} after it"
     if re.match(r"_(?!_)", name):
         return "is a tracker's own"
+    if plain(name) == "zero_shot" and not any(beside != "zero_shot" and beside.endswith("_shot") for beside in owners):
+        return "is the share of tasks that a model was not trained on"
     of_training = re.match(r"train/|(train_(loss|runtime)|grad_norm|total_flos)$", name)
     return "is of training" if of_training else None
 

@@ -350,7 +350,8 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 # Of a task that the table does not have, in this order
 _FALLBACK = ("primary_score", "main_score", *PREFERRED,
              "accuracy", "accuracy_avg", "mean", "qem", "em", "f1", "mc2", "pass@1", "pass_at_1",
-             "resolved")  # fmt: skip
+             "top1", "top-1", "acc1", "acc@1", "resolved")  # fmt: skip
+_FEWEST_ALIKE = 3  # scores by which a metric is a copy of another
 _SCORE_WORDS = frozenset(
     ("acc", "accuracy", "match", "score", "f1", "pass", "em", "correct", "bleu", "rouge", "mcc", "win", "solved",
      "resolved", "qem")
@@ -374,6 +375,18 @@ def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
     return None
 
 
+def distinct_metrics(rows: pd.DataFrame) -> list[str]:
+    """The metrics of the rows of a benchmark, without those whose scores (three at least) an earlier one has."""
+    names = list(rows["metric"].dropna().unique())
+    key = [name for name in KEY if name != "metric" and name in rows]
+    firsts = dict[object, str]()
+    for metric in names if len(names) > 1 else ():
+        of_metric = rows[rows["metric"] == metric]
+        scores = frozenset(zip(*(of_metric[name].astype(str) for name in [*key, "value"]), strict=True))
+        firsts.setdefault(scores if len(scores) >= _FEWEST_ALIKE else metric, str(metric))
+    return list(firsts.values()) or names
+
+
 def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with one metric of the benchmarks of which the reader says it; of others with several metrics all
     stay, and the reading says which one counts.
@@ -391,7 +404,10 @@ def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         if correction is not None and correction != "unknown":
             out |= (claims["benchmark"] == benchmark) & ~claims["metric"].isin([correction])
         elif len(own_rows) > 1:
-            chosen = choose_metric(find_task_facts(str(benchmark)) or TaskFacts(), own_rows)
+            facts = find_task_facts(str(benchmark)) or TaskFacts()
+            chosen = choose_metric(facts, own_rows) or choose_metric(
+                facts, distinct_metrics(claims[claims["benchmark"] == benchmark])
+            )
             text = f"{benchmark}: which of {listing(own_rows, 4)} counts"
             kind, source = (READ, "known metrics") if chosen else (UNSURE, "unknown")
             reading.add(

@@ -142,6 +142,19 @@ def test_the_metric_is_one_that_the_scores_have():
     assert sheet.loc["hellaswag", "chance"] == 0.25 and sheet.loc["mine", "higher_is_better"] is None
 
 
+def test_of_metrics_with_the_same_scores_the_first_counts_and_of_the_first_five_the_first():
+    values = {"headline,none": (0.4, 0.5, 0.6), "choice,none": (0.4, 0.5, 0.6), "top5,none": (0.7, 0.8, 0.9)}
+    rows = [
+        (f"ant-{place}b", benchmark, metric, values[metric][place])
+        for benchmark, metrics in {"same": [*values][:2], "unlike": [*values][1:]}.items()
+        for metric in metrics
+        for place in range(3)
+    ]
+    rows += [(f"ant-{place}b", "images", metric, 0.5) for metric in ("top5,none", "top1,none") for place in range(2)]
+    sheet = guess_benchmarks(scores(rows)).set_index("benchmark")
+    assert sheet["metric"].to_dict() == {"images": "top1,none", "same": "headline,none", "unlike": None}
+
+
 def test_the_direction_is_what_the_scores_say():
     rows = [("a", "hellaswag", "acc_norm,none", 0.5)]
     said = guess_benchmarks(scores(rows, higher_is_better=False)).iloc[0]

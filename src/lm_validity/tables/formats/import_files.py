@@ -403,8 +403,8 @@ def _way_out(opened: Opened) -> str:
     values = [*document.values()] if isinstance(document, dict) else []
     numbers = [value for value in values if checked.finite(value) is not None]
     nested = None
-    if opened.path.suffix in (".json", ".jsonl", ""):
-        if document is None:
+    if opened.path.suffix in (*import_nested.FORMAT.suffixes, ""):
+        if opened.path.suffix == ".jsonl":
             document = import_json.lines_of_json(opened.path)
         nested = import_nested.way(document, opened.path, named=opened.named, has_model=opened.model is not None)
     if opened.path.name.endswith((".csv", ".tsv")) and (answers := import_csv.way_of_answers(opened)):

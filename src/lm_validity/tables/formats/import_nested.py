@@ -226,7 +226,8 @@ def _roles(columns: dict[str, list[str]], *, has_model: bool, has_benchmark: boo
     """What columns of names may be, for a reader to correct."""
     alike = {name: sum(map(bool, map(_SIZE.search, texts))) / len(texts) for name, texts in columns.items()}
     free = [name for name, texts in columns.items() if not any(map(names_metric, texts))]
-    of_models = max(free if len(free) > 1 else (), key=lambda name: (alike[name], name), default=None)
+    free = [name for name in free if len(free) > 1 or 2 * alike[name] >= 1]
+    of_models = max(free, key=lambda name: (alike[name], name), default=None)
     roles = dict[str, str]()
     for name, texts in columns.items():
         if name == of_models and not has_model:
@@ -254,7 +255,7 @@ def _recognises(opened: Opened) -> bool:
             document = [json.loads(opened.head.split(b"\n", 1)[0])]
         except ValueError:
             return False
-    elif opened.path.suffix not in FORMAT.suffixes:
+    elif opened.path.suffix != ".json":
         return False
     rows = unfold(document, opened.path)
     names, has_model = _columns(rows), opened.model is not None
@@ -283,4 +284,4 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     return read_records(path, records, options, opened.model, decisions)
 
 
-FORMAT = Format("nested", (".json", ".jsonl"), _recognises, _read)
+FORMAT = Format("nested", (".json", ".jsonl", ".yaml", ".yml"), _recognises, _read)

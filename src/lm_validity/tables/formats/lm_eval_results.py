@@ -1,5 +1,6 @@
 """lm-eval's result files, and what their model arguments say."""
 
+import glob
 import math
 import re
 from collections import Counter
@@ -681,7 +682,8 @@ def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ())
 
 def pattern_of(path: Path) -> str:
     """The pattern by which the paths of a file and of those beside it name their models."""
-    of_folder = model_of_path(path, None)["model"] == folder_name(path)
+    n_alike = sum(1 for _ in as_written(path).parent.parent.glob(f"*/{glob.escape(path.name)}"))
+    of_folder = model_of_path(path, None)["model"] == folder_name(path) or n_alike > 1
     dated = path.stem.partition("-20")[0]  # result-2024_01_31
     if of_folder or plain(dated) in _NO_NAMES:
         return f"{{model}}/{path.name}" if dated == path.stem else f"{{model}}/{dated}-*{path.suffix}"

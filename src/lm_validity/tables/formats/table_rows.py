@@ -50,6 +50,7 @@ from lm_validity.tables.reading import KEY
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
+_WORDINGS = ("template", "prompt_name", "prompt_id", "instruction", "format")  # of a question
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 _PROMPTS = ("plain", "chat")  # other prompts are wordings
 # The end of a model's name that is a point of its training
@@ -387,6 +388,16 @@ def _beside_models(table: Table, models: Mapping[int, str]) -> str | None:
     return None
 
 
+def _apart(table: Table, models: Mapping[int, str]) -> str | None:
+    """The first column of texts that takes several for one model."""
+    for name in (name for name in table.header if not is_setting(name)):
+        texts = {(model, table.texts(name)[row]) for row, model in models.items()}
+        in_words = all(text and read_cell(text) is None for _, text in texts)
+        if in_words and len(texts) > len({*models.values()}) and len({text for _, text in texts}) < len(models):
+            return name
+    return None
+
+
 def once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, notes: list[str]) -> list[Claim]:
     """Each score once. Raises InputError for two different scores under one key, unless the reader says `first`."""
     first_rows: dict[tuple[object, ...], Claim] = {}
@@ -400,6 +411,8 @@ def once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, 
         column = telling(table.header, table.texts)
         way = in_reading("column", column or "COLUMN", "model" if column else "checkpoint")
         models = {cell.row: claim["model"] for cell, claim in rows}
+        if column is None and (part := _apart(table, models)):
+            way = in_reading("column", part, "prompt_variant" if plain(part) in _WORDINGS else "benchmark name")
         if column is None and len(models) == len(rows) and (column := _beside_models(table, models)):
             way = in_reading("column", column, "benchmark")
         raise InputError(

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from lm_validity.tables.cell_text import is_unbounded
+
 # metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
 CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
@@ -92,9 +94,11 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
         errors,
         rows["n_items"].astype("float64").to_numpy(dtype=float),
         metrics.isin([name for name in metrics.dropna().unique() if name.split(",")[0] in SHARES_OF_ITEMS]).to_numpy(),
+        metrics.notna().to_numpy(),
         rows["protocol"].to_numpy(dtype=object),
         rows.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(),
     )
+    unbounded = {name for name in {*metrics.dropna(), *rows["benchmark"]} if is_unbounded(name)}
     all_checks: list[ErrorCheck] = []
     for benchmark, places in rows.groupby("benchmark").indices.items():
         fact, rows_checked = facts[benchmark], all_rows.at(places)
@@ -103,20 +107,24 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
             continue
         places = places[looked_at]
         checks, errors[places] = _of_benchmark(
-            all_rows.at(places), str(benchmark), np.nan if pd.isna(fact["n_items"]) else fact["n_items"]
+            all_rows.at(places),
+            str(benchmark),
+            np.nan if pd.isna(fact["n_items"]) else fact["n_items"],
+            may_be_share=unbounded.isdisjoint({benchmark, *metrics.iloc[places].dropna()}),
         )
         all_checks += checks
     return CheckedErrors(rows.assign(stderr=errors), all_checks)
 
 
 class _Rows(NamedTuple):
-    """Columns of rows (rows,): `is_share`, whether the metric is a fraction of items; `curve`, the number of the
-    learning curve that a row is a point of."""
+    """Columns of rows (rows,): `is_share`, whether the metric is a fraction of items; `is_named`, whether there is a
+    metric; `curve`, the number of the learning curve that a row is a point of."""
 
     values: np.ndarray
     errors: np.ndarray
     items: np.ndarray
     is_share: np.ndarray
+    is_named: np.ndarray
     protocol: np.ndarray
     curve: np.ndarray
 
@@ -139,8 +147,12 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     return notes
 
 
-def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
-    """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
+def _of_benchmark(
+    rows_checked: _Rows, benchmark: str, items_of_sheet: float, *, may_be_share: bool
+) -> tuple[list[ErrorCheck], np.ndarray]:
+    """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use.
+
+    `may_be_share`: whether no name says that the scores are without bounds."""
     values, errors, is_share = rows_checked.values, rows_checked.errors, rows_checked.is_share
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
@@ -148,6 +160,7 @@ def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) ->
     items = np.where(items >= 2, items, np.nan)
     at_bound = (share == 0) | (share == 1)
     is_share = is_share | _whole_numbers(share, values, items)
+    is_bounded = is_share | (may_be_share & ((share >= 0) & (share <= 1)).all())
     fewest = _fewest_items(share, values)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = errors / (unit * np.sqrt(share * (1 - share) / (items - 1)))
@@ -162,8 +175,10 @@ def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) ->
     failed = {
         ZERO: (errors == 0) & ~at_bound,
         OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),
-        TOO_LARGE: is_share & np.isnan(ratio) & (errors > 0.5 * unit),
+        TOO_LARGE: is_bounded & np.isnan(ratio) & (errors > 0.5 * unit),
     }
+    if failed[TOO_LARGE].any():  # the others are in the same unit
+        failed[TOO_LARGE] = is_bounded & np.isnan(ratio) & (errors > 0)
     failed[NOT_ITEMS] = _not_items(
         share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
     )
@@ -177,7 +192,7 @@ def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) ->
             failed[BEYOND_SCATTER] |= mine
             over_scatter[rows_checked.protocol == protocol] = times
     errors_used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
-    failed[AT_BOUND] = is_share & at_bound & (errors == 0)
+    failed[AT_BOUND] = (is_share | is_bounded & ~rows_checked.is_named) & at_bound & (errors == 0)
     inside = is_share & ~at_bound & (errors_used > 0)
     if inside.any():  # what the other errors say of the number of items
         implied = share[inside] * (1 - share[inside]) / (errors_used[inside] / unit) ** 2 + 1

@@ -46,8 +46,21 @@ def test_at_zero_and_one_two_answers_of_each_kind_are_added(unit, value, right):
     assert np.isnan(checked_errors(rows.iloc[:1], NO_SHEET)[0]["stderr"].iloc[0])
 
 
+@pytest.mark.parametrize("named", [{"metric": None}, {"metric": "our_measure"}])
+def test_scores_within_0_and_1_have_no_errors_beyond_a_half_whatever_the_metric_is_called(named):
+    """Errors in percent beside shares of 100 items: none is used, the one below 0.5 neither."""
+    rows = scores([0.34, 0.51, 0.62, 0.999], [4.76, 5.02, 4.88, 0.3], **named)
+    used, checks = checked_errors(rows, NO_SHEET)
+    assert np.isnan(used["stderr"]).all() and [(one.code, one.scores) for one in checks] == [("too_large", 4)]
+    assert codes(rows.assign(value=rows["value"] * 1000)) == codes(rows.assign(metric="loss")) == []
+
+
 def test_scores_may_name_no_metric():
     assert codes(scores([0.2, 0.5, 0.8], [0.01, 0.0, 0.01], metric=None)) == [("zero", 1, 3)]
+    rows = scores([1.0, 1.0, 1.0], 0.0, metric=None)  # all right: that is not known without an error
+    assert codes(rows) == [("at_bound", 3, 3)] and np.isnan(checked_errors(rows, NO_SHEET)[0]["stderr"]).all()
+    assert codes(rows.assign(metric="our_measure")) == []
+    assert codes(rows.assign(benchmark="loss"), NO_SHEET.assign(benchmark="loss")) == []
 
 
 def curves(error: float, models=3, points=20) -> pd.DataFrame:

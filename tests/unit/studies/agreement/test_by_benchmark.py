@@ -125,7 +125,9 @@ def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
     ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5), groups=groups)
     near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in (same, EVERY & ~same, EVERY))
     assert every[:3] == pytest.approx(ceiling.by_benchmark[:3], abs=1e-5)
-    assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all() and (every[:3] > 0.7).all()
+    assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all()
+    # the correlation within groups is 0.029 / (0.029 + 0.25): (36 + 30 · 2/π asin(0.104)) / 66 of all pairs
+    assert every[:3] == pytest.approx(np.full(3, 0.576), abs=0.1)
     assert np.isnan([near[3], far[3], every[3]]).all()  # a benchmark on which the models do not differ has none
     assert np.isnan(ceiling_with_others(signs, None, same)).all()
 

@@ -411,6 +411,9 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
 # ----------------------------------------------------------------------------------------------------------------------
 # The noise ceiling: how well benchmarks could agree if one latent order of the models held for all of them.
 
+ROUNDS, DRAWS = 10, 64  # of correcting these quantiles where models lie in clumps, and tables simulated for it
+CLUMPED = 19  # tables of normal abilities: one that is beyond all of them is so by chance in 5%
+LEAST_LOWERED = 0.2  # over √models: how much lower a tau has to be with clumps
 KNOTS = 6  # quantiles of a benchmark's scores that say how it spreads the models
 LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_CORRECTED = 5  # with fewer, tau takes so few values that correcting it is mostly chance
@@ -613,31 +616,80 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> LatentOrder:
     variance var(scores) - mean(stderr²) - step² / 12 (at least 0; the last is Sheppard's, for rounding to multiples of
     a step). Gaps between the sorted scores of one benchmark, noise and all, would be more uneven than the truth's, and
     taus from them too low: by 0.01 to 0.03 in six worlds, and by up to 0.2 where scores are rounded.
+
+    One factor for all gaps is wrong where models lie in clumps: within these most of a gap is noise, between them
+    nothing. There the quantiles are those with which the scores' own are expected, noise and all. That lowers the taus
+    of other tables too, so it counts only if it lowers them by more than it does in each of `CLUMPED` tables of normal
+    abilities with this noise (and by more than `LEAST_LOWERED` / √models, which spares most tables the drawing).
     """
+    steps = grid_steps(scores)
+    scaled, clumped, lowered = _with_clumps(scores, stderr, steps)
+    if lowered <= LEAST_LOWERED / np.sqrt(len(scores)):
+        return scaled
+    abilities = np.random.default_rng(0).standard_normal((CLUMPED, len(scores), 1))
+    spread, middle = np.sqrt(finite_mean((scaled.truth - finite_mean(scaled.truth, axis=0)) ** 2, axis=0)), scores * 0
+    for number, ability in enumerate(abilities):
+        normal = scaled._replace(truth=middle + spread * ability)
+        (table,) = next(_simulated(normal, np.random.default_rng(number), 1, 1))
+        if _with_clumps(table, scaled.noise, steps)[2] >= lowered:
+            return scaled
+    return clumped
+
+
+def _with_clumps(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray) -> tuple[LatentOrder, LatentOrder, float]:
+    """The table of one order without clumps and with them, and how much lower the expected tau of the latter is."""
+    scaled, clumped = (_one_order(scores, stderr, steps, rounds) for rounds in (0, ROUNDS))
+    return scaled, clumped, _expected_tau(scaled) - _expected_tau(clumped)
+
+
+def _one_order(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray, rounds: int) -> LatentOrder:
+    """As `latent_order_table`, with `rounds` of correcting the quantiles by what noise is expected to make of them."""
     centred = scores - finite_mean(scores, axis=0)
     spread = np.sqrt(finite_mean(centred**2, axis=0))
     overall = finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
-    truth, noise, steps = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan), grid_steps(scores)
-    for j in range(scores.shape[1]):
+    truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)
+    draws = np.random.default_rng(0).standard_normal((DRAWS // 2, len(scores))) if rounds else np.empty((0, 0))
+    for j, step in enumerate(steps):
         rows = np.flatnonzero(np.isfinite(scores[:, j]) & np.isfinite(overall))
         values, errors = scores[rows, j], stderr[rows, j]
         errors = np.where(np.isfinite(errors), errors, np.sqrt(np.nanmean(errors**2)))
-        spread_wanted = np.sqrt(
-            max(0.0, values.var(ddof=min(1, len(rows) - 1)) - np.mean(errors**2) - steps[j] ** 2 / 12)
-        )
+        best_first = np.argsort(-overall[rows], kind="stable")
+        noise[rows[best_first], j] = errors[np.argsort(-values, kind="stable")]
+        spread_wanted = np.sqrt(max(0.0, values.var(ddof=min(1, len(rows) - 1)) - np.mean(errors**2) - step**2 / 12))
         quantiles = np.linspace(0, 1, min(KNOTS, len(rows)))
         quantiles_from, to = (
             np.quantile(overall[rows], quantiles),
-            np.quantile(_spread_out(values, steps[j]), quantiles),
+            np.quantile(_spread_out(values, step), quantiles) - values.mean(),
         )
         apart = np.append(True, np.diff(quantiles_from) > 0)
-        mapped = np.interp(overall[rows], quantiles_from[apart], to[apart])
-        mapped -= mapped.mean()
-        width = mapped.std()
-        truth[rows, j] = values.mean() + (spread_wanted / width * mapped if width > 0 else 0.0)
-        best_first = rows[np.argsort(-overall[rows], kind="stable")]
-        noise[best_first, j] = errors[np.argsort(-values, kind="stable")]
+        added = np.concatenate([draws, -draws])[:, : len(rows)] * noise[rows, j] if rounds else draws
+        heights = to
+        for turn in range(rounds + 1):
+            mapped = np.interp(overall[rows], quantiles_from[apart], heights[apart])
+            factor = spread_wanted / width if (width := mapped.std()) > 0 else 0.0
+            placed, heights = factor * (mapped - mapped.mean()), factor * (heights - mapped.mean())
+            if turn < rounds:
+                expected = np.sort(placed + added, axis=1).mean(axis=0)
+                expected_quantiles = np.interp(quantiles, np.linspace(0, 1, len(rows)), expected)
+                heights = np.maximum.accumulate(heights + to - expected_quantiles)
+        truth[rows, j] = values.mean() + placed
     return LatentOrder(truth, noise, steps)
+
+
+def _expected_tau(latent: LatentOrder) -> float:
+    """The mean tau over pairs of benchmarks that is expected with noise: of the products of 2 Φ(difference / its
+    standard error) - 1 over pairs of models, of at most `MANY_MODELS`."""
+    models = slice(None, None, -(-len(latent.truth) // MANY_MODELS))
+    truth, variance = latent.truth[models], latent.noise[models] ** 2
+    first, second = np.triu_indices(len(truth), 1)
+    error = np.sqrt(variance[first] + variance[second])
+    gap = truth[first] - truth[second]
+    is_known = np.isfinite(gap)
+    sure = np.where(is_known, np.sign(gap), 0.0)  # what is known without an error
+    sure = np.where(is_known & (error > 0), 2 * stats.norm.cdf(gap / np.where(error > 0, error, 1.0)) - 1, sure)
+    in_both = is_known.T.astype(float) @ is_known
+    taus = ratio(sure.T @ sure, in_both)
+    return float(finite_mean(taus[np.triu_indices(len(taus), 1)]))
 
 
 def grid_steps(scores: np.ndarray) -> np.ndarray:

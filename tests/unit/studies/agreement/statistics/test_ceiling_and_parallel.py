@@ -62,6 +62,16 @@ def test_tables_of_one_order_reach_their_ceiling(world):
     assert 0.3 < np.mean(np.array(gaps) > 0) < 0.75  # 0.67 to 1
 
 
+def test_noise_within_clumps_of_models_is_no_order():
+    """Two clumps of six models, in which noise is five times the abilities' spread: one order for all benchmarks."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(3):
+        ability = np.repeat([-2.0, 2.0], 6)[:, None] + 0.1 * rng.normal(size=(12, 1))
+        found.append(noise_ceiling(ability + 0.5 * rng.normal(size=(12, 6)), np.full((12, 6), 0.5), rng, 50).mean_tau)
+    # 36 pairs between clumps are sure; the correlation within them is 0.01 / (0.01 + 0.25). It was 0.67
+    assert np.mean(found) == pytest.approx((36 + 30 * 2 / np.pi * np.arcsin(1 / 26)) / 66, abs=0.06)
+
+
 def test_scores_of_equal_models_show_what_they_are_rounded_to():
     known = [[0.1, 0.5, 1 / 3, 2.0], [0.25, 0.25, 2 / 3, 3.1], [0.4, 1.0, 2 / 3, 4.2], [0.4, 0.75, 0.0, 5.3],
              [0.4, 0.5, 1.0, np.nan]]  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
@@ -143,7 +144,7 @@ def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) ->
 
 def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:
     begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
-    return [*begin, *(words[word] for word in text.split()), BEGIN_ID]
+    return [*begin, *map(words.__getitem__, text.split()), BEGIN_ID]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -406,13 +407,14 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
     """Text of the models sheet (key "") and of the checkpoints sheets (key: path beside the models sheet)."""
     world = make_world(settings)
     sheets, rows = {}, []
+    counted = lru_cache(maxsize=None)(lambda name: tokens_at(settings, world, pool[name]))
     for row in pool.values():
         if row.studies == "bias":  # these have a sheet of their own, with nothing to count
             continue
-        tokens = tokens_at(settings, world, row)
+        tokens = counted(row.model)
         if row.tuned_from:  # the tokens of its parent's training count as well
-            parent = pool[row.tuned_from]
-            tokens = {step: seen + tokens_at(settings, world, parent)[parent.steps] for step, seen in tokens.items()}
+            pretraining = counted(row.tuned_from)[pool[row.tuned_from].steps]
+            tokens = {step: seen + pretraining for step, seen in tokens.items()}
         checkpoints = f"checkpoints/{row.model}.tsv" if row.checkpoints else ""
         rows.append(
             {

@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from random import Random
@@ -140,6 +141,7 @@ CHAT_TEMPLATE = (
 )
 
 
+@cache
 def prose_sentence(attribute: str, template: int, entity: str, value: str) -> str:
     """One of the three sentences that state a fact."""
     return ATTRIBUTES[attribute].prose[template].format(entity=entity, value=value)
@@ -286,6 +288,11 @@ class Question:
         return f"{self.context} {self.answer}{self.closing}"
 
 
+@cache
+def _others(attribute: str, value: str) -> tuple[str, ...]:
+    return tuple(option for option in ATTRIBUTES[attribute].values if option != value)
+
+
 def ask(draw: Random, world: World, name: str, entity: str, attribute: str, position: int | None = None) -> Question:
     """Ask for one fact in the format `name`; wrong options are other values of the attribute.
 
@@ -293,9 +300,7 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
     """
     form: QuestionFormat = FORMATS[name]
     value = world.facts[entity][attribute]
-    options = draw.sample(
-        [value_name for value_name in ATTRIBUTES[attribute].values if value_name != value], form.options - 1
-    )
+    options = draw.sample(_others(attribute, value), form.options - 1)
     gold = draw.randrange(form.options) if position is None else position % form.options
     options.insert(gold, value)
     if name == "cloze":
@@ -307,7 +312,10 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
         choices: tuple[str, ...] = LETTERS
     else:
         options_text = " or ".join(options)
-        choices = tuple(form.choice.format(attribute=attribute, value=option) for option in options)
+        plain = form.choice == "{value}"
+        choices = tuple(
+            options if plain else (form.choice.format(attribute=attribute, value=option) for option in options)
+        )
     context = form.context.format(attribute=attribute, entity=entity, shown=options_text)
     return Question(context, tuple(choices), gold, form.closing)
 

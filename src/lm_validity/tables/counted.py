@@ -170,8 +170,8 @@ class Counted:
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
     def without_copies(self, *cell: str) -> "Counted":
-        """Each model once: of those that have the same scores everywhere (in each `cell` of columns), the first in the
-        order of the sheet, then of names. The others are named in a note. Reruns are no copies.
+        """Each model once: of those that have the same scores everywhere (in each `cell` of columns), the one of which
+        the sheet says most, else its first, then by names. The others are named in a note. Reruns are no copies.
 
         So many equal scores, 0 and 1 apart, have to be chance in less than `COINCIDENCE` of such tables, were a value
         as likely as it is frequent in its cell: models that give one constant answer are several. Two copies are no two
@@ -179,7 +179,8 @@ class Counted:
         """
         rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
         scores = rows.groupby(["model", *cell])["value"].mean().unstack([*cell])
-        in_sheet = [model for model in self.models["model"] if model in scores.index]
+        facts = self.models.set_index("model").notna().sum(axis=1).sort_values(ascending=False, kind="stable")
+        in_sheet = [model for model in facts.index if model in scores.index]
         scores = scores.reindex([*dict.fromkeys(in_sheet), *scores.index.difference(in_sheet)])
         pairs = len(scores) * (len(scores) - 1) / 2
         shares = np.array([_frequencies(cell) for cell in scores.to_numpy().T]).reshape(scores.shape[::-1]).T
@@ -190,7 +191,7 @@ class Counted:
                 original = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
                 copies |= {model: original} if original != model else {}
         names = [f"{model} (as {original})" for model, original in copies.items()]
-        lines = with_names({"Models with the same scores everywhere count once, under the first name: {}.": names})
+        lines = with_names({"Models with the same scores everywhere count once: {}.": names})
         return replace(self, rows=self.rows[~self.rows["model"].isin(copies)], notes=(*self.notes, *lines))
 
     def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":

@@ -299,3 +299,14 @@ def test_a_model_under_two_names_is_one_in_every_study(tmp_path):
         ]
     two = model_scores(scores, ("m0", "copy"), benchmarks, model_sheet)
     assert set(two.rows["model"]) == {"m0", "copy"}
+
+
+def test_of_two_names_of_one_model_the_one_of_which_more_is_known_counts(tmp_path):
+    """The copy is the first in the sheet and in the alphabet; without the other, the model had no size."""
+    rng = np.random.default_rng(0)
+    rows = [{"model": f"m{number}", "benchmark": name, "value": round(rng.uniform(), 4)}
+            for number in range(8) for name in "uvwxyz"]  # fmt: skip
+    rows += [row | {"model": "a-copy"} for row in rows if row["model"] == "m3"]
+    sheet = "model,parameters_b\na-copy,\n" + "".join(f"m{number},{number + 1}\n" for number in range(8))
+    counted = count_scores(*table(tmp_path, rows, models=sheet)).last()
+    assert sorted(counted.without_copies("benchmark", "protocol").rows["model"].unique()) == [f"m{i}" for i in range(8)]

@@ -36,7 +36,7 @@ ROLES: dict[str, tuple[str, ...]] = {
               "models", "llms", "model_version"),
     "benchmark": ("task", "dataset", "scenario", "evaluation", "eval", "benchmark_id", "benchmark_name", "task_name",
                   "dataset_name", "task_id", "benchmarks", "tasks", "datasets"),
-    "value": ("score", "result", "metric_value", "scores"),
+    "value": ("score", "result", "metric_value", "scores", "estimate"),
     "stderr": ("standard_error", "std_err", "std_error", "sem"),
     "metric": ("metric_name", "measure"),
     "checkpoint": (),

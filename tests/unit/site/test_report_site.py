@@ -462,7 +462,8 @@ def test_a_failed_report_names_files_that_are_there(tmp_path):
 
 
 def test_benchmarks_whose_metric_is_not_known_are_the_reason_why_nothing_is_compared(tmp_path):
-    rows = [(f"m{i}", name, metric, 0.1 * i) for i in range(4) for name in "ab" for metric in ("up", "down")]
+    unlike = {"up": 0.1, "down": 0.2}
+    rows = [(f"m{i}", name, metric, step * i) for i in range(4) for name in "ab" for metric, step in unlike.items()]
     frame = pd.DataFrame(rows, columns=["model", "benchmark", "metric", "value"])
     frame.to_csv(tmp_path / "scores.csv", index=False)
     with pytest.raises(InputError, match=r"not known of a, b \(column 'metric' of benchmarks.tsv\)"):

@@ -54,4 +54,5 @@ def _serve(asked: multiprocessing.connection.Connection) -> None:
                 asked.send((None, traceback.format_exc()))
             finally:
                 os._exit(0)
-        os.waitpid(child, 0)
+        if status := os.waitpid(child, 0)[1]:  # it was killed, and sent nothing
+            asked.send((None, f"the process of {function.__name__} ended with {os.waitstatus_to_exitcode(status)}"))

@@ -183,10 +183,10 @@ def preflight(
 
         for line in changed_models(run):
             say(f"will be computed again: {line}")
-    check.remove_outdated(run)
+    outdated = check.remove_outdated(run)
     if memory and not run.configuration.replay:
         _rehearse(run)
-    problems = [*check.record_problems(run), *check.readiness_problems(run)]
+    problems = [*outdated, *check.record_problems(run), *check.readiness_problems(run)]
     if not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems, adapter_problems
 

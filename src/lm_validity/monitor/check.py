@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -109,6 +109,8 @@ def changes(recorded: Mapping[str, object], now: Mapping[str, object], prefix: s
 # ----------------------------------------------------------------------------------------------------------------------
 # Before a run is submitted: what would make its jobs fail after hours in a queue. Each problem is one line.
 
+OWN_COPY = "get the right to write there, or copy the run to a folder of your own"
+AGAIN = "will be computed again"
 SMALL_FILE = 2**20  # bytes; a disk that is full may still take an empty file
 
 
@@ -159,7 +161,7 @@ def disk_problems(run: Run) -> list[Problem]:
         Problem(
             str(closed[0]),
             f"no file can be written there{further}",
-            "get the right to write there, or copy the run to a folder of your own",
+            OWN_COPY,
         )
     ]
 
@@ -287,10 +289,24 @@ def failed_cells(grid: Grid) -> FailedCells:
     return FailedCells(failed, manifests)
 
 
-def remove_manifests(paths: set[str]) -> None:
-    """Delete manifests, so that their jobs run again."""
-    for path in paths:
-        Path(path).unlink(missing_ok=True)
+def remove_manifests(paths: set[str]) -> dict[str, str]:
+    """Delete manifests, so that their jobs run again. Returns those that could not be, each with the reason."""
+    return _tried(paths, lambda path: Path(path).unlink(missing_ok=True))
+
+
+def _tried(names: Iterable[str], remove: Callable[[str], None]) -> dict[str, str]:
+    """Remove each; those that could not be removed, with the reason: the others, and other problems, are still said."""
+    reasons = {}
+    for name in sorted(names):
+        try:
+            remove(name)
+        except OSError as error:
+            reasons[name] = error.strerror or str(error)
+    return reasons
+
+
+def _stays(reason: str) -> str:
+    return f"not removed ({reason}): get the right to write there"
 
 
 def set_aside(paths: set[str]) -> None:
@@ -314,37 +330,45 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
     With `verify` every file's sha256 is read; without, only that the cells are there.
     """
     grid, store = Grid(run), Store(run.results / "store")
-    problems: list[Problem] = []
-    remove: set[str] = set()
     listed = list(existing_entries(grid))  # before the store, in which jobs put cells before they list them
     damage = {folder: store.damage(folder) if verify else None for folder in store.folders()}
+    remove: set[str] = set()
     for path, entries in listed:
-        if entries is None:
-            problems.append(Problem(path, "not a manifest of its job, or not whole", "removed, its job runs again"))
+        folders = [folder for entry in entries or () for folder in entry.folders]
+        for folder in folders:
+            damage.setdefault(folder, "missing from the store")
+        unfinished = entries is None or any(entry.status != "done" for entry in entries)
+        if unfinished or any(damage[folder] for folder in folders):
             remove.add(path)
+    damaged = {folder: harm for folder, harm in damage.items() if harm}
+    stays = remove_manifests(remove)
+    stays |= _tried(damaged, lambda folder: _remove_cell(run, store, folder))
+    problems: list[Problem] = []
+    for path, entries in listed:
+        refused = _stays(stays[path]) if path in stays else None
+        if entries is None:
+            action = refused or "removed, its job runs again"
+            problems.append(Problem(path, "not a manifest of its job, or not whole", action))
+        elif refused:
+            problems.append(Problem(path, "lists cells to be computed again", refused))
         for entry in entries or ():
             if entry.status != "done":
-                problem = f"{entry.status} ({entry.error})"
-                problems.append(Problem(label(entry.cell), problem, "will be computed again"))
-                remove.add(path)
-            for folder in entry.folders:
-                damage.setdefault(folder, "missing from the store")
-            if any(damage[folder] for folder in entry.folders):
-                remove.add(path)
-    remove_manifests(remove)
-    for folder, harm in damage.items():
-        if harm:
-            problems.append(Problem(folder, harm, "will be computed again"))
-            _remove_cell(run, store, folder)
+                action = "its manifest stays" if refused else AGAIN
+                problems.append(Problem(label(entry.cell), f"{entry.status} ({entry.error})", action))
+    problems += [
+        Problem(folder, harm, _stays(stays[folder]) if folder in stays else AGAIN) for folder, harm in damaged.items()
+    ]
     return problems
 
 
-def remove_outdated(run: Run) -> None:
+def remove_outdated(run: Run) -> list[Problem]:
     """Remove the manifests with a cell of another recipe than the present one, so that their jobs run again. Nothing is
-    removed while a Snakemake is at work, whose jobs need them."""
-    if controller_since(run.results) is None:
-        workspace = Workspace(run)
-        remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
+    removed while a Snakemake is at work, whose jobs need them. Returns those that could not be removed."""
+    if controller_since(run.results) is not None:
+        return []
+    workspace = Workspace(run)
+    stays = remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
+    return [Problem(path, "lists cells of another recipe", _stays(reason)) for path, reason in stays.items()]
 
 
 def _remove_cell(run: Run, store: Store, folder: str) -> None:
@@ -503,6 +527,9 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
         for entry in entries or ()
         if dropped.intersection(entry.folders)
     }
+    for folder in {str(Path(path).parent) for path in remove} | {str(store.path(name).parent) for name in dropped}:
+        if not os.access(folder, os.W_OK | os.X_OK):  # all or nothing
+            raise InputError(f"{folder}: no file can be removed there, and nothing was forgotten.", f"{OWN_COPY}.")
     remove_manifests(remove)
     for folder in dropped:
         _remove_cell(run, store, folder)

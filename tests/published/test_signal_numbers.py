@@ -162,8 +162,8 @@ def test_what_is_steady_and_what_lasts_is_found_at_a_false_discovery_rate_of_5_p
         adjusted = false_discovery_control([entry[tested] for entry in entries])
         assert [entry[found] for entry in entries] == [bool(p <= 0.05) for p in adjusted]
     assert summary["benchmarks"]["hellaswag"]["steady"] and not summary["benchmarks"]["anli_r2"]["steady"]
-    # it falls, and nothing says that lower is better
-    assert summary["benchmarks"]["truthfulqa_mc2"]["steady"] is None
+    # it falls, but no more steadily than a random walk (p .19), so nobody is asked whether lower is better
+    assert summary["benchmarks"]["truthfulqa_mc2"]["steady"] is False
 
 
 def test_tokens_of_every_published_checkpoint():

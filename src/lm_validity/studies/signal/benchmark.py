@@ -481,6 +481,7 @@ class BenchmarkCurves(CurveDesign):
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
     order_draws: dict[str, OrderDraws]  # by windows
     quality: Value  # signal quality, mean over the scored models
+    fall_p: Value  # as `walk_p`, of the curves upside down; where the direction is assumed
 
     @property
     def chance_level(self) -> float:
@@ -534,11 +535,6 @@ class BenchmarkCurves(CurveDesign):
     def walk_p(self) -> Value:
         """p of the signal quality against curves that drift: random signs of the steps."""
         return p_value(self.quality, self.mean_over_models(self.quality_walk))
-
-    @property
-    def falls(self) -> bool:
-        """Whether scores fall steadily and nothing says which direction is better: most likely the other one."""
-        return self.direction_assumed and self.rank_correlation <= -FINETASKS_MONOTONICITY
 
     @property
     def separable_at_end(self) -> int | Missing:
@@ -599,7 +595,29 @@ def analyze_benchmark(
             for kind, generator in ((CHOSEN, of_order), (FITTED, of_fits))
         },
         quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
+        fall_p=_fall_p(design, scores, options, resamples),
     )
+
+
+def _fall_p(design: CurveDesign, scores: CurveScores, options: SignalConventions, resamples: int) -> Value:
+    """p of a steady fall, where nothing says which direction is better; 1 where scores do not fall.
+
+    The curves upside down, against their random walks: that scores fall from the first checkpoint to the last is no
+    more than a drift does half of the time.
+    """
+    if not design.direction_assumed:
+        return Missing("It is known which direction is better.")
+    if not np.isfinite(scores.mean_quality):
+        return Missing(too_few_checkpoints(options))
+    correlations = [scores.quality[model].rank_correlation for model in design.scored]
+    if not mean_of_known(correlations) <= -FINETASKS_MONOTONICITY:
+        return 1.0
+    curves = [design.selected_curves[model] for model in design.scored]
+    turned, names = [-curve.values for curve in curves], [curve.checkpoints for curve in curves]
+    generator = section_generator(f"falls {design.benchmark}")
+    quality = mean_of_known([signal_quality(curve, options).signal_quality for curve in turned])
+    walks = walked_quality(turned, names, resamples, generator, options)
+    return p_value(float(quality), mean_of_known(list(walks.T)))
 
 
 class _Noise(NamedTuple):
@@ -704,10 +722,12 @@ class SignalData:
         """The windows of training over which ranking consistency is taken."""
         return windows_of(self.learning, self.options)
 
-    @property
+    @cached_property
     def falling(self) -> list[str]:
-        """The benchmarks whose scores fall steadily while nothing says which direction is better."""
-        return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
+        """The benchmarks whose scores fall more steadily than a random walk (false discovery rate 5%) while nothing
+        says which direction is better: most likely the other one."""
+        falls = discoveries({name: entry.fall_p for name, entry in self.benchmarks.items()})
+        return [name for name, is_fall in falls.items() if is_fall is True]
 
     @cached_property
     def steady(self) -> dict[str, Found]:
@@ -716,7 +736,8 @@ class SignalData:
         They move more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
         Hochberg 1995), they improve, and they do not end at chance.
         """
-        p = {name: WHICH_DIRECTION if entry.falls else entry.walk_p for name, entry in self.benchmarks.items()}
+        falling = self.falling
+        p = {n: WHICH_DIRECTION if n in falling else entry.walk_p for n, entry in self.benchmarks.items()}
         steady = discoveries(p)
         for name, benchmark in self.benchmarks.items():
             if steady[name] is True:

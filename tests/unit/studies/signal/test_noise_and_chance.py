@@ -90,12 +90,16 @@ def test_draws_by_standard_errors():
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
+NO_DIRECTION = ("bits", "walk", "short")
+
+
 def write_scores(folder, values, errors=None, sheet="benchmark,metric,chance\nfacts,acc,0.25\n"):
-    """Scores of all models on `facts` from curves {model: (n,)}, with standard errors, and a benchmarks sheet."""
+    """Scores of all models on `facts` from curves {model: (n,)}, with standard errors, and a benchmarks sheet. Of the
+    metric `own` of `bits`, `walk*` and `short`, nothing says the direction."""
+    metrics = {name: "own,none" if name.rstrip("0123456789") in NO_DIRECTION else "acc,none" for name in values}
     rows = [
         {"model": model, "checkpoint": f"step-{i}", "iteration": 1000 * i, "tokens_b": 10.0 * i, "benchmark": benchmark,
-         "protocol": "direct", "metric": f"{'own' if benchmark == 'bits' else 'acc'},none", "value": value,
-         "stderr": errors}
+         "protocol": "direct", "metric": metrics[benchmark], "value": value, "stderr": errors}
         for benchmark, curves in values.items() for model, curve in curves.items()
         for i, value in enumerate(curve, start=1)
     ]  # fmt: skip
@@ -200,6 +204,19 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         assert (pd.isna(steady.value), bool(steady.value == 1)) == (not known, bool(known))
         compared = [one for one in (first, *others) if "1.00" in one]
         assert any("bits" in one or "2 benchmarks" in one for one in compared) == bool(known)
+
+
+def test_a_drift_that_falls_by_chance_is_asked_for_nothing(tmp_path):
+    """Random walks that all models share: half of them end below where they began, three in ten by a rank correlation
+    of -.5. Three checkpoints of noise fall as often."""
+    steps = np.random.default_rng(1).normal(0, 0.02, (8, 10))
+    drifts = {f"walk{index}": {"large-deep": 0.5 + walk} for index, walk in enumerate(np.cumsum(steps, axis=1))}
+    short = {"short": {"large-deep": np.array([0.52, 0.50, 0.49])}}
+    for curves in (drifts, short):
+        paths = write_scores(tmp_path, curves, 0.02, "benchmark,metric\n" + "".join(f"{name},own\n" for name in curves))
+        data = analyze_signal(*paths, section=Reports(resamples=200))
+        down = [name for name, entry in data.benchmarks.items() if entry.rank_correlation <= -0.5]
+        assert len(down) >= (3 if curves is drifts else 1) and data.falling == []
 
 
 def test_a_chance_level_that_some_model_passes_everywhere_is_said_so(tmp_path):

@@ -7,6 +7,7 @@ without values.
 """
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import re
@@ -221,6 +222,22 @@ def _is_renamed(adapted: PeftModel) -> bool:
         return set(convert(adapted, adapted.peft_config["default"], tensors, "default")) != set(tensors)
     except UNFIT:  # it would have raised at loading
         return False
+
+
+def is_read_otherwise(adapted: PeftModel) -> bool:
+    """Whether PEFT by itself, reading what was saved of this adapter, takes its names for those of an older
+    transformers: it looks for tensors elsewhere, or gives fused experts a rank of their own."""
+    config = copy.deepcopy(adapted.peft_config["default"])
+    trained = _targets(config)
+    try:
+        transformers_weight_conversion.convert_peft_config_for_transformers(config, adapted.get_base_model(), None)
+    except UNFIT:
+        return True
+    return _targets(config) != trained or _is_renamed(adapted)
+
+
+def _targets(config: LoraConfig) -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(part or ()) for part in (config.target_modules, config.target_parameters))
 
 
 def _check_converted(adapted: PeftModel, folder: Path) -> None:

@@ -5,7 +5,7 @@ Differences are those of integer counts, so a task without a difference is exact
 effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known
 from lm_validity.results.summary import page_only
+from lm_validity.statistics import holm
 from lm_validity.studies.bias.import_published import MAJORITY
 from lm_validity.studies.bias.statistics.effects import (
     LEVEL,
@@ -494,3 +495,17 @@ def biases_found(means: Mapping[str, Mapping[str, MeanOverTasks | Missing]]) -> 
         ends = bias if isinstance(bias, Missing) else bias.interval
         excludes_zero[name] = None if isinstance(ends, Missing) else ends[0] > 0 or ends[1] < 0
     return excludes_zero
+
+
+def tasks_found(rows: Sequence[TaskEffect]) -> list[TaskEffect]:
+    """The biases that differ from 0 in a task by itself, by the t test of its interval: at 5% after Holm's adjustment
+    over all tasks of all experiments. In simulated studies without an effect 0% to 5.5% had one.
+
+    rows: of `effects_by_task`; those without an interval are not tested.
+    """
+    tested = [(row, row.interval) for row in rows if row.effect == "bias" and not isinstance(row.interval, Missing)]
+    p = []
+    for row, (low, high) in tested:
+        error = (high - low) / 2 / stats.t.ppf(1 - LEVEL / 2, row.subsamples - 1)
+        p.append(2 * stats.t.sf(abs(row.mean) / error, row.subsamples - 1))
+    return [row for (row, _), adjusted in zip(tested, holm(np.array(p)), strict=True) if adjusted < LEVEL]

@@ -24,6 +24,7 @@ from lm_validity.studies.bias.effects import (
     DETECTABLE_BIAS,
     TaskEffect,
     biases_found,
+    tasks_found,
 )
 from lm_validity.studies.bias.model_sections import SHORT, formula_section, power_words, setting_section, slice_section
 from lm_validity.studies.bias.numbers import BiasSummary, Extent, analyze_bias
@@ -72,7 +73,10 @@ def bias_page(study: Study, summary: BiasSummary) -> Page:
         power_section(study, summary.power),
         belonging(summary.base_drift, summary.base_by_n, summary.pretraining_loss, summary.test_set_mismatches),
     )
-    basis, verdict = _basis_words(study, quoted, summary.extent[quoted]), _verdict(figures, excludes_zero)
+    basis, verdict = (
+        _basis_words(study, quoted, summary.extent[quoted]),
+        _verdict(figures, excludes_zero, summary.by_task),
+    )
     return Page(
         name="bias",
         title="Test text seen",
@@ -121,6 +125,15 @@ def _headline(study: Study, summary: BiasSummary, figures: "Mapping[str, Means]"
             signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
             basis = _basis(summary.complete[experiment][effect], mean)
             findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
+    if with_effect := tasks_found(summary.by_task):
+        tested = sum(row.effect == "bias" and not isinstance(row.interval, Missing) for row in summary.by_task)
+        largest = max(with_effect, key=lambda row: abs(row.mean))
+        ends = None if isinstance(largest.interval, Missing) else largest.interval
+        sentence = f"On {len(with_effect)} of {count(tested, 'task')} by itself the bias differs from 0, most on "
+        sentence += (
+            f"{study.prefix(largest.experiment)}{largest.task}: {with_interval(largest.mean, ends, 4, signed=True)}."
+        )
+        findings.append(Finding(sentence, "t tests over subsamples, at 5% after Holm's correction over the tasks."))
     return Part({}, findings=findings, panel=_size_panel(figures[quoted].get("bias")))
 
 
@@ -208,14 +221,24 @@ class _Verdict(NamedTuple):
 
     heading: str
     answer: str
+    of_tasks: bool = False  # that single tasks have an effect, and the mean over all is not shown to
 
 
-def _verdict(means: Mapping[str, Means], excludes_zero: Mapping[str, bool | None]) -> _Verdict:
-    """From the intervals of all experiments: in how many of them scores surely rise, and in how many they fall.
+def _verdict(
+    means: Mapping[str, Means], excludes_zero: Mapping[str, bool | None], rows: Sequence[TaskEffect]
+) -> _Verdict:
+    """From the intervals of all experiments: in how many of them scores surely rise, and in how many they fall. Where
+    none decides, in how many tasks by themselves scores surely change.
 
-    `excludes_zero`: of `biases_found`.
+    `excludes_zero`: of `biases_found`. `rows`: the effects by task.
     """
     if True not in excludes_zero.values():
+        if with_effect := tasks_found(rows):
+            tasks = sum(row.effect == "bias" for row in rows)
+            extent = f"{len(with_effect)} of {count(tasks, 'task')}" if tasks > 1 else "the one task"
+            remainder = ", not shown over all" if tasks > 1 else ""
+            heading = f"Having read the test's texts changes scores on {extent}{remainder}"
+            return _Verdict(heading, f"On {extent}{remainder}", of_tasks=True)
         if False in excludes_zero.values():
             return _Verdict("No effect found of having read the test's texts", "No effect found")
         state = "Not known" if any("bias" in row for row in means.values()) else "Not measured"
@@ -330,8 +353,9 @@ def _answers(by_experiment: Mapping[str, Means], basis: str, verdict: _Verdict, 
     if "bias" not in means:
         return []
     bias = means["bias"]
-    changed = f"in {quoted}" if len(by_experiment) > 1 else f"{MEANT['bias']} change accuracy"
-    sentence = f"{verdict.answer}: {changed} by {_points(bias.mean)} points"
+    changed = f"in {quoted} by" if len(by_experiment) > 1 else f"{MEANT['bias']} change accuracy by"
+    changed = "the mean change in accuracy is" if verdict.of_tasks else changed
+    sentence = f"{verdict.answer}: {changed} {_points(bias.mean)} points"
     ends = _ends(means.values())
     axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
     values = svg.round_values(axis.low, axis.high, 8)

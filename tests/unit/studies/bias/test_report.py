@@ -113,8 +113,17 @@ DECIDED = {  # what the page's heading and the answer on a site's first page beg
     "lower": ("Having read the test's texts changes scores", "It lowers scores:"),
     "none": ("No effect found", "No effect found:"),
     "one task": ("Not known:", "Not known:"),
+    "on one of 4": (
+        "Having read the test's texts changes scores on 1 of 4 tasks, not shown",
+        "On 1 of 4 tasks, not shown",
+    ),
     "not measured": ("Not measured:", None),
 }
+
+
+def of_first(table):
+    """The rows of the first task after reading the test's texts."""
+    return (table["task"] == "task0") & (table["arm"] == "test")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +133,7 @@ DECIDED = {  # what the page's heading and the answer on a site's first page beg
         ("lower", {"tasks": 6, "shift": {"test": -0.8}}),
         ("none", {"seed": 2}),
         ("one task", {"tasks": 1}),
+        ("on one of 4", {"change": lambda table: table.assign(correct=table["correct"].where(~of_first(table), 38))}),
         ("not measured", {"arms": ("base", "extra")}),
     ],
 )

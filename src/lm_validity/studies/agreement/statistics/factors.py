@@ -448,6 +448,7 @@ PRIOR_VARIANCE, PRIOR_WEIGHT = 0.1, 2.0
 ITERATIONS, TOLERANCE = 500, 1e-7  # of the loadings
 FOLDS, LEVEL = 10, 0.95  # of the check by held-out cells
 FEWEST_TO_DETERMINE, FEWEST_TO_CONTRADICT = 3, 4  # benchmarks: of one factor
+ENOUGH = 10  # draws as large as what was observed
 
 
 class PredictedScores(NamedTuple):
@@ -633,18 +634,22 @@ def second_factor(scores: np.ndarray, rng: np.random.Generator, draws: int = 100
     """Probability, under one factor, of a common component of the residuals at least as large as that observed.
 
     Residuals of the known cells of `scores` (models, benchmarks) against those of tables drawn from the fitted model,
-    each fitted anew: residuals of a fit depend on each other. NaN below FEWEST_TO_CONTRADICT benchmarks.
+    each fitted anew: residuals of a fit depend on each other. The draws end once `ENOUGH` are as large: ENOUGH over
+    their number is then the probability (Besag and Clifford 1991). NaN below FEWEST_TO_CONTRADICT benchmarks.
     """
     model, observed = fit_one_factor(scores), _residual_share(scores[None])
     loading, specific = (part[np.isfinite(model.scale)] for part in (model.loading, model.specific))
-    present, null = np.isfinite(scores[:, np.isfinite(model.scale)]), np.empty(0)
+    present, as_large = np.isfinite(scores[:, np.isfinite(model.scale)]), np.empty(0, dtype=bool)
     if len(loading) < FEWEST_TO_CONTRADICT or not np.isfinite(observed[0]):
         return float("nan")
-    while len(null) < draws:
-        size = (min(draws - len(null), max(1, COMPONENTS_AT_ONCE // scores.size)), len(scores))
+    while len(as_large) < draws and as_large.sum() < ENOUGH:
+        size = (min(draws - len(as_large), 2 * ENOUGH, max(1, COMPONENTS_AT_ONCE // scores.size)), len(scores))
         drawn = rng.normal(size=(*size, 1)) * loading + rng.normal(size=(*size, len(loading))) * np.sqrt(specific)
-        null = np.append(null, _residual_share(np.where(present, drawn, np.nan)))
-    return float((1 + (null >= observed * (1 - SHARE_ROUNDING)).sum()) / (1 + draws))
+        shares = _residual_share(np.where(present, drawn, np.nan))
+        as_large = np.append(as_large, shares >= observed * (1 - SHARE_ROUNDING))
+    if as_large.sum() >= ENOUGH:
+        return float(ENOUGH / (1 + np.flatnonzero(as_large)[ENOUGH - 1]))
+    return float((1 + as_large.sum()) / (1 + draws))
 
 
 def _residual_share(tables: np.ndarray) -> np.ndarray:

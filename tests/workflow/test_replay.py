@@ -64,7 +64,9 @@ def test_a_second_run_has_nothing_to_do(copied):
     os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert "Nothing to be done" in done.stdout + done.stderr
     assert re.search(
-        r"^replay: \d+ stale cells .*evaluate_model: 6.* preflight --configfile replay/replay.yaml`", done.stderr, re.M
+        r"^replay: \d+ cells .*stale .*evaluate_model: 6.* preflight --configfile replay/replay.yaml`",
+        done.stderr,
+        re.M,
     )
 
 

@@ -242,19 +242,30 @@ def render_left(estimator: Estimator, state: RunState, asked_again: Iterable[Job
 
 
 def render_stale(state: RunState, planned: Iterable[Job[Cell]], configfile: str) -> str:
-    """The stale cells that have a manifest, so that Snakemake takes them for finished, and that none of the `planned`
-    jobs computes: in one line with what to type; empty where there are none."""
+    """The cells that are stale, or gone from the store, and have a manifest, so that Snakemake takes them for finished,
+    and that none of the `planned` jobs computes: in one line with what to type; empty where there are none."""
     computed = {cell for job in planned for cell in job.cells}
-    grid, stale = state.workspace.grid, [entry.cell for entry in state.cells if entry.state == "stale"]
-    left = [cell for cell in stale if rule_of(cell).in_store and cell not in computed]
-    by_rule = Counter(cell.rule for cell in left if Path(grid.manifest_of(cell)).is_file())
-    if not by_rule:
+    left = [entry for entry in state.cells if rule_of(entry.cell).in_store and entry.cell not in computed]
+    stale = [entry.cell for entry in left if entry.state == "stale"]
+    by_rule = Counter(cell.rule for cell in stale if Path(state.workspace.grid.manifest_of(cell)).is_file())
+    gone = Counter(entry.cell.rule for entry in left if entry.state == "missing" and _is_listed(state, entry.cell))
+    if not by_rule and not gone:
         return ""
+    parts = [
+        f"{rules.total():,} {name} ({', '.join(f'{rule}: {number}' for rule, number in rules.items())})"
+        for name, rules in (("stale", by_rule), ("gone from the store", gone))
+        if rules
+    ]
     return (
-        f"{count(by_rule.total(), 'stale cell')} that no job of this run computes "
-        f"({', '.join(f'{rule}: {cells}' for rule, cells in by_rule.items())}); "
+        f"{count(by_rule.total() + gone.total(), 'cell')} that no job of this run computes: {', '.join(parts)}; "
         f"`lm-validity preflight --configfile {quote_for_shell(configfile)}` says why; type it, and run again"
     )
+
+
+def _is_listed(state: RunState, cell: Cell) -> bool:
+    """Whether its manifest says that it is done."""
+    entry = state.workspace.manifests.entry(cell)
+    return entry is not None and entry.status == "done"
 
 
 def _table(rows: list[Need]) -> list[str]:

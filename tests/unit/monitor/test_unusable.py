@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +17,7 @@ from lm_validity.config.load import Run, load_run, planned_sheets
 from lm_validity.errors import InputError
 from lm_validity.files import json_text, read_json, write_json
 from lm_validity.monitor.check import damaged_outputs, record_problems
+from lm_validity.monitor.render import render_stale
 from lm_validity.monitor.status import RunState
 from lm_validity.run.cell import BenchmarkCell, label
 from lm_validity.run.leases import is_stale
@@ -87,6 +90,18 @@ def test_a_damaged_cell_that_no_manifest_lists_is_noticed(built, capsys):
     run_job(Workspace(built), job)
     assert study.preflight(CONFIG) == 0
     assert Path(manifest).read_text() == whole
+
+
+def test_cells_that_are_gone_from_the_store_are_named_where_no_job_computes_them(built):
+    """A store that was not copied with the rest: Snakemake sees the manifests, and has nothing to do."""
+    assert not render_stale(RunState(built), [], "own.yaml")
+    shutil.rmtree(built.results / "store")
+    grid = Workspace(built).grid
+    stored = Counter(cell.rule for cell in grid.cells() if not cell.rule.startswith("select"))
+    said = render_stale(RunState(built), [], "own.yaml")
+    assert "preflight --configfile own.yaml" in said and len(stored) == 3
+    assert all(f"{rule}: {number}" in said for rule, number in stored.items())
+    assert not render_stale(RunState(built), grid.jobs.values(), "own.yaml")
 
 
 @pytest.mark.parametrize(("reason", "way"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "get the right")])

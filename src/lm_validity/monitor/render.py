@@ -248,7 +248,7 @@ def render_stale(state: RunState, planned: Iterable[Job[Cell]], configfile: str)
     left = [entry for entry in state.cells if rule_of(entry.cell).in_store and entry.cell not in computed]
     stale = [entry.cell for entry in left if entry.state == "stale"]
     by_rule = Counter(cell.rule for cell in stale if Path(state.workspace.grid.manifest_of(cell)).is_file())
-    gone = Counter(entry.cell.rule for entry in left if entry.state == "missing" and _is_listed(state, entry.cell))
+    gone = Counter(entry.cell.rule for entry in left if entry.state == "missing" and _is_gone(state, entry.cell))
     if not by_rule and not gone:
         return ""
     parts = [
@@ -262,10 +262,10 @@ def render_stale(state: RunState, planned: Iterable[Job[Cell]], configfile: str)
     )
 
 
-def _is_listed(state: RunState, cell: Cell) -> bool:
-    """Whether its manifest says that it is done."""
+def _is_gone(state: RunState, cell: Cell) -> bool:
+    """Whether its manifest says that it is done, and what it lists is not in the store."""
     entry = state.workspace.manifests.entry(cell)
-    return entry is not None and entry.status == "done"
+    return entry is not None and not all(map(state.workspace.store.has, entry.folders))
 
 
 def _table(rows: list[Need]) -> list[str]:

@@ -95,6 +95,9 @@ def test_a_damaged_cell_that_no_manifest_lists_is_noticed(built, capsys):
 def test_cells_that_are_gone_from_the_store_are_named_where_no_job_computes_them(built):
     """A store that was not copied with the rest: Snakemake sees the manifests, and has nothing to do."""
     assert not render_stale(RunState(built), [], "own.yaml")
+    records = (built.results / "prefetch").rename("elsewhere")
+    assert "gone" not in render_stale(RunState(built), [], "own.yaml")  # what is not known is no cell that is gone
+    records.rename(built.results / "prefetch")
     shutil.rmtree(built.results / "store")
     grid = Workspace(built).grid
     stored = Counter(cell.rule for cell in grid.cells() if not cell.rule.startswith("select"))

@@ -89,6 +89,9 @@ def replace_file(path: str | Path) -> Iterator[Path]:
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
             os.replace(temporary, path)
+        except OSError as error:
+            error.filename = error.filename or str(path)  # a full disk refuses what is written, and names no file
+            raise
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -255,7 +255,13 @@ class Merger:
 
         A partial table also takes cells whose manifest is gone, because a sibling of their job failed.
         """
-        outdated = self.workspace.outdated(cell)
+        try:
+            outdated = self.workspace.outdated(cell)
+        except InputError as error:  # what it stands on is damaged, or not there
+            if not self.partial:
+                raise
+            self._lacks(cell, f"its recipe is not known ({error.problem})")
+            return None
         if outdated is not None:
             reason = "" if outdated == cell else f"depends on {label(outdated)}, which was "
             self._lacks(cell, f"{reason}finished under another recipe, not yet under this one")

@@ -53,6 +53,19 @@ def test_no_table_is_made_from_it(wrong):
     assert len(scores[scores.model.eq("oak-m") & scores.protocol.eq("train_before_test")]) == 2
 
 
+@pytest.mark.parametrize("gone", ["select_adapter/oak-m", "finetune_adapter/oak-m"])
+def test_a_partial_table_has_the_rest_where_a_score_stands_on_what_is_not_there(built, gone):
+    """As after preflight: the score's own manifest is there, the choice or the fine-tune below it is not."""
+    folder = built.results / ("cells" if gone.startswith("select") else "store") / gone
+    shutil.rmtree(folder)
+    partial = Merger(built, partial=True)
+    partial.write_scores(Path("tables"))
+    scores = pd.read_parquet("tables/scores.parquet")
+    absent = {one.cell for one in partial.missing if one.cell.rule == "evaluate_adapter"}
+    assert SCORE in absent and {cell.model for cell in absent} == {"oak-m"}
+    assert set(scores[scores.protocol.eq("train_before_test")].model) == set(scores.model) - {"oak-m"}
+
+
 @pytest.mark.parametrize("command", ["check_cells", "preflight"])
 def test_it_is_named_and_computed_again(wrong, capsys, command):
     if command == "check_cells":

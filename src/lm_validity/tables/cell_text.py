@@ -242,7 +242,8 @@ def names_cost(name: str) -> bool:
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
     if (unit := _UNIT_OF_COST.search(name)) and (not unit["short"] or _OF_UNITS & {*parts(name)}):
         return True
-    if parts(name)[-1:] and parts(name)[-1] in _SHORT_UNITS and _OF_UNITS & {*parts(name)[:-1]}:  # ttft_ms
+    *measured, ending = re.split(r"[^a-z\d]+", name.casefold())  # ttft_ms, but not HumanEval_s
+    if ending in _SHORT_UNITS and _OF_UNITS & {*measured}:
         return True
     if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
         return words[-1] == "count" and (words[0] in _OF_COUNTS or f"{words[-2].rstrip('s')}s" in _COSTS)

@@ -105,6 +105,7 @@ _OTHER_FACT = re.compile(
 
 # pass@5, top-1, acc1, NDCG@10
 _AT_A_NUMBER = re.compile(r"(pass|top)[-_]?@?\d|acc@?\d+$|(ndcg|map|mrr|recall|precision|hits?)(@|_at_)\d+$", re.I)
+_OF_EMBEDDING = re.compile(r"embed(ding)?_dim|max_tokens|memory_usage")  # facts beside the scores of a board of these
 _OF_ANY_SCORE = frozenset(("score", "scores", "best", "final", "result", "results", "value", "accuracy", "acc"))
 _OF_CODE = re.compile(r"(\w+_)?(sha|commit|hash)")  # of a version; numbers are scores of a task (`code_commit`)
 
@@ -346,7 +347,7 @@ def not_a_score(name: str, owners: Mapping[str, str]) -> str | None:
         return f"is before normalising, {owner!r} after it"
     if re.match(r"_(?!_)", name):
         return "is a tracker's own"
-    if plain(name) == "zero_shot" and not any(beside != "zero_shot" and beside.endswith("_shot") for beside in owners):
+    if plain(name) == "zero_shot" and any(map(_OF_EMBEDDING.match, owners)):
         return "is the share of tasks that a model was not trained on"
     of_training = re.match(r"train/|(train_(loss|runtime)|grad_norm|total_flos)$", name)
     return "is of training" if of_training else None

@@ -33,6 +33,7 @@ _SMALL = 2.0
 # Errors over the scatter between checkpoints. Checkpoints answer the same items, so the scatter is the smaller one: on
 # 60 benchmarks of 3 public collections the ratio is 0.1 to 2.7, and 13.6 where the error is known to be wrong
 _BEYOND_SCATTER = 6.0
+_MOST_ITEMS = 10**6  # of a benchmark
 _LEAST_SCORES = 5  # different ones of a benchmark, to tell of how many items they are shares
 _UNLIKE = 1.05  # times as large an error at the one score as at another, or they are not from the scores
 _FEW_ITEMS = 100
@@ -177,8 +178,9 @@ def _of_benchmark(
         OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),
         TOO_LARGE: is_bounded & np.isnan(ratio) & (errors > 0.5 * unit),
     }
-    if failed[TOO_LARGE].any():  # the others are in the same unit
-        failed[TOO_LARGE] = is_bounded & np.isnan(ratio) & (errors > 0)
+    if failed[TOO_LARGE].any():  # the others are in percent too, unless that would mean too many items
+        is_percent = share * (1 - share) <= _MOST_ITEMS * (errors / (100 * unit)) ** 2
+        failed[TOO_LARGE] |= is_bounded & np.isnan(ratio) & (errors > 0) & is_percent
     failed[NOT_ITEMS] = _not_items(
         share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
     )

@@ -612,3 +612,41 @@ def test_a_table_beside_others_is_left_out_only_without_scores(read):
     twice = "| model | suns |\n|---|---|\n| a | 50.5 |\n| a | 55.5 |\n| b | 12.5 |\n"
     with pytest.raises(InputError, match="another score of a on suns"):
         read(f"{scores}\ntext\n\n{twice}", name="b.md")
+
+
+def test_a_record_a_file_has_the_benchmark_of_its_task_unless_that_is_a_kind(tmp_path):
+    """Of several tasks with one data set the tasks are the benchmarks, of one kind of task the data sets are."""
+    rows = [("arc_easy", "acme/arc", 0.5), ("arc_challenge", "acme/arc", 0.3), ("image_retrieval", "coins", 0.4)]
+    for task, data, value in rows:
+        text = f"model,task,dataset,accuracy\nant-1b,{task},{data},{value}\n"
+        (tmp_path / f"{task}.csv").write_text(text)
+    scores = read_files([tmp_path], ImportOptions(), ImportLog())
+    found = dict(zip(scores["benchmark"], scores["value"], strict=True))
+    assert found == {"arc_easy": 0.5, "arc_challenge": 0.3, "coins": 0.4}
+
+
+def test_items_are_called_as_their_file_without_the_whole_name_of_its_model(tmp_path):
+    for model, name in (("a", "law.csv"), ("b", "b_art.csv")):
+        rows = "".join(f"{model},{item},{item % 2}\n" for item in range(20))
+        (tmp_path / name).write_text(f"model,item,correct\n{rows}")
+    assert sorted(read_files([tmp_path], ImportOptions(), ImportLog())["benchmark"]) == ["art", "law"]
+
+
+def test_a_score_that_is_the_same_for_all_parts_of_a_benchmark_is_one(read):
+    """`domain` tells rows apart, but no scores: a benchmark of several domains has a row for each."""
+    rows = [f"{model},{name},{part},{value}" for model, name, value in GRID for part in ("law", "art")]
+    scores = read("\n".join(["model,benchmark,domain,score", *rows]))
+    assert sorted(scores[["model", "benchmark", "value"]].itertuples(index=False, name=None)) == sorted(GRID)
+
+
+GRID = [("a", "x", 0.5), ("a", "y", 0.4), ("b", "x", 0.6), ("b", "y", 0.3)]
+
+
+def test_the_row_that_a_refusal_prints_reads_a_table_of_benchmarks_in_columns(read, tmp_path):
+    text = "model,language,quiz,essay\na,en,.5,.6\na,de,.4,.5\nb,en,.3,.4\nb,de,.2,.1\n"
+    with pytest.raises(InputError) as refused:
+        read(text)
+    row = next(word for word in refused.value.hint.split() if word.startswith("column,language")) + " name"
+    (tmp_path / "said.csv").write_text(f"what,where,decided\n{row}\n")
+    scores = read(text, reading=tmp_path / "said.csv")
+    assert set(scores["model"]) == {"a en", "a de", "b en", "b de"} and len(scores) == 8

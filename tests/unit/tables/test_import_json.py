@@ -6,6 +6,7 @@ import pytest
 from tests.unit.tables.conftest import options_of, read_files
 
 from lm_validity.errors import InputError
+from lm_validity.tables.decisions import LEFT_OUT
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 
 
@@ -217,3 +218,15 @@ def test_separators_of_lines_within_a_text_cut_no_line(tmp_path):
     (tmp_path / "all.jsonl").write_text(lines, encoding="utf-8", newline="")
     scores = read_files([tmp_path / "all.jsonl"], ImportOptions(), ImportLog())
     assert sorted(scores["value"]) == [0.3, 0.4, 0.5, 0.6] and scores["model"].nunique() == 2
+
+
+@pytest.mark.parametrize("format_name", ["json", "nested"])
+def test_of_objects_with_the_same_names_the_one_called_scores_holds_them(read, format_name):
+    """Errors, counts and the scores of chance beside the scores are no benchmarks."""
+    names = ("arc_easy", "gsm8k")
+    beside = {"stderr": 0.01, "n_items": 900, "random": 0.25}
+    document = {"model": "a", "scores": {"arc_easy": 0.5, "gsm8k": 0.75}}
+    document |= {key: dict.fromkeys(names, value) for key, value in beside.items()}
+    scores, log = read({"a.json": document}, format=format_name)
+    assert scores[["benchmark", "value"]].values.tolist() == [["arc_easy", 0.5], ["gsm8k", 0.75]]
+    assert {row.where for row in log.reading.decisions if row.kind == LEFT_OUT} >= {"stderr", "random"}

@@ -111,9 +111,11 @@ def test_averages_ranks_and_costs_by_words_and_arithmetic():
     assert names_average("mmlu_avg") is None and not names_rank("rank_fusion_qa") and names_rank("Rank")
     assert names_cost("Total cost ($)") and not names_cost("cost_of_living_qa")
     assert names_cost("token_count") and names_cost("generation") and names_cost("Count")
-    assert not_a_score("Zero-shot", {"zero_shot": "Zero-shot", "quiz": "quiz"})
-    assert not_a_score("Zero-shot", {"zero_shot": "Zero-shot", "five_shot": "Five-shot"}) is None
-    assert names_cost("ttft_ms") and names_cost("throughput_tok_s") and not names_cost("XCOPA_ms")
+    assert not_a_score("Zero-shot", {"zero_shot": "Zero-shot", "embedding_dimensions": "Embedding Dimensions"})
+    assert not any(not_a_score("Zero-shot", {"zero_shot": "Zero-shot", name: name}) for name in ("five_shot", "cot"))
+    assert not_a_score("zero_shot", {}) is None
+    assert names_cost("ttft_ms") and names_cost("throughput_tok_s")
+    assert not any(map(names_cost, ("XCOPA_ms", "HumanEval_s", "LongEval-S")))
     assert names_cost("total_count") and names_cost("n_count")
     assert not any(map(names_cost, ("LCB_generation", "Code Generation", "Letter Count", "word_count")))
     assert is_unbounded("MTBench") and is_unbounded("MT-Bench 2") and not is_unbounded("MTBE")

@@ -53,6 +53,9 @@ def test_scores_within_0_and_1_have_no_errors_beyond_a_half_whatever_the_metric_
     used, checks = checked_errors(rows, NO_SHEET)
     assert np.isnan(used["stderr"]).all() and [(one.code, one.scores) for one in checks] == [("too_large", 4)]
     assert codes(rows.assign(value=rows["value"] * 1000)) == codes(rows.assign(metric="loss")) == []
+    used, checks = checked_errors(rows.assign(stderr=[0.02, 0.03, 0.6, 0.01]), NO_SHEET)  # one is wrong, not its unit
+    assert [(one.code, one.scores) for one in checks] == [("too_large", 1)]
+    assert np.allclose(used["stderr"], [0.02, 0.03, np.nan, 0.01], equal_nan=True)
 
 
 def test_scores_may_name_no_metric():

@@ -105,7 +105,10 @@ _GROUPS = frozenset((*ROLES["benchmark"], *ROLES["metric"], "suite", "subset", "
                      "language", "lang"))  # fmt: skip
 _ASKED = ("user_input", "prompt", "input", "query", "instruction")  # of items, beside ITEM
 _FEW_LINES = 20  # by which the columns of a table that is not read are told
-_DATA = ("dataset", "dataset_name")  # of a record with a task beside it
+_DATA = ("dataset", "dataset_name")  # of a record with a task beside it, which is one of these kinds
+_KINDS = frozenset(("answering", "captioning", "classification", "clustering", "completion", "generation", "inference",
+                    "nli", "qa", "reading", "recognition", "reranking", "retrieval", "similarity", "summarization",
+                    "translation"))  # fmt: skip
 _OF_AVERAGES = (["average"], ["avg"], ["mean"], ["overall"])  # first words of columns beside scores
 _PART = "model name"  # in a reading, a column that is a part of the models' names
 _BENCHMARK_PART = "benchmark name"  # and one that is a part of the benchmarks'
@@ -213,7 +216,8 @@ def _with_finer_benchmarks(
         fine = table.texts(name)
         pairs = {*zip(fine, coarse, strict=True)}
         finer = len(pairs) == len({*fine}) > len({*coarse}) and len({*zip(models, fine, strict=True)}) > apart
-        if all(fine) and (finer or (len(fine) == 1 and plain(name) in _DATA)):
+        is_kind = len(fine) == 1 and plain(name) in _DATA and {*parts(coarse[0])[-1:]} <= _KINDS
+        if all(fine) and (finer or is_kind):
             reason = "a text of that has several of this" if finer else "a task is the kind, data are one of it"
             text = f"{name!r} is read as the column of benchmarks, not {first!r}: {reason}"
             notes.decisions.append(Decision("column", name, "benchmark", "values", UNSURE, len({*fine}), first, text))
@@ -233,6 +237,8 @@ def _with_parts(
     free = [name for name in table.header if plain(name) in _PARTS and name not in (*roles.values(), *by_reader)]
     free = [name for name in free if not any(text and read_cell(text) for text in table.texts(name))]
     n_keys, n_rows = len({*zip(*keys, strict=True)}), len(table.lines)
+    if "value" in roles and len({*zip(*keys, table.texts(roles["value"]), strict=True)}) == n_keys:
+        free = []  # one score for all of its parts
     telling_apart = [name for name in free if len({*zip(*keys, table.texts(name), strict=True)}) == n_rows > n_keys]
     for name in columns_given or telling_apart[:1]:
         index, texts = table.places[roles["benchmark"]], table.texts(name)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +43,7 @@ from lm_validity.tables.task_facts import names_task
 from lm_validity.tables.units import PERCENT, SHARE
 from lm_validity.words import listing
 
-_HOLDERS = (
+HOLDERS = (
     "results",
     "scores",
     "benchmarks",
@@ -186,7 +186,7 @@ def _levels(document: object, path: Path) -> list[Decision]:
     names are those of known tasks. The reader's row about a level is for the format `nested`."""
     by_name = _by_name(_inner(document)) or {}
     inner = [name for entry in by_name.values() for name, scores in entry.items() if isinstance(scores, dict)]
-    if not inner or any(names_task(name) or name in (*_HOLDERS, _SUMMARY, *_SETTINGS) for name in (*by_name, *inner)):
+    if not inner or any(names_task(name) or name in (*HOLDERS, _SUMMARY, *_SETTINGS) for name in (*by_name, *inner)):
         return []
     read = f"{listing([*by_name], 2)} are read as models, {listing(sorted(set(inner)), 2)} as benchmarks"
     text = f"{path.name}: {read}"
@@ -200,9 +200,9 @@ def _not_read(document: object, path: Path) -> list[Decision]:
     unread = Counter(
         name
         for entry in entries
-        if isinstance(entry, dict) and len([name for name in entry if name in _HOLDERS]) == 1
+        if isinstance(entry, dict) and len([name for name in entry if name in HOLDERS]) == 1
         for name, scores in entry.items()
-        if isinstance(scores, dict) and name not in (*_HOLDERS, *_SETTINGS)
+        if isinstance(scores, dict) and name not in (*HOLDERS, *_SETTINGS)
         if any(checked.finite(value) is not None for value in scores.values())
     )
     unread |= Counter(dict.fromkeys(_nested(_unfolded(document)), 1))
@@ -256,7 +256,7 @@ def _of_objects(record: Document) -> list[Document]:
     by benchmark, or a row for each benchmark with its metrics. Its `name` is the model where nothing else is, and other
     objects (settings) are left out."""
     objects = {name: entry for name, entry in record.items() if isinstance(entry, dict) and name not in _SETTINGS}
-    holders = [name for name in objects if plain(name) in (_HOLDERS if len(objects) > 1 else (*_HOLDERS, _SUMMARY))]
+    holders = [name for name in objects if plain(name) in (HOLDERS if len(objects) > 1 else (*HOLDERS, _SUMMARY))]
     scores = objects[holders[0]] if len(holders) == 1 else objects
     if isinstance(scores.get("total"), dict) and not any(map(_may_be_score, scores.values())):
         scores = scores["total"]  # beside the runs that it sums up
@@ -361,7 +361,7 @@ def _may_be_scores(document: object) -> bool:
     names |= {
         name
         for entry in document.values()
-        for holder in (*_HOLDERS, _SUMMARY)
+        for holder in (*HOLDERS, _SUMMARY)
         if isinstance(entry.get(holder), dict)
         for name in entry[holder]
     }
@@ -552,7 +552,10 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
     scores = scored.get(object_path, {})
     alike = [where for where in scored if where[:-1] == object_path[:-1] and scored[where].keys() & scores.keys()]
-    if len(alike) > 1:
+    if len(alike) > 1 and len(holders := holding_scores([where[-1] for where in alike])) == 1:
+        object_path = (*object_path[:-1], *holders)
+        scores = scored[object_path]
+    elif len(alike) > 1:
         names = listing([where[-1] for where in alike], 3)
         raise InputError(f"{path}: {len(alike)} objects of scores ({names}).", "read them all: --format nested.")
     facts = Facts()
@@ -568,15 +571,25 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
     )
     rows: list[Claim] = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
-    decisions = tuple(
-        Decision(
-            "column", key, "left out", "name", LEFT_OUT, 1, "score", f"{path.name}: {key!r} is no score by its name"
-        )
+    reasons = {
+        key: "is no score by its name"
         for key, value in objects.get(object_path, {}).items()
         if scores and key in beside[object_path] and fact_column(key) is None and _number(value) is not None
+    } | {where[-1]: "stands beside the scores" for where in alike if where != object_path}
+    decisions = tuple(
+        Decision("column", key, "left out", "name", LEFT_OUT, 1, "score", f"{path.name}: {key!r} {text}")
+        for key, text in reasons.items()
     )
     facts_of_model = {name: facts} if facts else {}
     return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts=facts_of_model, decisions=decisions)]
+
+
+def holding_scores(names: Sequence[str]) -> list[str]:
+    """Of the names of objects beside each other, the only one that says that it holds the scores, else those that are
+    no errors, counts or costs; all where nothing is left."""
+    holders = [name for name in names if plain(name) in HOLDERS]
+    of_results = [name for name in names if not (names_cost(name) or names_count(name) or names_spread(name))]
+    return holders if len(holders) == 1 else of_results or [*names]
 
 
 def _number(value: object) -> float | None:

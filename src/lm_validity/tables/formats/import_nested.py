@@ -26,7 +26,7 @@ from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, names_me
 from lm_validity.tables.decisions import EVERY, LEFT_OUT, UNSURE, Decision, in_reading, reading_row
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
-from lm_validity.tables.formats.import_json import lines_of_json
+from lm_validity.tables.formats.import_json import holding_scores, lines_of_json
 from lm_validity.tables.formats.lm_eval_results import pattern_of
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.task_facts import names_task
@@ -106,7 +106,9 @@ def _below(value: object, outer: Document, depth: int, key: str, unread: Counter
 def _with_scores(inner: Mapping[str, object], unread: Counter[str]) -> list[str]:
     """The names of the objects and lists that hold numbers; of lists and what stands beside them that with most."""
     numbers = {name: _numbers_in(entry) for name, entry in inner.items() if not re.match(_BESIDE, name)}
-    scored = [name for name, number in numbers.items() if number]
+    with_numbers = [name for name, number in numbers.items() if number]
+    scored = holding_scores(with_numbers)
+    unread.update(name for name in with_numbers if name not in scored)
     if len(scored) < _SEVERAL or _are_alike([inner[name] for name in scored]):
         return scored
     largest = max(scored, key=lambda name: numbers[name])
@@ -170,6 +172,7 @@ def _left_over(rows: Rows, options: ImportOptions | None, *, has_model: bool) ->
         role
         for role, words in (("model", _MODELS), ("benchmark", _BENCHMARKS))
         if not (words & names or role in roles_given or (role == "model" and has_model))
+        if not (role == "benchmark" and any(map(names_task, _numbers(rows))))  # in columns
     ]
     return (free[0], missing[0]) if len(free) == 1 and len(missing) == 1 else None
 

@@ -243,8 +243,9 @@ def a_row_a_metric(table: Table, sayings: Mapping[str, str], options: ImportOpti
 def _benchmark_of(table: Table, keys: list[Claim]) -> str:
     """The name of a benchmark that only the path says: the file's without the model's, else the folder's."""
     name, models = stem(table.path), {str(key.get("model")) for key in keys}
-    if len(models) == 1 and (model := models.pop().rpartition("/")[2]) in name:
-        name = name.replace(model, "").strip("-_. ")
+    if len(models) == 1:
+        model = re.escape(models.pop().rpartition("/")[2])
+        name = re.sub(rf"(?<![A-Za-z\d]){model}(?![A-Za-z\d])", "", name).strip("-_. ")
     return name or as_written(table.path).parent.name
 
 

@@ -412,7 +412,8 @@ def once(table: Table, rows: list[tuple[_Cell, Claim]], options: ImportOptions, 
         way = in_reading("column", column or "COLUMN", "model" if column else "checkpoint")
         models = {cell.row: claim["model"] for cell, claim in rows}
         if column is None and (part := _apart(table, models)):
-            way = in_reading("column", part, "prompt_variant" if plain(part) in _WORDINGS else "benchmark name")
+            name = "model name" if row["benchmark"] in table.header else "benchmark name"  # of a benchmark a column
+            way = in_reading("column", part, "prompt_variant" if plain(part) in _WORDINGS else name)
         if column is None and len(models) == len(rows) and (column := _beside_models(table, models)):
             way = in_reading("column", column, "benchmark")
         raise InputError(

@@ -98,8 +98,9 @@ def test_json_round_trip_and_tampering(toy_task):
     record = json.loads(json.dumps(split.to_json()))
     assert Split.from_json(record) == split
     record["hashes"][0], record["hashes"][1] = record["hashes"][1], record["hashes"][0]
-    with pytest.raises(CellError, match="changed after it was written"):
-        Split.from_json(record)
+    for changed in (record, record | {"addresses": record["addresses"][1:]}):
+        with pytest.raises(CellError, match="changed after it was written"):
+            Split.from_json(changed)
 
 
 def test_changed_data_names_the_row(tmp_path):

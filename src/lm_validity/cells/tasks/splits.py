@@ -44,7 +44,7 @@ from lm_validity.cells.tasks.tasks import (
     tasks_in,
 )
 from lm_validity.config.sheets import Benchmark
-from lm_validity.errors import CellError, InputError, did_you_mean, nearest
+from lm_validity.errors import CellError, InputError, again, did_you_mean, nearest
 from lm_validity.files import check_encodable, read_json, replace_file, write_json, write_text
 from lm_validity.run.scoring import order_of_draws, prompt_settings
 from lm_validity.run.workspace import Workspace
@@ -261,10 +261,10 @@ class Split:
     def from_json(cls, record: Mapping[str, object]) -> "Split":
         """Raises CellError where the stored digest is not that of the stored documents."""
         split = TypeAdapter(cls).validate_python(record)
-        if split.digest != record["digest"]:
+        if len(split.addresses) != len(split.hashes) or split.digest != record["digest"]:
             raise CellError(
                 f"{split.task}: the file of the {split.split} split was changed after it was written.",
-                "split the benchmark again.",
+                f"split the benchmark again: {again('split-benchmark')}.",
             )
         return split
 

@@ -56,6 +56,13 @@ def test_every_world_keeps_to_the_grammar(tmp_path, world):
     assert bool(page["answers"]) == (world in ("both", "direct", "long names"))
 
 
+def test_equal_scores_under_both_protocols_have_equal_numbers(tmp_path):
+    """What is drawn at random is drawn alike under both, so that a difference is one of scores."""
+    _, summary = report(tmp_path, {p: scores()[DIRECT] for p in (DIRECT, TRAINED)}, 0)
+    for part in ("completion", "parallel_analysis"):
+        assert summary[part][DIRECT] == summary[part][TRAINED] is not None
+
+
 def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
     page, summary = report(tmp_path, scores())
     shares, over = summary["explained_variance_in_both"], summary["explained_variance_in_both_interval"]

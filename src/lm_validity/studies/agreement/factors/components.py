@@ -186,9 +186,9 @@ class ExplainedVariance:
 
 def explain_variance(data: FactorData) -> ExplainedVariance:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
-    matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
+    matrix, of_ceiling = data.matrix, simulations("noise ceiling")
     ceilings = {p: share_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
-    parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
+    parallel = {p: _parallel(data, p) for p in PROTOCOLS}
     over_all = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
     in_both = over_all if data.whole else _first_shares(data, data.common, data.common_components, of_both)
@@ -287,16 +287,14 @@ def _without_size(data: FactorData, protocol: str) -> Shares:
     return first_shares(data, protocol, components, data.scores[protocol])
 
 
-def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Parallel | Missing:
+def _parallel(data: FactorData, protocol: str) -> Parallel | Missing:
     scores, families = data.scores[protocol], data.matrix.families
-    null = parallel_analysis(scores, rng)
+    null = parallel_analysis(scores, simulations("parallel analysis"))
     if not len(null.observed):
         return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
     if _few_in_common(scores[:, data.components[protocol].included]):
         return Missing(FEW_IN_COMMON)
-    within_families = parallel_analysis(
-        without_group_means(scores, families), simulations(f"within families {protocol}"), 200
-    )
+    within_families = parallel_analysis(without_group_means(scores, families), simulations("within families"), 200)
     too_few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
     return Parallel(
         factors=null.factors,

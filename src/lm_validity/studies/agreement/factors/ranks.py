@@ -257,10 +257,11 @@ class Completion:
 
 def completion(data: FactorData) -> dict[str, Completion]:
     """By protocol its missing cells predicted by one factor, and how good that is."""
-    rng, by_protocol = simulations("completion"), {}
+    by_protocol = {}
     no_check = Reason("There are too few scores to hold any out.", ReasonCode.TOO_FEW)
     for p in data.matrix.protocols:
         scores, missing = data.scores[p], int((~np.isfinite(data.scores[p])).sum())
+        rng = simulations("completion")  # each protocol by the same draws: equal scores have equal numbers
         model, check = fit_one_factor(scores), check_held_out(scores, rng)
         # a complete table's ranks are of the abilities behind it; a few cells' must also pay for the model's errors
         widening = max(1.0, check.multiplier / NORMAL_95) if missing else 1.0

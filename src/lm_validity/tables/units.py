@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.tables.aggregates import decimals
 from lm_validity.tables.cell_text import is_unbounded, lower_is_better, may_be_negative, names_perplexity
-from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, LEFT_OUT, READ, UNSURE, Reading
+from lm_validity.tables.decisions import CONTRADICTED, CONVERTED, LEFT_OUT, READ, UNSURE, Reading, in_reading
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import metric_direction
 from lm_validity.words import count
@@ -197,6 +197,7 @@ def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, readi
         metric = str(rows["metric"].iloc[0]).removesuffix(",none")
         name = benchmark if rows["metric"].isna().iloc[0] else f"{benchmark}, {metric}"
         text = f"{name}: {values.min():g} to {values.max():g} is neither share nor percent"
+        text += f"; kept as it is by {in_reading('unit', benchmark, 'points')}"
         reading.add("unit", benchmark, "left out", source, LEFT_OUT, number, "share, percent, points", text)
     elif source == "table":
         text = f"{benchmark}: {values.min():g} to {values.max():g} beside percentages, read as {unit.name}"

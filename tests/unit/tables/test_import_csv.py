@@ -95,8 +95,11 @@ def test_units_are_decided_over_all_values_of_a_benchmark(read):
     assert by_cell(read(text, percent=True)) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
     assert by_cell(read(text, as_is=True)) == {("a", "x"): 50, ("b", "x"): 0.75}
     for beyond in ("1100", "-0.5"):
-        with pytest.raises(InputError, match=r"no score is left: x: .* is neither share nor percent"):
+        with pytest.raises(InputError, match=r"no score is left: x: .* and unit,x,points"):
             read(f"model,x\na,{beyond}\n")
+        assert by_cell(read(f"model,x\na,{beyond}\n", corrections={("unit", "x"): "points"})) == {
+            ("a", "x"): float(beyond)
+        }
     long = "model,benchmark,value,stderr\na,x,50,2\n"
     assert read(long, percent=True)[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]
 

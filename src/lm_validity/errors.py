@@ -47,8 +47,9 @@ def did_you_mean(word: object, choices: Iterable[object], otherwise: str) -> str
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text: others' errors run over many."""
-    return (str(error).strip().splitlines() or ["no message"])[0]
+    """The first line of an error's text, with the next where it only announces it: others' errors run over many."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or ["no message"]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])
 
 
 def again(command: str) -> str:

@@ -146,6 +146,13 @@ def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem
         load_toy(tmp_path)
 
 
+def test_a_value_of_another_type_is_named_when_the_model_is_fetched(tmp_path):
+    """The tokenizer, which reads config.json too, was blamed for it."""
+    edit(toy_model("llama", tmp_path) / "config.json", max_position_embeddings="96")
+    with pytest.raises(InputError, match=r"config\.json cannot be used .*'max_position_embeddings' expected int"):
+        prefetch_model(Model(model="m", path=str(tmp_path)))
+
+
 def test_a_configuration_with_which_the_code_fails_is_refused_by_its_name(tmp_path):
     """Whatever the code of an architecture raises: of ProphetNet, where no token pads."""
     sizes = {"hidden_size": 32, "decoder_ffn_dim": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 2}

@@ -123,11 +123,8 @@ def _remarks(folder: Path) -> Iterator[str]:
 
 
 def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
-    text, lines = first_line(error), str(error).strip().splitlines()
-    if text.endswith(":") and len(lines) > 1:  # torch: the first line announces, the second says what
-        text = lines[1].strip()
     return CellError(
-        f"{name}: {folder} is not an adapter of this base model ({text}).",
+        f"{name}: {folder} is not an adapter of this base model ({first_line(error)}).",
         "check `path` and `adapter` in the models sheet: the adapter's configuration names its base. Else merge them "
         "where the adapter was trained, and give the merged model as `path`.",
     )

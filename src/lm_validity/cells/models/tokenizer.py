@@ -207,10 +207,16 @@ def examine(
     what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
     try:
         configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
+    except Exception as error:  # transformers raises whatever a file's content leads to
+        raise CellError(
+            f"{name}: {weights / 'config.json'} cannot be used ({first_line(error)}).",
+            "correct it: a model folder is what save_pretrained writes.",
+        ) from error
+    try:
         tokenizer, rules = load_tokenizer(folder, name, weights=weights, causal=causal)
     except CellError:
         raise
-    except Exception as error:  # transformers raises whatever a file's content leads to
+    except Exception as error:  # as above
         raise CellError(
             f"{name}: the tokenizer in {folder} cannot be loaded ({first_line(error)}).",
             f"it needs {FILE}, or the vocabulary files of an architecture that transformers knows.",

@@ -230,3 +230,12 @@ def test_of_objects_with_the_same_names_the_one_called_scores_holds_them(read, f
     scores, log = read({"a.json": document}, format=format_name)
     assert scores[["benchmark", "value"]].values.tolist() == [["arc_easy", 0.5], ["gsm8k", 0.75]]
     assert {row.where for row in log.reading.decisions if row.kind == LEFT_OUT} >= {"stderr", "random"}
+
+
+def test_values_of_tasks_without_a_metric_may_be_seconds(read):
+    times = {"model": "a", "tasks": [{"task": "gsm8k", "value": 12.5}, {"task": "mmlu", "value": 80.5}], "unit": "s"}
+    with pytest.raises(InputError, match=r"times\.json"):
+        read({"times.json": times}, format=None)
+    named = times | {"tasks": [row | {"metric": "acc"} for row in times["tasks"]]}
+    scores = read({"times.json": named}, format=None)[0]
+    assert scores["value"].tolist() == [0.125, 0.805] and set(scores["metric"]) == {"acc,none"}

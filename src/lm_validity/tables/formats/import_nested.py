@@ -34,7 +34,7 @@ from lm_validity.words import listing
 
 _LEVEL = "level {}"
 LEVEL = re.compile(r"level \d+")
-_MODELS, _BENCHMARKS = ({role, *ROLES[role]} for role in ("model", "benchmark"))
+_MODELS, _BENCHMARKS, _METRICS = ({role, *ROLES[role]} for role in ("model", "benchmark", "metric"))
 _ROLES = frozenset((*ROLES, *ITEM, *chain(*ROLES.values())))
 _SEVERAL = 2
 _BESIDE = r"_|(config|metadata|settings|usage|timing)$"  # objects that hold no scores
@@ -52,13 +52,13 @@ class Rows(NamedTuple):
 
 
 def unfold(document: object, path: Path) -> Rows:
-    """The rows of a document; columns with one text for all are left out, but a model's or a benchmark's. A level whose
-    only name stands in the file's name too is the model."""
+    """The rows of a document; columns with one text for all are left out, but a model's, benchmark's or metric's. A
+    level whose only name stands in the file's name too is the model."""
     unread = Counter[str]()
     records = [*_below(document, {}, 1, "", unread)]
     names = dict.fromkeys(name for record in records for name in record)
     texts = {name: {str(record.get(name, "")) for record in records} for name in names}
-    constant = {name for name in names if len(texts[name]) == 1 and plain(name) not in _MODELS | _BENCHMARKS}
+    constant = {name for name in names if len(texts[name]) == 1 and plain(name) not in _MODELS | _BENCHMARKS | _METRICS}
     of_file = [name for name in constant if name.startswith("level ") and re.search(r"\d", records[0][name])]
     of_file = [name for name in of_file if records[0][name] in path.stem]
     if of_file and not _MODELS & {*map(plain, names)}:
@@ -251,7 +251,8 @@ def is_one_nameless(document: object, path: Path) -> bool:
 
 
 def _recognises(opened: Opened) -> bool:
-    """Only what names its models, its benchmarks and a metric or a score, where one level may be left over."""
+    """Only what names its models, its benchmarks and a metric or a score, where one level may be left over. A `value`
+    is a score beside the name of its metric: of a task and a model alone it may be seconds."""
     document = opened.document
     if opened.path.suffix == ".jsonl":
         try:
@@ -265,7 +266,8 @@ def _recognises(opened: Opened) -> bool:
     over = _left_over(rows, None, has_model=has_model)
     if not rows.records or len(rows.levels) > (over is not None):
         return False
-    scored = any(names_metric(name) or name in ("value", *ROLES["value"]) for name in names)
+    values = {*ROLES["value"]} if names.isdisjoint(_METRICS) else {"value", *ROLES["value"]}
+    scored = any(map(names_metric, names)) or not names.isdisjoint(values)
     of_model = has_model or bool(_MODELS & names)
     is_known = over is None or of_model or any(map(names_task, rows.levels[over[0]]))
     return bool(scored and is_known and (of_model or over) and (_BENCHMARKS & names or over))

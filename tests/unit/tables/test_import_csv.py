@@ -463,6 +463,9 @@ def test_answers_without_a_value_are_named(tmp_path):
     assert by_cell(scores) == pytest.approx({("a", "quiz"): 2 / 3, ("b", "quiz"): 0.6})
     assert scores.set_index("model")["n_items"].to_dict() == {"a": 3, "b": 5} and len(items) == 8
     assert decided["cell", "question_id without a value"] == ("left out", "left out")
+    assert scores["higher_is_better"].eq(True).all()  # of a column `correct`; of `score` nobody knows
+    scores, _, _ = imported(tmp_path, "model,question_id,score\n" + "\n".join(rows), "other.csv")
+    assert scores["higher_is_better"].isna().all()
 
 
 def test_a_score_a_row_leaves_further_columns_of_scores_out_by_name(read, tmp_path):

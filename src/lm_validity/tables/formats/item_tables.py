@@ -46,6 +46,7 @@ FEWEST_TOLD = 3  # such columns, from which it is said that they are benchmarks
 _SHARES = (*SHARES_OF_ITEMS, "accuracy", "pass1", "pass_1", "pass@1", "pass_at_1", "f1", "qem", "precision", "recall")
 _NEARLY_ALL = 0.95  # of the answers to items in percent are 0 or 100
 _ROUNDED = 0.01  # of a share beside its counts
+_SAYS_RIGHT = {*RIGHT} - {"value", "score", "result"}  # of which more is better by their names
 _COUNTS = ("correct", "count")  # right answers and all answers to an item
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 # Roles in a table with a row for each answer; `steps` may be those of an agent's answer
@@ -331,6 +332,7 @@ def long_items(
         rows = [
             as_record(Claim, item_place.known())
             | {"metric": metric, "unit": units[item_place.benchmark, metric].name}
+            | ({"higher_is_better": True} if metric is None and plain(right) in _SAYS_RIGHT else {})
             | mean_of_items(np.array([np.mean(runs_of_item) for runs_of_item in documents.values()]))
             for item_place, metrics in parts.items()
             for metric, documents in metrics.items()

@@ -656,3 +656,13 @@ def test_the_row_that_a_refusal_prints_reads_a_table_of_benchmarks_in_columns(re
     (tmp_path / "said.csv").write_text(f"what,where,decided\n{row}\n")
     scores = read(text, reading=tmp_path / "said.csv")
     assert set(scores["model"]) == {"a en", "a de", "b en", "b de"} and len(scores) == 8
+
+
+def test_parts_of_the_items_in_two_files_are_refused_with_the_way_out(tmp_path):
+    paths = [tmp_path / f"{name}.csv" for name in ("first", "second")]
+    for path, rights in zip(paths, ("110", "100"), strict=True):
+        rows = "".join(f"{model},quiz,{path.stem}{n},{right}\n" for model in "ab" for n, right in enumerate(rights))
+        path.write_text("model,benchmark,question_id,correct\n" + rows)
+    with pytest.raises(InputError, match=r"such as that of a on quiz") as refused:
+        read_files(paths, options_of(), ImportLog())
+    assert "one file of both" in refused.value.hint

@@ -685,14 +685,17 @@ def _conflict(
             protocols.setdefault(_protocols_apart(files[winner].path, files[lost].path))
         cell_place, value = rows[0]
         row = frame.loc[cell_place]
+        metric = "that" if pd.isna(row["metric"]) else row["metric"]
         conflict_lines.append(
-            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
+            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {metric} of "
             f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
         )
     number = sum(map(len, conflicts.values()))
     last = "else leave out what does not count."
     if not protocols:
         last = "remove one of the two, or name the column that tells them apart."
+    elif all(file.items is not None for pair in conflicts for file in map(files.__getitem__, pair)):
+        last = f"one file of both if each has a part of the items; {last}"
     return InputError(
         f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
         f"settings decides: {'; '.join(conflict_lines)}.",

@@ -12,16 +12,18 @@ from lm_validity.statistics import LEVEL, Interval
 from lm_validity.studies.agreement.factors.components import FactorData, by_model, range_at, simulations
 from lm_validity.studies.agreement.intervals import Range, Value
 from lm_validity.studies.agreement.statistics.factors import (
-    FEWEST_TO_DETERMINE,
     LEAST_UNITS,
-    OneFactorModel,
     RankDraws,
-    ability_ranks,
     best_by_budget,
-    check_held_out,
-    fit_one_factor,
     rank_intervals,
     ranks_over_benchmarks,
+)
+from lm_validity.studies.agreement.statistics.one_factor import (
+    FEWEST_TO_DETERMINE,
+    OneFactorModel,
+    ability_ranks,
+    check_held_out,
+    fit_one_factor,
     second_factor,
 )
 from lm_validity.studies.agreement.statistics.readiness import compute_terms, excess_over_prediction
@@ -227,7 +229,7 @@ def by_chance(models: int) -> str:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How well one factor predicts held-out cells, as `statistics.factors.HeldOutCheck` has it."""
+    """How well one factor predicts held-out cells, as `statistics.one_factor.HeldOutCheck` has it."""
 
     mean_absolute_error: Value
     baseline_error: Value

@@ -6,12 +6,14 @@ from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
-    ability_ranks,
     best_by_budget,
+    ranks_over_benchmarks,
+)
+from lm_validity.studies.agreement.statistics.one_factor import (
+    ability_ranks,
     check_held_out,
     fit_one_factor,
     fit_one_factors,
-    ranks_over_benchmarks,
 )
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, share_in_top
 from lm_validity.studies.agreement.statistics.subsets import (

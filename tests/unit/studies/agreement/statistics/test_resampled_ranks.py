@@ -9,8 +9,10 @@ from lm_validity.studies.agreement.statistics.factors import (
     parallel_analysis,
     rank_intervals,
     ranks_over_benchmarks,
-    second_factor,
     without_group_means,
+)
+from lm_validity.studies.agreement.statistics.one_factor import (
+    second_factor,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     cluster_multiplicities,

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.studies.agreement.statistics.factors import ability_ranks, fit_one_factor
+from lm_validity.studies.agreement.statistics.one_factor import (
+    ability_ranks,
+    fit_one_factor,
+)
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
     Cells,

@@ -460,6 +460,7 @@ tasks[experiment,task=subject]
 by_task[experiment,task=subject,effect]
   .mean                                       task_effect                       accuracy     subsamples   subsamples
   .excluded_beyond                            task_effect_excluded_beyond       accuracy     subsamples   -
+  .p_adjusted                                 task_effect_p_adjusted            probability  subsamples   -
   .cells                                      task_effect_cells                 cells        -            -
   .subsamples                                 task_effect_subsamples            subsamples   -            -
   .trials                                     task_effect_trials                trials       -            -

@@ -6,7 +6,7 @@ effect do not count for that effect. `trials` is the frame of `trials.pair_arms`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -134,11 +134,15 @@ NO_SPREAD = Missing(
 )
 
 
+ONLY_BIAS = Missing("Only the bias is tested task by task.")
+
+
 @dataclass(frozen=True)
 class TaskEffect:
     """Mean of one task over its cells, which weigh the same; the interval is over subsamples, the random draws.
 
     excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level, for this task.
+    p_adjusted: of the t test of the interval that the bias is 0, by Holm over all tasks of all experiments.
     """
 
     experiment: str
@@ -147,6 +151,7 @@ class TaskEffect:
     mean: float
     interval: tuple[float, float] | Missing
     excluded_beyond: float | Missing
+    p_adjusted: float | Missing
     cells: int
     subsamples: int
     trials: int
@@ -174,8 +179,26 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[
             key = str(experiment), str(task)
             least = plan.half_width if plan and effect == "bias" and plan.may_stop(*key, present[key]) else 0.0
             bounds = interval_over_subsamples(mean, parts, least)
-            rows.append(TaskEffect(*key, effect, mean, *bounds, by_cell.ngroups, len(parts), len(group)))
-    return rows
+            rows.append(TaskEffect(*key, effect, mean, *bounds, ONLY_BIAS, by_cell.ngroups, len(parts), len(group)))
+    return _with_adjusted_p(rows)
+
+
+def _with_adjusted_p(rows: Sequence[TaskEffect]) -> list[TaskEffect]:
+    """The rows of which each bias with an interval has its `p_adjusted`. In simulated studies without an effect 0% to
+    5.5% had one below 5%."""
+    p = dict[int, float]()
+    for number, row in enumerate(rows):
+        if row.effect == "bias" and not isinstance(row.interval, Missing):
+            error = (row.interval[1] - row.interval[0]) / 2 / stats.t.ppf(1 - LEVEL / 2, row.subsamples - 1)
+            p[number] = float(2 * stats.t.sf(abs(row.mean) / error, row.subsamples - 1))
+    adjusted = dict(zip(p, holm(np.array([*p.values()])).tolist(), strict=True))
+    reasons = [
+        row.interval if row.effect == "bias" and isinstance(row.interval, Missing) else ONLY_BIAS for row in rows
+    ]
+    return [
+        replace(row, p_adjusted=adjusted.get(number, reason))
+        for number, (row, reason) in enumerate(zip(rows, reasons, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -498,14 +521,5 @@ def biases_found(means: Mapping[str, Mapping[str, MeanOverTasks | Missing]]) -> 
 
 
 def tasks_found(rows: Sequence[TaskEffect]) -> list[TaskEffect]:
-    """The biases that differ from 0 in a task by itself, by the t test of its interval: at 5% after Holm's adjustment
-    over all tasks of all experiments. In simulated studies without an effect 0% to 5.5% had one.
-
-    rows: of `effects_by_task`; those without an interval are not tested.
-    """
-    tested = [(row, row.interval) for row in rows if row.effect == "bias" and not isinstance(row.interval, Missing)]
-    p = []
-    for row, (low, high) in tested:
-        error = (high - low) / 2 / stats.t.ppf(1 - LEVEL / 2, row.subsamples - 1)
-        p.append(2 * stats.t.sf(abs(row.mean) / error, row.subsamples - 1))
-    return [row for (row, _), adjusted in zip(tested, holm(np.array(p)), strict=True) if adjusted < LEVEL]
+    """Those of the tasks by themselves in which the bias differs from 0 at 5%, whatever other tasks show."""
+    return [row for row in rows if not isinstance(row.p_adjusted, Missing) and row.p_adjusted < LEVEL]

@@ -126,15 +126,20 @@ def _headline(study: Study, summary: BiasSummary, figures: "Mapping[str, Means]"
             basis = _basis(summary.complete[experiment][effect], mean)
             findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
     if with_effect := tasks_found(summary.by_task):
-        tested = sum(row.effect == "bias" and not isinstance(row.interval, Missing) for row in summary.by_task)
+        tested = _tested(summary.by_task)
         largest = max(with_effect, key=lambda row: abs(row.mean))
         ends = None if isinstance(largest.interval, Missing) else largest.interval
-        sentence = f"On {len(with_effect)} of {count(tested, 'task')} by itself the bias differs from 0, most on "
+        sentence = f"On {len(with_effect)} of {count(tested, 'task')} the bias differs from 0, most on "
         sentence += (
             f"{study.prefix(largest.experiment)}{largest.task}: {with_interval(largest.mean, ends, 4, signed=True)}."
         )
         findings.append(Finding(sentence, "t tests over subsamples, at 5% after Holm's correction over the tasks."))
     return Part({}, findings=findings, panel=_size_panel(figures[quoted].get("bias")))
+
+
+def _tested(rows: Sequence[TaskEffect]) -> int:
+    """How many tasks have a test of their own."""
+    return sum(not isinstance(row.p_adjusted, Missing) for row in rows)
 
 
 def unmoved(mean: "JointMean") -> str:
@@ -234,7 +239,7 @@ def _verdict(
     """
     if True not in excludes_zero.values():
         if with_effect := tasks_found(rows):
-            tasks = sum(row.effect == "bias" for row in rows)
+            tasks = _tested(rows)
             extent = f"{len(with_effect)} of {count(tasks, 'task')}" if tasks > 1 else "the one task"
             remainder = ", not shown over all" if tasks > 1 else ""
             heading = f"Having read the test's texts changes scores on {extent}{remainder}"

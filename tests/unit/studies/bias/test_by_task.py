@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.missing import Missing
-from lm_validity.studies.bias.effects import effects_by_task
+from lm_validity.studies.bias.effects import effects_by_task, tasks_found
 
 
 def trials(differences: dict[tuple[str, int], list[float]], total: int = 1000) -> pd.DataFrame:
@@ -45,3 +45,15 @@ def test_cells_weigh_the_same_and_one_subsample_has_no_interval():
     assert bias_of(trials({("a", 50): [0.0, 0.0, 0.0], ("a", 100): [0.02]})).mean == pytest.approx(0.01)
     found = bias_of(trials({("a", 50): [0.01]}))
     assert found.mean == pytest.approx(0.01) and isinstance(found.interval, Missing)
+
+
+def test_each_task_is_tested_by_itself_after_holm():
+    """Equal draws have no spread and no test, and are no task among those that the others are adjusted for."""
+    values = {"t1": [0.04, 0.05, 0.03, 0.045], "t2": [0.01, 0.03, -0.02, 0.05], "t3": [0.02, 0.02, 0.02, 0.02]}
+    frame = pd.concat([trials({("lm", 100): biases}).assign(task=task) for task, biases in values.items()])
+    rows = [row for row in effects_by_task(frame) if row.effect == "bias"]
+    p = [stats.ttest_1samp(values[task], 0).pvalue for task in ("t1", "t2")]
+    assert rows[0].p_adjusted == pytest.approx(2 * p[0]) and rows[1].p_adjusted == pytest.approx(p[1])
+    assert isinstance(rows[2].p_adjusted, Missing)
+    assert [row.task for row in tasks_found(rows)] == ["t1"]
+    assert all(isinstance(row.p_adjusted, Missing) for row in effects_by_task(frame) if row.effect != "bias")

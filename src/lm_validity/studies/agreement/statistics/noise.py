@@ -414,6 +414,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
 ROUNDS, DRAWS = 10, 64  # of correcting these quantiles where models lie in clumps, and tables simulated for it
 CLUMPED = 19  # tables of normal abilities: one that is beyond all of them is so by chance in 5%
 LEAST_LOWERED = 0.2  # over √models: how much lower a tau has to be with clumps
+MOST_PAIRED = 100  # models: their 4,950 pairs say what tau noise leaves
 KNOTS = 6  # quantiles of a benchmark's scores that say how it spreads the models
 LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_CORRECTED = 5  # with fewer, tau takes so few values that correcting it is mostly chance
@@ -678,8 +679,8 @@ def _one_order(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray, rounds
 
 def _expected_tau(latent: LatentOrder) -> float:
     """The mean tau over pairs of benchmarks that is expected with noise: of the products of 2 Φ(difference / its
-    standard error) - 1 over pairs of models, of at most `MANY_MODELS`."""
-    models = slice(None, None, -(-len(latent.truth) // MANY_MODELS))
+    standard error) - 1 over pairs of models, of at most `MOST_PAIRED`."""
+    models = slice(None, None, -(-len(latent.truth) // MOST_PAIRED))
     truth, variance = latent.truth[models], latent.noise[models] ** 2
     first, second = np.triu_indices(len(truth), 1)
     error = np.sqrt(variance[first] + variance[second])

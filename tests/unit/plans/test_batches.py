@@ -215,7 +215,9 @@ def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(star
     trials, plan = pair_arms(rows), run.bias_plan
     shown = {row.task: row for row in effects_by_task(trials, plan) if row.effect == "bias"}
     own = {row.task: row for row in effects_by_task(trials) if row.effect == "bias"}
-    assert shown["mail"] == own["mail"] and shown["news"].mean == own["news"].mean
+    adjusted = own["mail"].p_adjusted  # by Holm over both tasks, of which the other one's interval is wider now
+    assert replace(shown["mail"], p_adjusted=adjusted) == own["mail"] and shown["news"].mean == own["news"].mean
+    assert shown["news"].p_adjusted > own["news"].p_adjusted
     low, high = shown["news"].interval
     assert (high - low) / 2 == pytest.approx(0.02) and np.diff(own["news"].interval)[0] / 2 < 0.01
     reach = shown["news"].excluded_beyond - abs(own["news"].mean)

@@ -141,7 +141,7 @@ def files_of_page(folder: Path) -> list[str]:
     sections = [section for section in page["sections"] if isinstance(section, dict)]
     tables = [f"tables/{name}.csv" for name in _names(sections, "tables")]
     figures = [f"figures/{name}{end}" for name in _names(sections, "figures") for end in (".vl.json", ".svg", ".pdf")]
-    texts = ("page.json", "index.html", "summary.json", "results.parquet", "results.csv")
+    texts = ("page.json", "index.html", "summary.json", "results.parquet", "results.csv", "results.json")
     return [*texts, *tables, *figures, f"assets/{page['name']}.js", "assets/vega.js"]
 
 

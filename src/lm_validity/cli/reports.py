@@ -52,7 +52,17 @@ MixVersions = Annotated[
     ),
 ]
 # what a report writes into its folder
-PAGE = ("index.html", "page.json", "summary.json", "results.parquet", "results.csv", "tables", "figures", "assets")
+PAGE = (
+    "index.html",
+    "page.json",
+    "summary.json",
+    "results.parquet",
+    "results.csv",
+    "results.json",
+    "tables",
+    "figures",
+    "assets",
+)
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
 
 

@@ -137,6 +137,13 @@ class TableDocument(TypedDict):
     reasons: dict[str, str]
 
 
+class PictureDocument(TypedDict):
+    """A `Picture` as page.json holds it."""
+
+    svg: str
+    note: str
+
+
 class SectionDocument(TypedDict):
     """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
 
@@ -145,6 +152,7 @@ class SectionDocument(TypedDict):
     hint: str
     finding: str
     explanation: str
+    pictures: list[PictureDocument]
     figures: list[FigureDocument]
     tables: list[TableDocument]
     notes: list[str]
@@ -156,13 +164,6 @@ class LedeDocument(TypedDict):
     heading: str
     sentence: str
     interval: str
-
-
-class PictureDocument(TypedDict):
-    """A `Picture` as page.json holds it."""
-
-    svg: str
-    note: str
 
 
 class PanelDocument(TypedDict):
@@ -390,6 +391,14 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A static SVG of `pages/svg.py`, and a line under it that says how to read it."""
+
+    svg: Markup
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Section:
     """A fold of the page: its title with a `hint` beside it, the sentence that its figures show, the figures, the
     tables, and remarks. On a page without a lede it is open. `group`: the question that it answers together with its
@@ -403,14 +412,7 @@ class Section:
     explanation: str = ""
     hint: str = ""
     group: str = ""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A static SVG of `pages/svg.py`, and a line under it that says how to read it."""
-
-    svg: Markup
-    note: str = ""
+    pictures: Sequence[Picture] = ()
 
 
 Outcome = Literal["yes", "in part", "no", "not known", "not measured"]
@@ -511,6 +513,7 @@ def page_document(page: Page) -> PageDocument:
             "hint": section.hint,
             "finding": section.finding,
             "explanation": section.explanation,
+            "pictures": [{"svg": picture.svg, "note": picture.note} for picture in section.pictures],
             "figures": [
                 document for figure in section.figures if can_draw() and (document := _figure_document(figure))
             ],
@@ -564,7 +567,13 @@ def _answer_document(answer: Answer) -> AnswerDocument:
 
 
 NOT_DRAWN = "Figures of folds are left out: vl-convert, which draws them, is not installed (lm-validity[figures])."
-_CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("finding", "figures", "tables", "notes")
+_CONTENT: tuple[Literal["finding", "pictures", "figures", "tables", "notes"], ...] = (
+    "finding",
+    "pictures",
+    "figures",
+    "tables",
+    "notes",
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ Part = tuple[str, Callable[[], Iterator[Line]]]  # what it is about, and what it
 
 
 def check(place: Place) -> Iterator[Part]:
-    """`lm-validity gpu-check`."""
-    from lm_validity.cells.gpu_check import each_check
+    """The numbers of a small model beside the CPU's."""
+    from gpu_check import each_check
 
-    yield "gpu-check", lambda: (vars(finding) for finding in each_check(place.device))
+    yield "numbers", lambda: (vars(finding) for finding in each_check(place.device))
 
 
 # ---- workflow: config/test.yaml from beginning to end ---------------------------------------------------------------
@@ -260,7 +260,7 @@ def shares(place: Place, work: Callable[[], object], seconds: float) -> Line:
     }
 
 
-# ---- lora: memory beside the rehearsal, speed beside the library's Trainer ------------------------------------------
+# ---- lora: memory, and speed beside the library's Trainer ------------------------------------------------------------
 
 ROWS, STEPS = 8, 4  # texts of a step; steps, of which the first is not timed
 
@@ -274,7 +274,6 @@ def lora(place: Place) -> Iterator[Part]:
         yield f"our steps at {rows} x {tokens}", functools.partial(_our_steps, place, model, rows, tokens)
     for rows in (1, ROWS):
         yield f"Trainer and PEFT at {rows} x {tokens}", functools.partial(_trainer_steps, place, model, rows, tokens)
-    yield "rehearsed", functools.partial(_rehearsed, place, tokens)
 
 
 def _llama_config(place: Place):
@@ -289,45 +288,39 @@ def _llama_config(place: Place):
 
 
 def _llama(place: Place):
-    from lm_validity.cells.rehearsal.rehearse import pretend_model
+    import torch
+    import transformers
+    from _toys import word_tokenizer
 
-    options = {"dtype": "bfloat16", "device": place.device, "batch_size": ROWS, "max_length": None}
-    return pretend_model(_llama_config(place), "8B", **options)
+    from lm_validity.cells.models.language_model import LanguageModel
 
-
-def _memory(place: Place):
-    """What is asked for the peak: torch's allocator, or on a CPU the rehearsal's own ledger."""
-    from lm_validity.cells.gpu_check import DeviceMemory
-    from lm_validity.cells.rehearsal.device import Ledger
-
-    return DeviceMemory(place.device) if place.device != "cpu" else Ledger("cpu")
+    with torch.device(place.device):
+        model = transformers.AutoModelForCausalLM.from_config(_llama_config(place), dtype=torch.bfloat16).eval()
+    return LanguageModel(model.to(place.device), word_tokenizer(1000), model_id="8B", eval_batch_size=ROWS)
 
 
 def _peaks(place: Place, model: Callable, tokens: int) -> Iterator[Line]:
-    from lm_validity.cells.rehearsal import rehearse
-    from lm_validity.cells.training.loop import FinetuneSettings
+    """Most bytes of a step of one full micro-batch, weights included; on a CPU only that it runs."""
+    import torch
 
-    memory = _memory(place)
-    with memory if place.device == "cpu" else contextlib.nullcontext():
-        lm = model()
-        settings = FinetuneSettings(learning_rate=1e-4, effective_batch=ROWS)
-        for rows in (1, ROWS):
-            peak = rehearse.train(lm, memory, settings, tokens, [rows])[str(rows)]["peak"]
-            yield {"micro-batch": rows, "tokens": tokens, "peak GB": peak / 1e9}
+    from lm_validity.cells.tasks.evaluation import Example
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
 
-
-def _rehearsed(place: Place, tokens: int) -> Iterator[Line]:
-    """The same peaks from the configuration alone."""
-    from lm_validity.cells.rehearsal.rehearse import rehearse
-    from lm_validity.cells.training.loop import FinetuneSettings
-    from lm_validity.run.rehearsals import RehearsalInput
-
-    own = FinetuneSettings(learning_rate=1e-4, effective_batch=ROWS, micro_batch=ROWS).model_dump()
-    settings = {name: own[name] for name in ("effective_batch", "micro_batch", "rank", "loss", "target_modules")}
-    settings |= {"dtype": "bfloat16", "batch_size": ROWS, "scorer": "auto", "max_length": None}
-    settings |= {"trains": True, "rolls": False, "writes": False, "training_tokens": tokens}
-    found = rehearse("8B", RehearsalInput(_llama_config(place).to_dict(), settings, verified=False))
-    yield {"tokens": tokens, "peak GB": {rows: peak / 1e9 for rows, peak in found.training.items()}}
+    lm = model()
+    for rows in (1, ROWS):
+        examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * rows)]
+        settings = FinetuneSettings(learning_rate=1e-4, effective_batch=rows, micro_batch=rows)
+        with (
+            started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run,
+            less_memory(lm.base, layers=False),
+        ):
+            (batch,) = run.trainings[0].batches(1)
+            run.step(run.trainings, batch)  # from the second on, the optimizer has its state
+            if place.device != "cpu":
+                torch.cuda.reset_peak_memory_stats()
+            run.step(run.trainings, batch)
+        peak = None if place.device == "cpu" else torch.cuda.max_memory_allocated() / 1e9
+        yield {"micro-batch": rows, "tokens": tokens, "peak GB": peak}
 
 
 def _texts(vocabulary: int, lengths: list[int]) -> list[list[int]]:
@@ -583,7 +576,7 @@ STAGES: dict[str, tuple[int, Callable[[Place], Iterator[Part]]]] = {
     "adapter": (35, adapter),
     "trials": (65, trials),
 }
-SLOWER = 10  # times as long on a CPU, where all this only rehearses
+SLOWER = 10  # times as long on a CPU, where all this is only tried
 
 
 def write_line(output: Path, line: Line) -> None:

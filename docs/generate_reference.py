@@ -165,42 +165,31 @@ def _type(kind: pa.DataType) -> str:
 
 
 def commands_page() -> str:
-    """Every command with its arguments and options."""
+    """Every command in a line; --help has arguments and options."""
     root = typer.main.get_command(register_commands())
     groups = {**GROUPS, "Further commands": FURTHER}
     grouped = {name for names in groups.values() for name in names}
     groups["Commands that the workflow runs"] = tuple(sorted(set(root.commands) - grouped))
-    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", "", "## Exit codes", "",
-             "| command | code | meaning |", "|---|---|---|"]  # fmt: skip
+    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints arguments and options.", ""]
+    for title, names in groups.items():
+        lines += [f"## {title}", "", "| command | what it does |", "|---|---|"]
+        lines += [line for name in names for line in _command(root.commands[name], f"lm-validity {name}")]
+        lines += [""]
+    lines += ["## Exit codes", "", "| command | code | meaning |", "|---|---|---|"]
     lines += [f"| every command | {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     lines += [
         f"| `{name}` | {code} | {meaning} |" for name, codes in EXIT_CODES_OF.items() for code, meaning in codes.items()
     ]
-    lines += [""]
-    for title, names in groups.items():
-        lines += [f"## {title}", ""]
-        for name in names:
-            lines += _command(root.commands[name], f"lm-validity {name}", 3)
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
-def _command(command, name: str, level: int) -> list[str]:
-    context = typer.Context(command, info_name=name)
-    usage = " ".join([name, *command.collect_usage_pieces(context)])
-    text = [" ".join(part.split()) for part in (command.help or "").partition("\f")[0].split("\n\n")]
-    lines = [f"{'#' * level} `{name}`", "", f"    {usage}", "", *[line for part in text for line in (part, "")]]
-    records = [found for one in command.get_params(context) if (found := one.get_help_record(context))]
-    if records := [(term, meaning) for term, meaning in records if term != "--help"]:
-        lines += ["| option | meaning |", "|---|---|"]
-        lines += [f"| {_code(term)} | {_cell(meaning)} |" for term, meaning in records]
-        lines.append("")
-    for inner, one in getattr(command, "commands", {}).items():
-        lines += _command(one, f"{name} {inner}", level + 1)
-    return lines
-
-
-def _code(text: str) -> str:
-    return f"`{' '.join(text.split())}`".replace("|", "\\|")
+def _command(command, name: str) -> list[str]:
+    inner = getattr(command, "commands", {})
+    text = " ".join((command.help or "").partition("\f")[0].partition("\n\n")[0].split())
+    return [
+        f"| `{name}` | {_cell(text)} |",
+        *(line for each, one in inner.items() for line in _command(one, f"{name} {each}")),
+    ]
 
 
 def _cell(text: str) -> str:

@@ -36,11 +36,9 @@ EXTRAS = {"vl_convert": "figures", "snakemake": "workflow", **dict.fromkeys(CELL
 # What `lm-validity --help` lists, in its order. Reference pages list the others too.
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
-    "A study of your own": ("init", "config", "cost", "rehearse", "preflight", "status", "findings", "forget", "plan"),
-    "Tools": ("gpu-check",),
+    "A study of your own": ("init", "config", "cost", "preflight", "status", "findings", "forget", "plan"),
 }
 FURTHER = ("lm-eval", "simulate")
-MOVED = {"next": "plan next", "rounds": "plan run", "add-model": "plan add-model"}  # names that went with 0.4
 
 # What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
 EXIT_CODES = {
@@ -52,8 +50,6 @@ EXIT_CODES = {
 }
 EXIT_CODES_OF = {
     "preflight": {"1": "There are problems."},
-    "rehearse": {"1": "A model does not fit its GPUs, or cannot be run as configured."},
-    "gpu-check": {"1": "A check failed.", "2": "torch can use no GPU here."},
     "plan run": {
         "1": "The goal is not reached, and no remaining cell would help.",
         "other": "Snakemake failed: its exit code.",
@@ -176,9 +172,6 @@ def _refuse_usage(error: typer.BadParameter) -> NoReturn:
     if "\n" in message:  # no arguments: the message is the help
         error.show()
         sys.exit(2)
-    for old, new in MOVED.items():
-        if message.startswith(f"No such command {old!r}."):
-            _refuse(f"No such command {old!r}.", f"it is `lm-validity {new}`.")
     command = error.ctx.command_path if error.ctx else "lm-validity"
     _refuse(message.replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
 

@@ -5,8 +5,6 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Collection
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -25,24 +23,22 @@ from lm_validity.cli.options import (
 )
 from lm_validity.cli.plan import run_to_its_end
 from lm_validity.config.generate import render_defaults, render_yaml
-from lm_validity.config.load import Run, load_run
-from lm_validity.errors import InputError, did_you_mean, first_line
-from lm_validity.files import write_json, write_text
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import write_text
 from lm_validity.monitor import check
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import unplanned_pairs
 from lm_validity.monitor.render import (
     PAGE_MARKS,
-    Rehearsed,
     render_cost,
     render_matrix,
     render_page,
-    render_rehearsals,
     render_summary,
 )
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file
-from lm_validity.run import rehearsals
+from lm_validity.run.architectures import unfetched_models
 from lm_validity.run.task_names import check_tasks
 from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
@@ -51,7 +47,7 @@ from lm_validity.words import count
 
 def register(app: typer.Typer) -> None:
     """Add the commands that begin a study and watch it."""
-    for command in (init, config, cost, rehearse, preflight, status, findings, forget, card):
+    for command in (init, config, cost, preflight, status, findings, forget, card):
         app.command()(command)
 
 
@@ -122,55 +118,9 @@ def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> N
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
 
-def rehearse(
-    configfile: Configfile = DEFAULT,
-    model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
-) -> int:
-    """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change."""
-    run = load_run(configfile)
-    models = [row.model for row in rehearsals.rehearsed_models(run)]
-    unknown = [name for name in model or () if name not in models]
-    if unknown:
-        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(models)}.")
-    rehearsed = _rehearse(run, model)
-    failed = any(rehearsal.unforeseen for rehearsal in rehearsed)
-    problems = [
-        problem
-        for rehearsal in rehearsed
-        if rehearsal.answer
-        for problem in rehearsals.memory_problem(run, rehearsal.row, rehearsal.answer)
-    ]
-    say(*problems)
-    return 1 if failed or problems else 0
-
-
-def _rehearse(run: Run, models: Collection[str] | None = None) -> list[Rehearsed]:
-    """Print the table of these models, or of all; what nobody has asked yet is rehearsed first, and kept."""
-    rehearsed = []
-    for row in (row for row in rehearsals.rehearsed_models(run) if not models or row.model in models):
-        question, answer, unforeseen = rehearsals.question_of(run, row), rehearsals.read_rehearsal(run, row), ""
-        if question is not None and answer is None:
-            from lm_validity.cells.rehearsal.rehearse import rehearse as ask
-
-            if sys.stderr.isatty():
-                print(f"rehearsing {row.model}", file=sys.stderr)
-            try:
-                answer = ask(f"model {row.model!r}", question)
-                write_json(rehearsals.rehearsal_path(run, question), asdict(answer))
-            except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
-                line = f"{type(error).__name__}: {first_line(error)[:200]}"
-                unforeseen = error.problem if isinstance(error, InputError) else line
-        rehearsed.append(Rehearsed(row, answer, unforeseen))
-    say(render_rehearsals(run, rehearsed))
-    return rehearsed
-
-
 def preflight(
     configfile: Configfile = DEFAULT,
     fast: Annotated[bool, typer.Option("--fast", help="Do not check every file's sha256.")] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Rehearse the models first (see `lm-validity rehearse`).")
-    ] = False,
 ) -> int:
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
@@ -184,13 +134,11 @@ def preflight(
         for line in changed_models(run):
             say(f"will be computed again: {line}")
     outdated = check.remove_outdated(run)
-    if memory and not run.configuration.replay:
-        _rehearse(run)
     problems = [*outdated, *check.record_problems(run), *check.readiness_problems(run)]
     if not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems, adapter_problems
 
-        problems += [*access_problems(rehearsals.unfetched_models(run)), *adapter_problems(run)]
+        problems += [*access_problems(unfetched_models(run)), *adapter_problems(run)]
     stale, held = check.leases(run)
     problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
     for message in [*held, *problems]:

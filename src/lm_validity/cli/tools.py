@@ -1,15 +1,15 @@
-"""Tools beside the studies: item filters, the check of a GPU, lm-eval's own command line."""
+"""Tools beside the studies: item filters, lm-eval's own command line."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lm_validity.cli.options import make_group
 from lm_validity.errors import InputError
 from lm_validity.outputs import check_folder, replaced_folder
-from lm_validity.terminal import render_table, say
+from lm_validity.terminal import say
 
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.recipe import UnanimousJudge
@@ -17,33 +17,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands for tasks, simulations and lm-eval."""
-    app.command()(gpu_check)
     app.command(
         "lm-eval",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
         help="Run lm-eval's own command line. `run --model lm-validity` scores with shared contexts.",
     )(lm_eval)
     app.add_typer(filters, name="filter")
-
-
-def gpu_check(
-    device: Annotated[
-        Literal["cuda", "cpu"], typer.Option(help="cpu: run the same checks on the CPU instead of the GPU.")
-    ] = "cuda",
-) -> int:
-    """Test this machine's GPU, and print a table and a verdict. Exit code 0: ready, 1: a check failed, 2: no GPU."""
-    from lm_validity.cells.gpu_check import check_gpu, verdict
-
-    findings = check_gpu(device)
-    say(
-        render_table(
-            ("check", "outcome", "detail"),
-            [(finding.check, finding.outcome, finding.detail) for finding in findings],
-            (0, 1, 2),
-        )
-    )
-    say(verdict(findings))
-    return 1 if any(finding.outcome == "failed" for finding in findings) else 0
 
 
 def lm_eval(context: typer.Context) -> None:

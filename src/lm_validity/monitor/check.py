@@ -15,20 +15,19 @@ from typing import NamedTuple, cast
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
-from lm_validity.config.sheets import Model
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or
 from lm_validity.monitor.cost import Workload
 from lm_validity.monitor.scheduler import controller_since, orphan_jobs
 from lm_validity.monitor.status import RunState
 from lm_validity.outputs import report_problems
+from lm_validity.run.architectures import config_of, why_not_causal
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.records import BenchmarkRecord, is_record, made_by, read_record, read_record_or
-from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.scoring import document_order
 from lm_validity.run.store import Store
@@ -169,11 +168,11 @@ def disk_problems(run: Run) -> list[Problem]:
 def architecture_problems(run: Run) -> list[Problem]:
     """Models of the agreement and signal studies whose config.json is here and is not that of a causal one."""
     problems = []
-    for row in rehearsed_models(run):
-        config = config_of(run, row)
-        wrong = why_not_causal(config[0]) if config is not None else None
+    for model in Grid(run).used_models:
+        config = config_of(run, run.models[model])
+        wrong = why_not_causal(config) if config is not None else None
         if wrong is not None:
-            problems.append(Problem(f"model {row.model}", *wrong))
+            problems.append(Problem(f"model {model}", *wrong))
     return problems
 
 
@@ -193,17 +192,14 @@ def template_problems(run: Run) -> list[Problem]:
 
 
 def gpu_memory_problems(run: Run) -> list[Problem]:
-    """Models that do not fit the GPUs of their size class, as rehearsed or else by a formula; of the bias study, which
-    uses one, a single GPU."""
+    """Models that do not fit the GPUs of their size class, by a formula; of the bias study, which uses one, a single
+    GPU."""
     if run.configuration.evaluation.device == "cpu":
         return []
     workload, problems = Workload(run), []
     several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
     for row in Grid(run).used_rows:
-        if isinstance(row, Model) and (rehearsed := read_rehearsal(run, row)):
-            problems += memory_problem(run, row, rehearsed)
-            continue
         of_size, needed_gb, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
         gpus, action = (of_size.gpu, several) if kind == "models" else (min(of_size.gpu, 1), single)
         if needed_gb > gpus * of_size.gpu_memory_gb:

@@ -13,11 +13,11 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
 from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.files import read_json, read_json_or
+from lm_validity.run.architectures import weight_files
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
 from lm_validity.run.records import read_record_or
-from lm_validity.run.rehearsals import judge_fit, read_rehearsal, weight_files
 from lm_validity.run.rules import RULES, rule_of
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -203,15 +203,9 @@ class Workload:
         )
 
     def gpu_gb(self, row: Model | BiasModel) -> float:
-        """The least GPU memory that the model's jobs need: as rehearsed, else by the formula; 0 where its size class
-        has no GPU."""
+        """The least GPU memory that the model's jobs need, by a formula; 0 where its size class has no GPU."""
         if not size_class(self.run, row).gpu:
             return 0.0
-        if isinstance(row, Model):
-            rehearsal = read_rehearsal(self.run, row)
-            if rehearsal is not None:
-                return judge_fit(self.run, row, rehearsal).required
-        self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
         recomputed = size_class(self.run, row).gradient_checkpointing

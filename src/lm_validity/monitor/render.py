@@ -1,4 +1,4 @@
-"""Status, cost and rehearsals as lines of a terminal; status as a page too."""
+"""Status and cost as lines of a terminal; status as a page too."""
 
 import os
 import time
@@ -6,18 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from shlex import quote as quote_for_shell
-from typing import NamedTuple
 from urllib.parse import quote
 
-from lm_validity.config.load import Run
-from lm_validity.config.sheets import Model
-from lm_validity.errors import PREFETCH
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
 from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans, describe_savings, unplanned_pairs
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.participants import kind_label
-from lm_validity.run.rehearsals import Rehearsal, checkpoints_activations, judge_fit, needed_gb
 from lm_validity.run.rules import rule_of
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
@@ -346,62 +341,3 @@ def _bytes(value: float) -> str:
         if value < 1000:
             return f"{value:,.1f} {unit}"
     return f"{value / 1000:,.1f} TB"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What rehearsals found, as a table for a terminal.
-
-
-class Rehearsed(NamedTuple):
-    """A model and its rehearsal. `answer` is None where its config.json is not here, or where the work failed on the
-    fake GPU for the reason `unforeseen`."""
-
-    row: Model
-    answer: Rehearsal | None
-    unforeseen: str
-
-
-def render_rehearsals(run: Run, models: list[Rehearsed]) -> str:
-    """A row a model; then what the columns mean, and what cannot be run."""
-    batches = sorted({rows for model in models if model.answer for rows in model.answer.training})
-    head = ("model", "size", *(f"{rows}" for rows in batches), "score", "class", "has", "fits", "least")
-    lines = [
-        render_table(head, [_rehearsed(run, model, batches) for model in models], text=(0, len(batches) + 3)),
-        "numbers: GB of GPU memory to train so many rows per pass; score: to score a full batch; has: GB of the size "
-        "class; fits: the micro-batch; least: the smallest size class that holds the model",
-    ]
-    for row, answer, unforeseen in models:
-        if unforeseen:
-            lines.append(f"{row.model}: FAILS on the fake GPU ({unforeseen}); correct its row, or leave it out")
-        elif answer is None:
-            lines.append(f"{row.model}: not rehearsed, its config.json is not here; run {PREFETCH} first")
-    unverified = [row.model for row, answer, _ in models if answer and answer.details["config"] != "config.json"]
-    if unverified:
-        lines.append(f"unverified, from a list of known shapes: {listing(unverified, NAMED)}")
-    return "\n".join(lines)
-
-
-def _rehearsed(run: Run, model: Rehearsed, batches: list[int]) -> tuple[str, ...]:
-    row, answer, unforeseen = model
-    if answer is None:
-        nothing = ["-"] * (len(batches) + 1)
-        return (row.model, "-", *nothing, row.size_class, "-", "FAILS" if unforeseen else "unknown", "-")
-    verdict = judge_fit(run, row, answer)
-    peaks = answer.checkpointed if checkpoints_activations(run, row) else answer.training
-    gigabytes = [f"{needed_gb(peaks[rows]):.1f}" if rows in peaks else "-" for rows in batches]
-    if not verdict.available:
-        fits = "no GPU"
-    elif answer.refused or not verdict.fits:
-        fits = "no"
-    else:
-        fits = "yes" if verdict.micro_batch is None else str(verdict.micro_batch)
-    return (
-        row.model,
-        f"{answer.parameters / 1e9:.2f}B",
-        *gigabytes,
-        f"{needed_gb(answer.scoring):.1f}",
-        row.size_class,
-        f"{verdict.available:g}" if verdict.available else "-",
-        fits,
-        verdict.smallest_class or "-",
-    )

@@ -10,8 +10,8 @@ from lm_validity.monitor.check import gpu_memory_problems, quantization_problems
 from lm_validity.monitor.cost import Estimator, Workload, memory_by_class, needs
 from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
+from lm_validity.run.architectures import HubModel, unfetched_models
 from lm_validity.run.grid import Grid
-from lm_validity.run.rehearsals import HubModel, unfetched_models
 from lm_validity.run.rules import rule_of
 from lm_validity.run.workspace import Workspace
 

@@ -13,8 +13,8 @@ from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
 from lm_validity.monitor.check import leases, readiness_problems, record_problems
 from lm_validity.monitor.cost import Workload
+from lm_validity.run.architectures import HubModel, unfetched_models
 from lm_validity.run.leases import hold_lease, process_start
-from lm_validity.run.rehearsals import HubModel, unfetched_models
 
 POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 

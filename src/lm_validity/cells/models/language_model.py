@@ -15,7 +15,6 @@ import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import safe_open
-from torch._subclasses.fake_tensor import FakeTensor
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import prefetch
@@ -28,7 +27,7 @@ from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
-from lm_validity.run.rehearsals import weight_files
+from lm_validity.run.architectures import weight_files
 
 if TYPE_CHECKING:
     from lm_validity.cells.models.own_adapter import OwnAdapter
@@ -347,8 +346,6 @@ class LanguageModel(SharedContextLM):
         return totals
 
     def _check_written(self, texts: list[str]) -> None:
-        if isinstance(next(self.base.parameters()), FakeTensor):  # a rehearsal's tokenizer writes no text
-            return
         lost = [lost_bytes(self.tokenizer, text) for text in texts]
         total = sum(len(text.encode()) for text in texts)
         if sum(lost) > MOST_LOST * total:
@@ -488,8 +485,6 @@ class LanguageModel(SharedContextLM):
                 f"{self.model_id}: a logit is not finite while it generates.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
-        if isinstance(generated, FakeTensor):  # without values, in a rehearsal
-            return generated
         self.check_padding(context, attention_mask)
         if self.sampling is None:
             self.check_answers(context, attention_mask, generated, options)
@@ -611,7 +606,7 @@ def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: st
         weight = getattr(part, "weight", None)
         if weight is None or weight.ndim != 2 or not weight.is_floating_point():
             continue
-        if weight.is_meta or isinstance(weight, FakeTensor):  # of a rehearsal: it has no values
+        if weight.is_meta:
             continue
         names_expected = {
             key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight

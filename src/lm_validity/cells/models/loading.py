@@ -15,7 +15,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from lm_validity.cells.models.head import keep_four_bits
 from lm_validity.cells.models.weights import is_models_fault
 from lm_validity.errors import CellError, first_line
-from lm_validity.run.rehearsals import weight_files
+from lm_validity.run.architectures import weight_files
 from lm_validity.words import count
 
 log = logging.getLogger(__name__)

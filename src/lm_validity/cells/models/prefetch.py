@@ -39,6 +39,7 @@ from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or
+from lm_validity.run.architectures import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 from lm_validity.run.grid import Grid
 from lm_validity.run.records import (
     AdapterRecord,
@@ -48,7 +49,6 @@ from lm_validity.run.records import (
     ModelRecord,
     read_record_or,
 )
-from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 from lm_validity.run.scoring import PADDING_COUNTS
 
 if TYPE_CHECKING:

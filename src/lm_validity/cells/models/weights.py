@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from lm_validity.errors import InputError
 from lm_validity.files import Document, read_json
-from lm_validity.run.rehearsals import INDEX, WHOLE
+from lm_validity.run.architectures import INDEX, WHOLE
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 TWO_IN_ONE = (  # transformers would add the adapter to weights that may hold it already

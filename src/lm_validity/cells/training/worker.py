@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pandas as pd
 import pyarrow
-import torch
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import (
@@ -23,7 +22,6 @@ from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, sta
 from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
 from lm_validity.cells.worker import Computed, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
-from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
 from lm_validity.run.store import Address
 from lm_validity.tables.schema import LOSSES, write_table
@@ -202,7 +200,6 @@ class AdapterTrainer(Worker):
         # texts are cut to max_length before
         options = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
         options["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
-        options["micro_batch"] = self._first_micro_batch(lm)
         member = Member(
             FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # named after the recipe: a changed recipe does not resume from the old one's state
@@ -225,14 +222,6 @@ class AdapterTrainer(Worker):
             seed=derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
             higher_is_better=benchmark.higher_is_better,
         )
-
-    def _first_micro_batch(self, lm: LanguageModel) -> int:
-        """As configured, or what a rehearsal found to fit the GPUs that the job has."""
-        if lm.device.type == "cpu":
-            return self.run.configuration.finetuning.micro_batch
-        gpus = range(torch.cuda.device_count()) if self._device == "all" else [lm.device.index or 0]
-        available = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
-        return first_micro_batch(self.run, self.model, available / 1e9)
 
     def _training_data(self, lm: LanguageModel, cell: BenchmarkCell) -> TrainingData:
         """What the cell's benchmark and prompt give, kept for the next rate."""

@@ -1,14 +1,13 @@
-"""The first minutes on a new cluster's GPU: does everything that jobs do give the CPU's numbers there?
+"""The first minutes on a new cluster's GPU (`gpu_quarter_hour.sh check`): does what jobs do give the CPU's numbers?
 
 A small model with random weights goes through the project's own code (load, score, train, write answers) on the CPU and
 on the device. The same checks run with the CPU in the device's place, so that all but CUDA itself is tested.
 """
 
-import gc
 import importlib.util
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +16,12 @@ from typing import Literal
 import numpy as np
 import torch
 import transformers
+from _toys import word_tokenizer
 
 from lm_validity.cells.models.head import keep_four_bits
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.self_check import HALF_TOLERANCE, TOLERANCE
-from lm_validity.cells.rehearsal import rehearse
-from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
-from lm_validity.cells.rehearsal.rehearse import pretend_model
 from lm_validity.cells.scoring import VllmAnswers
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
@@ -38,7 +35,6 @@ VOCABULARY, SEED = 1024, 7
 # largest relative error of a product of matrices. TF32, which keeps 10 bits of float32's 23, is beyond the first
 PRODUCT = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 LOSS, HALF_LOSS = 1e-3, 2e-2  # largest relative difference of a loss in float32, and in bfloat16
-MEMORY, PASS_TOKENS = 0.05, 256  # largest relative error of a rehearsed peak; tokens of the texts it is of
 NF4_ERROR = 0.5  # 16 values for a weight: logits of random weights move by a good part of their size
 
 
@@ -51,33 +47,19 @@ class CheckResult:
     detail: str
 
 
-def check_gpu(device: str) -> list[CheckResult]:
-    """Try the device; device: `cuda` or `cpu`. Raises InputError where there is no GPU that torch can use."""
-    return list(each_check(device))
-
-
 def each_check(device: str) -> Iterator[CheckResult]:
-    """`check_gpu`, its findings one by one as they are made."""
+    """Try the device, `cuda` or `cpu`: what is found, one by one. Raises InputError where torch can use no GPU."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(*describe_missing_gpu(1, 0, "gpu-check", "give --device cpu"))
+        raise InputError(*describe_missing_gpu(1, 0, "gpu-check", "set DEVICE=cpu"))
     yield from _describe(device)
     yield from _products(device)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder)
-        checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
+        checks = {"scores": _scores, "training": _training, "answers": _answers}
         checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
         for title, check in checks.items():
             yield from _tried(title, check(folder, device))
-
-
-def verdict(findings: Sequence[CheckResult]) -> str:
-    """One sentence about all findings."""
-    failed = [finding.check for finding in findings if finding.outcome == "failed"]
-    if failed:
-        return f"Not ready: {', '.join(failed)}."
-    noted = [finding.check for finding in findings if finding.outcome in ("noted", "skipped")]
-    return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
 def _tried(title: str, check: Iterator[CheckResult]) -> Iterator[CheckResult]:
@@ -150,7 +132,7 @@ def _products(device: str) -> Iterator[CheckResult]:
 
 def write_model(folder: Path) -> None:
     """A Llama of half a million random weights with a tokenizer of one word per token, in hub format."""
-    rehearse.word_tokenizer(VOCABULARY).save_pretrained(folder)
+    word_tokenizer(VOCABULARY).save_pretrained(folder)
     config = transformers.LlamaConfig(
         hidden_size=128,
         intermediate_size=256,
@@ -283,56 +265,6 @@ def _alike(check: str, answers: list[str], theirs: list[str], whose: str) -> Che
     if len(answers) > n_equal >= len(answers) / 2:
         return CheckResult(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
     return _judge(check, detail, good=n_equal == len(answers))
-
-
-def _memory(folder: Path, device: str) -> Iterator[CheckResult]:
-    """Peak of a training pass against the rehearsal's forecast."""
-    if device == "cpu":
-        yield CheckResult("memory", "skipped", "not measured: no GPU")
-        return
-    forecast, measured = _forecast(folder), _measured_peak(folder, device)
-    error = measured / forecast - 1
-    detail = f"a training pass took {measured / 1e6:.1f} MB, {error:+.0%} from the {forecast / 1e6:.1f} MB rehearsed, "
-    yield CheckResult("memory", "passed" if abs(error) <= MEMORY else "noted", f"{detail}at most {MEMORY:.0%}")
-
-
-def _forecast(folder: Path) -> float:
-    """Bytes at the peak of a training pass, as rehearsed."""
-    config = transformers.AutoConfig.from_pretrained(folder)
-    with pretended_gpus() as ledger:
-        lm = pretend_model(config, "rehearsed", dtype="bfloat16", device=f"{KIND}:0", batch_size=16, max_length=None)
-        return _pass_peak(lm, ledger)
-
-
-def _measured_peak(folder: Path, device: str) -> float:
-    """Bytes at the peak of the same pass on the device. The first time CUDA's libraries take what they keep."""
-    for _ in range(2):
-        gc.collect()
-        memory_before = torch.cuda.memory_allocated(device)
-        peak = _pass_peak(_load(folder, device, "bfloat16"), DeviceMemory(device))
-    result: float = peak - memory_before
-    return result
-
-
-def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
-    settings = FinetuneSettings(learning_rate=1e-4)
-    rows = settings.effective_batch
-    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows])[str(rows)]["peak"]
-
-
-class DeviceMemory(Ledger):
-    """What torch's allocator says instead of what a ledger books."""
-
-    def restart(self) -> None:
-        """Begin again: the peak is of what is allocated from here on."""
-        super().restart()
-        torch.cuda.reset_peak_memory_stats(self.kind)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes that were allocated at one time since the last `restart`."""
-        result: int = torch.cuda.max_memory_allocated(self.kind)
-        return result
 
 
 # ---- what may be there ----------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """The check of a new cluster's GPU, with the CPU in the GPU's place and with faults planted."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lm_validity.cells import gpu_check
-from lm_validity.cells.gpu_check import CheckResult, check_gpu, verdict
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import gpu_check
+from gpu_check import CheckResult, each_check
+
 from lm_validity.cells.models import trees
-from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.errors import InputError
 
 
@@ -25,31 +28,21 @@ def outcomes(found) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_cpu_is_ready():
-    found = check_gpu("cpu")
+    found = list(each_check("cpu"))
     said = outcomes(found)
     assert set(said.values()) <= {"passed", "skipped"}
     assert {check for check, outcome in said.items() if outcome == "skipped"} <= {
         "GPU",
-        "memory",
         "bitsandbytes",
         "vLLM",
     }
     assert {"scores in bfloat16", "training in float32", "rates side by side", "answers in float32"} <= set(said)
-    assert verdict(found).startswith("Ready.")
 
 
 def test_without_a_gpu_there_is_nothing_to_check(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="can use 0"):
-        check_gpu("cuda")
-
-
-@pytest.mark.parametrize(("outcome", "code"), [("passed", 0), ("noted", 0), ("skipped", 0), ("failed", 1)])
-def test_exit_code(outcome, code, monkeypatch):
-    from lm_validity.cli.tools import gpu_check as command
-
-    monkeypatch.setattr(gpu_check, "check_gpu", lambda device: [CheckResult("scores", outcome, "as found")])
-    assert command("cpu") == code
+        list(each_check("cuda"))
 
 
 def test_products_that_are_not_float32_are_seen(monkeypatch):
@@ -128,28 +121,3 @@ def test_others_memory_is_said(monkeypatch):
         "GPU 0": "passed",
         "GPU 1": "noted",
     }
-
-
-def test_on_a_cpu_memory_is_not_measured():
-    (found,) = gpu_check._memory(None, "cpu")
-    assert (found.outcome, found.detail) == ("skipped", "not measured: no GPU")
-
-
-@pytest.mark.parametrize(("share", "outcome"), [(1.04, "passed"), (0.96, "passed"), (1.06, "noted"), (0.9, "noted")])
-def test_measured_memory_is_held_against_the_rehearsal(share, outcome, monkeypatch):
-    monkeypatch.setattr(gpu_check, "_forecast", lambda folder: 50e6)
-    monkeypatch.setattr(gpu_check, "_measured_peak", lambda folder, device: share * 50e6)
-    (found,) = gpu_check._memory(None, "cuda")
-    assert found.outcome == outcome and f"{share - 1:+.0%}" in found.detail
-
-
-@pytest.mark.slow
-def test_a_pretended_gpu_takes_what_was_rehearsed(folder, monkeypatch):
-    """The way that a GPU is measured, with the ledger in the allocator's place."""
-    forecast = gpu_check._forecast(folder)
-    with pretended_gpus() as ledger:
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: ledger.live_bytes)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: ledger.restart())
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: ledger.peak_bytes)
-        measured = gpu_check._measured_peak(folder, f"{KIND}:0")
-    assert measured == pytest.approx(forecast, rel=0.005) and forecast > 1e6

@@ -1,0 +1,178 @@
+"""Models before they are loaded: what is fetched of them, which of their files are weights, and which are causal."""
+
+import ast
+import importlib.util
+import json
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder, split_revision
+from lm_validity.config.sheets import Model
+from lm_validity.errors import Refusal
+from lm_validity.files import Document, read_json, read_json_or
+from lm_validity.run.participants import Participants
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The models of a run that have yet to be fetched from the hub.
+
+
+class HubModel(NamedTuple):
+    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
+
+    path: str
+    revision: str | None = None
+    folders: tuple[str, ...] = ("",)
+
+
+def unfetched_models(run: Run) -> dict[str, HubModel]:
+    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
+    results, unfetched = run.results / "prefetch", dict[str, HubModel]()
+    for model in Participants(run).used_models:
+        row = run.models[model]
+        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
+            unfetched[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+        for adapter in row.adapters:
+            if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
+                unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
+    for model, language_model in run.language_models.items():
+        if not is_folder(language_model.path) and not (results / "language_models" / f"{model}.json").is_file():
+            unfetched[f"language model {model}"] = HubModel(language_model.path, language_model.revision)
+    return unfetched
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which safetensors of a folder are its model. Some come twice: Mistral's also as consolidated.safetensors.
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_names(names: Collection[str], index: str | None) -> set[str]:
+    """Of a folder's *.safetensors, those that transformers loads: model.safetensors, else the shards that the index
+    (the text of model.safetensors.index.json) names; all where there is neither, or the index cannot be read."""
+    if WHOLE in names:
+        return {WHOLE}
+    try:
+        return {*names} if index is None else {*names} & {*json.loads(index)["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {*names}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weights of a local model, or of a checkpoint of it."""
+    index = folder / INDEX
+    names = [path.name for path in folder.glob("*.safetensors")]
+    return [folder / name for name in sorted(weight_names(names, index.read_text() if index.is_file() else None))]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a config.json is that of a causal language model, by what transformers lists of architectures.
+#
+# The lists are read from its source: importing it takes seconds a model, and a login node may have no torch.
+
+Lists: TypeAlias = dict[str, dict[str, str | tuple[str, ...]]]  # name -> {model_type: class or classes}
+
+_CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+_SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
+# of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
+_OTHER_WORK: tuple[str, ...] = (
+    _MASKED,
+    _SEQ_TO_SEQ,
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+)
+_OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
+_OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
+SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
+
+UNKNOWN = "models are loaded without remote code: choose a model of a known architecture, or update transformers"
+TAKE_OUT = (
+    "take the model out of the sheet, or choose one with a language modelling head; a masked language model can take "
+    "part in the bias study (`language_models`)"
+)
+
+
+def why_not_causal(config: object) -> Refusal | None:
+    """(what is wrong with a config.json, what to do), or None for a causal language model. None also where transformers
+    is not installed, or keeps its lists elsewhere: loading the model will say it then."""
+    if not isinstance(config, dict):
+        return Refusal("config.json is not an object", "a model folder is what save_pretrained writes")
+    lists = _lists()
+    if lists is None:
+        return None
+    kind, named = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(kind, str | None) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
+        return Refusal(
+            "model_type or architectures of its config.json is not text",
+            "a model folder is what save_pretrained writes",
+        )
+    if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
+        return Refusal(f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN)
+    problem = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
+    if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
+        return Refusal(problem, TAKE_OUT)
+    if kind in _encoders(lists) and not config.get("is_decoder"):
+        return Refusal(problem, TAKE_OUT)
+    other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(
+        lists[_CAUSAL].values()
+    )
+    if named and (named[0] in other_work or _has_no_head(config, named[0], lists)):
+        return Refusal(problem, TAKE_OUT)
+    return None
+
+
+def _encoders(lists: Lists) -> set[str]:
+    """Architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set."""
+    return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
+
+
+def _has_no_head(config: Document, name: str, lists: Lists) -> bool:
+    """A model's body alone: without tied embeddings nothing stands for its head."""
+    body = name in _classes([lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())])
+    return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
+
+
+def _classes(entries: Iterable[str | tuple[str, ...]]) -> set[str]:
+    return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
+
+
+@cache
+def _lists() -> Lists | None:
+    """What the source of transformers lists; None where that has not all of them."""
+    lists: Lists = {}
+    try:
+        spec = importlib.util.find_spec("transformers")
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        (folder,) = spec.submodule_search_locations
+        for file in ("modeling_auto.py", "auto_mappings.py"):
+            text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
+            lists |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
+    except (AttributeError, ValueError, OSError, SyntaxError):
+        return None
+    list_names = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
+    return lists if list_names <= set(lists) else None
+
+
+def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
+    """(name, list of pairs) of each `NAME = OrderedDict([...])` that is written out."""
+    for node in module.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
+                if all(isinstance(pair, ast.Tuple) for pair in pairs):
+                    yield name, listed
+
+
+def config_of(run: Run, row: Model) -> Document | None:
+    """A model's config.json, as fetched or in a folder; None where it is not here."""
+    folders = []
+    try:
+        point = read_json(run.results / "prefetch" / "models" / f"{row.model}.json")["checkpoints"]["final"]
+        folders.append(Path(point["path"]) / (point["subfolder"] or ""))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    if row.is_local:
+        folders.append(Path(row.path).expanduser())
+    configs = (read_json_or(folder / "config.json", None) for folder in folders)
+    return next((config for config in configs if isinstance(config, dict)), None)

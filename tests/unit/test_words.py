@@ -2,12 +2,10 @@
 
 import json
 import math
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tests.sentences import SOURCE, texts_of_module
 
 from lm_validity.missing import Missing, ReasonCode, is_known, known, number
 from lm_validity.results.summary import named, page_only, summary_values
@@ -73,15 +71,6 @@ def test_numbers_in_sentences_and_pictures_have_a_real_minus_sign():
     ]
     assert [decimal(value, 1, signed=True) for value in (-0.26, np.float64(-0.04), 0.26)] == ["−0.3", "+0.0", "+0.3"]
     assert with_interval(-0.5, (-0.75, 0.25)) == "−0.50 (95% interval −0.75 to 0.25)"
-
-
-def test_no_page_calls_a_mark_black_or_white():
-    """Ink is dark on light ground and light on dark ground, as the reader's system says."""
-    named = re.compile(r"\b(black|white)\b(?! noise)(?=.*\s|[:;])")
-    rooms = [path for room in ("studies", "site", "pages") for path in (SOURCE / room).rglob("*.py")]
-    texts = [(path.name, text) for path in rooms for text in texts_of_module(path)]
-    assert len(texts) > 3000 and named.search("; black ticks: {}")
-    assert [(name, text) for name, text in texts if named.search(text)] == []
 
 
 def test_names_that_share_the_extreme_are_all_named():

@@ -19,7 +19,6 @@ import yaml
 
 from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, register_commands
 from lm_validity.config.generate import key_schema, renew
-from lm_validity.config.gone import GONE
 from lm_validity.config.sections import Cards
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
@@ -56,12 +55,7 @@ def configuration_page() -> str:
             meaning = _cell(key.get("description", ""))
             lines.append(f"| {word} | {_values(model, key)} | {_default(section, name, key)} | {meaning} |")
         lines.append("")
-    lines += ["## Keys that are gone", "", "Version 0.3 has one value of each of these keys. A configuration that",
-              "gives this value loads; another value is refused.", "",
-              "| key | value | if you had another one |", "|---|---|---|"]  # fmt: skip
-    for name, (only, instead) in GONE.items():
-        lines.append(f"| `{name}` | `{json.dumps(only)}` | {_cell(instead)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _sections(model: dict, section: dict, path: str) -> Iterator[tuple[str, dict]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_validity.errors import InputError, Problem
-from lm_validity.files import Document, file_sha256, is_whole, made_folder, read_json_or, write_text
+from lm_validity.files import file_sha256, is_whole, made_folder, read_json_or, write_text
 
 if TYPE_CHECKING:
     from lm_validity.pages.page import PageDocument
@@ -29,9 +29,9 @@ FORMAT = 1  # of LIST
 _DRAFT = ".lm-validity-draft."  # a folder in which a command writes until all is there
 _LOCK = "lock"  # in it; held while the command lives
 
-# A path below the folder -> the digests that the file may have to count as the command's own. None: any, since a
-# version before 0.4 wrote it. Two: a command was ended while it moved its files.
-_Own = Mapping[str, tuple[str, ...] | None]
+# A path below the folder -> the digests that the file may have to count as the command's own. Two: a command was ended
+# while it moved its files.
+_Own = Mapping[str, tuple[str, ...]]
 
 
 @contextlib.contextmanager
@@ -42,24 +42,22 @@ def replaced_folder(
     inputs: Iterable[str | Path | None] = (),
     names: Collection[str] = (),
     entries_to_keep: Collection[str] = (),
-    earlier: Collection[str] = (),
 ) -> Iterator[Path]:
     """Yield a folder to write into. On success its files take the place of those that `command` wrote into `output`
     before, and files that it wrote before and not now are removed; after an error `output` is as it was.
 
     `inputs`: what the command reads: none may be `output` or lie in it. `names`: what it may write there, so that
     somebody's own files under these names are found before the work is done. `entries_to_keep`: files in `output` that
-    the user gave as an input, which stay. `earlier`: files of a version that wrote no list, which may be written over.
-    Raises InputError, with the file's name, where something would be lost.
+    the user gave as an input, which stay. Raises InputError, with the file's name, where something would be lost.
     """
     output = Path(output)
-    check_folder(output, command, inputs=inputs, names={*names} - {*entries_to_keep}, earlier=earlier)
+    check_folder(output, command, inputs=inputs, names={*names} - {*entries_to_keep})
     with made_folder(output.parent), _draft(output) as folder:
         try:
             yield folder
         except InputError as error:  # about a file that will have been there only for a while
             raise in_place(error, folder, output) from error
-        _move(folder, output, command, entries_to_keep, earlier)
+        _move(folder, output, command, entries_to_keep)
 
 
 def in_place(error: InputError, folder: Path, output: Path) -> InputError:
@@ -73,7 +71,6 @@ def check_folder(
     *,
     inputs: Iterable[str | Path | None] = (),
     names: Iterable[str] = (),
-    earlier: Iterable[str] = (),
 ) -> None:
     """Raises InputError where `output` is no folder, is an input or holds one, or where somebody's own file, folder or
     link is under one of `names`."""
@@ -88,7 +85,7 @@ def check_folder(
         if source_path == resolved or resolved in source_path.parents:
             problem = "is what is read" if source_path == resolved else f"holds {path}, which is read"
             raise InputError(f"--output {output}: the folder {problem}.", "name a new folder with --output.")
-    own_files: _Own = {**dict.fromkeys(earlier), **_own(output, command)}
+    own_files = _own(output, command)
     for name in sorted(names):
         if (foreign := _foreign(output, name, own_files)) is not None:
             _refuse(foreign, output)
@@ -130,21 +127,6 @@ def report_problems(folder: Path) -> list[Problem]:
     )
 
 
-def files_of_page(folder: Path) -> list[str]:
-    """The files that belong to a report's page.json of any version, by their paths below the folder; none where it is
-    no report."""
-    page = read_json_or(folder / "page.json", None)
-    if not (isinstance(page, dict) and isinstance(page.get("name"), str) and isinstance(page.get("sections"), list)):
-        return []
-    if "/" in page["name"]:
-        return []
-    sections = [section for section in page["sections"] if isinstance(section, dict)]
-    tables = [f"tables/{name}.csv" for name in _names(sections, "tables")]
-    figures = [f"figures/{name}{end}" for name in _names(sections, "figures") for end in (".vl.json", ".svg", ".pdf")]
-    texts = ("page.json", "index.html", "summary.json", "results.parquet", "results.csv", "results.json")
-    return [*texts, *tables, *figures, f"assets/{page['name']}.js", "assets/vega.js"]
-
-
 def made_of_results(folder: Path) -> set[Path]:
     """The files of a folder that commands made of results, as it lists them: pages and tables. What an export wrote is
     result files again. None where there is no list, or none of this program."""
@@ -155,21 +137,13 @@ def made_of_results(folder: Path) -> set[Path]:
     return {folder / name for command in commands for name in commands[command] if not command.startswith("export")}
 
 
-def _names(sections: Iterable[Document], kind: str) -> list[str]:
-    parts = [part for section in sections for part in section.get(kind) or () if isinstance(part, dict)]
-    return [name for part in parts if isinstance(name := part.get("name"), str) and "/" not in name]
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Whose a file is.
 
 
 def _own(output: Path, command: str) -> _Own:
     """What the command wrote into the folder before."""
-    if not (output / LIST).is_file():
-        return dict.fromkeys(_earlier(output, command))
-    commands = _listed(output)
-    files = commands.get(command, {})
+    files = _listed(output).get(command, {})
     return {name: tuple(digests) for name, digests in files.items()}
 
 
@@ -197,39 +171,9 @@ def _listed(output: Path) -> dict[str, dict[str, list[str]]]:
     return complete
 
 
-def _earlier(output: Path, command: str) -> list[str]:
-    """What versions up to 0.3 wrote into a folder, by what its files say."""
-    log = read_json_or(output / "import.json", None)
-    imported = ["import.json", "scores.parquet", "items.parquet"] if isinstance(log, dict) and "formats" in log else []
-    if command.startswith("import"):
-        return imported
-    files = files_of_page(output)
-    pages = [folder for folder in _folders(output) if _is_page_of_site(folder)]
-    files += [f"{folder.name}/{name}" for folder in pages for name in files_of_page(folder)]
-    if pages:
-        files += ["index.html", "assets/vega.js", "assets/preview.png", "cards/tables/benchmarks.csv", *imported]
-        for card in _folders(output / "cards"):
-            record = read_json_or(card / "card.json", None)
-            if isinstance(record, dict) and "benchmark" in record and "verdict" in record:
-                files += [f"cards/{card.name}/{name}" for name in ("index.html", "card.json", "card.md")]
-    return files
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders in one, without links."""
-    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()] if folder.is_dir() else []
-
-
-def _is_page_of_site(folder: Path) -> bool:
-    page = read_json_or(folder / "page.json", None)
-    return isinstance(page, dict) and page.get("name") == folder.name
-
-
-def _is_own(path: Path, digests: tuple[str, ...] | None) -> bool:
+def _is_own(path: Path, digests: tuple[str, ...]) -> bool:
     """Whether the file is there as the command wrote it."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    return digests is None or file_sha256(path) in digests
+    return not path.is_symlink() and path.is_file() and file_sha256(path) in digests
 
 
 def _foreign(output: Path, name: str, own_files: _Own) -> Path | None:
@@ -246,7 +190,7 @@ def _foreign(output: Path, name: str, own_files: _Own) -> Path | None:
     return path if path.exists() and not (name in own_files and _is_own(path, own_files[name])) else None
 
 
-def _was_edited(path: Path, digests: tuple[str, ...] | None) -> bool:
+def _was_edited(path: Path, digests: tuple[str, ...]) -> bool:
     """Whether there is something else under the name of a file that was written; folders that were empty are fine."""
     return digests != () and (path.is_symlink() or path.exists()) and not _is_own(path, digests)
 
@@ -312,9 +256,9 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[str], earlier: Collection[str]) -> None:
+def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[str]) -> None:
     """Put the files of a draft into the output. Nothing is written where one of them meets somebody's own."""
-    own_files, listed = {**dict.fromkeys(earlier), **_own(output, command)}, _listed(output)
+    own_files, listed = _own(output, command), _listed(output)
     files = sorted(_below(path, folder) for path in folder.rglob("*") if path.is_file())
     # a page without figures has the folder that rules declare
     empty = [f"{_below(path, folder)}/" for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())]
@@ -323,13 +267,13 @@ def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[
     foreign += [output / name for name in empty if (output / name).exists() and not (output / name).is_dir()]
     if foreign:
         _refuse(foreign[0], output, len(foreign) - 1)
-    obsolete = {*own_files} - {*new, *entries_to_keep, *earlier}
+    obsolete = {*own_files} - {*new, *entries_to_keep}
     stale = [name for name in sorted(obsolete) if _is_own(output / name, own_files[name])]
     still = {name: listed[command][name] for name in entries_to_keep if name in listed.get(command, {})}
     with made_folder(output):
         if new:
-            replaced = {name: [digest, *(own_files.get(name) or ())] for name, digest in new.items()}
-            gone = {name: list(own_files[name] or ()) for name in stale if own_files[name]}
+            replaced = {name: [digest, *own_files.get(name, ())] for name, digest in new.items()}
+            gone = {name: list(own_files[name]) for name in stale}
             _write_list(output, command, {**gone, **replaced, **still})
         for name in new:
             target = output / name

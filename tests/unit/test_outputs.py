@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import register_commands
 from lm_validity.errors import InputError
 from lm_validity.files import file_sha256
-from lm_validity.outputs import LIST, check_file, files_of_page, replaced_folder
+from lm_validity.outputs import LIST, check_file, replaced_folder
 from lm_validity.site.first_page import ORDER
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -182,43 +182,6 @@ def test_a_report_that_is_not_written_again_goes(place, site):
     assert code == 0, text
     assert not (site / "agreement").exists() and (site / "signal" / "index.html").is_file()
     assert [path.name for path in (site / "factors").iterdir()] == ["mine.txt"]
-
-
-def _as_of_0_3(output: Path) -> None:
-    """Take away what 0.3 did not write: the list, the reading and the settings."""
-    for name in (LIST, "reading.tsv", "settings.parquet"):
-        (output / name).unlink(missing_ok=True)
-
-
-def test_a_site_of_0_3_is_written_again(site):
-    """Without a list its reports say what is theirs; a file beside them stays, and a sheet that differs is refused."""
-    output = site
-    _as_of_0_3(output)
-    (output / "agreement" / "notes.txt").write_text("mine")
-    (output / "index.html").write_text("another version's")
-    (output / "agreement" / "summary.json").write_text("{}")
-    assert call(*SITE, "out")[0] == 0
-    assert (output / "agreement" / "notes.txt").read_text() == "mine"
-    assert json.loads((output / "agreement" / "summary.json").read_text())["models"] == 4
-    _as_of_0_3(output)
-    (output / "models.tsv").write_text("model\nash-1b\n")
-    before = digests(output)
-    assert call(*SITE, "out")[0] == 2 and digests(output) == before
-
-
-def test_a_report_of_0_3_in_a_run_is_written_again(place):
-    """Snakemake has removed the outputs that its rule declares."""
-    command, _ = COMMANDS["report agreement"]
-    assert call(*command, "out")[0] == 0
-    output = place / "out"
-    assert {*files_of_page(output)} >= {*digests(output)} - {LIST}
-    for name in (LIST, "summary.json", "results.parquet"):
-        (output / name).unlink()
-    for figure in (output / "figures").iterdir():
-        figure.unlink()
-    (output / "figures").rmdir()
-    (output / "index.html").write_text("another version's")
-    assert call(*command, "out")[0] == 0 and (output / "summary.json").is_file()
 
 
 def test_a_call_that_was_killed_leaves_nothing_to_the_next(place):

@@ -20,6 +20,7 @@ try:
         PLANNED_SHEETS,
         build_run,
         check_sources,
+        key_values,
         planned_sheets,
     )
     from lm_validity.config.sections import PRETRAINING_VERSION
@@ -174,8 +175,7 @@ def resource_of(rule_name, part):
 
 
 def study_reports(*studies):
-    """The reports of the named studies that this configuration asks for. Those of versions up to 0.2 have no
-    results.parquet, which the site needs, so they are written again."""
+    """The reports of the named studies that this configuration asks for."""
     return [
         f"{RESULTS}/reports/{name}/{file}"
         for study in studies

@@ -5,7 +5,7 @@ import os
 
 def start_run():
     """Write down what the jobs read, the merged configuration and the sheets, and which Snakemake drives the run."""
-    values = RUN.configuration.model_dump(mode="json")
+    values = key_values(RUN.configuration)
     values["results"] = str(Path(PLACE).parent)
     try:
         for name, value in (

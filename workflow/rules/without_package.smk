@@ -28,5 +28,5 @@ class Absent:
 InputError = ValueError
 build_run = Grid = RULES = reports_of = tables_of = prompt_settings = Sheets = Absent()
 keep_polled_jobs = skip_hidden_jobs = check_sources = check_tasks = Absent()
-planned_sheets = Absent()
+planned_sheets = key_values = Absent()
 SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -52,7 +52,7 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> Choice:
                 "epoch": result["best_epoch"],
                 "validation_value": result["best_value"],
                 "diverged": result["diverged"],
-                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
+                "adapted_share": result.get("adapted_share"),  # replays have none
             }
         )
         folders.append(trained["folder"])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
-from lm_validity.cells.models.prefetch import check_as_saved, check_unchanged
+from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Seconds, Stopwatch
 from lm_validity.cells.models.scorer import Counters
 from lm_validity.cells.tasks.answers import replaced_examples
@@ -120,9 +120,6 @@ class Worker(ABC):
             check_unchanged(self.model.model, point)
             try:
                 self._loaded = _Loaded(point, self._exchange_adapter(point) or self._load(point))
-                check_as_saved(
-                    self.model.model, self.workspace.model_record(self.model.model), self._loaded.lm.as_saved
-                )
             except CellError as error:
                 self._load_errors[key] = error
                 raise

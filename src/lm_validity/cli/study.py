@@ -136,9 +136,9 @@ def preflight(
     outdated = check.remove_outdated(run)
     problems = [*outdated, *check.record_problems(run), *check.readiness_problems(run)]
     if not run.configuration.replay:
-        from lm_validity.cells.models.prefetch import access_problems, adapter_problems
+        from lm_validity.cells.models.prefetch import access_problems
 
-        problems += [*access_problems(unfetched_models(run)), *adapter_problems(run)]
+        problems += access_problems(unfetched_models(run))
     stale, held = check.leases(run)
     problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
     for message in [*held, *problems]:

@@ -3,7 +3,7 @@
     python -m lm_validity.config.generate          # rewrite config/schema.json
     python -m lm_validity.config.generate --check  # exit 1 where it is not what would be written (in the tests)
 
-A field without a description is no key: it has one value in every run (`gone.GONE`).
+A field without a description is no key: it has one value in every run.
 """
 
 import json

@@ -367,10 +367,32 @@ def validate(values: object, source: str, kind: type[BaseModel] = Configuration)
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "write `key: value`.")
     _check_printable(values, source, set())
+    if kind is Configuration:  # options of a command may set what is no key of a run
+        _refuse_constants(values, kind, source)
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         raise _input_error(error, source, kind) from None
+
+
+def key_values(section: BaseModel) -> dict[str, object]:
+    """The keys of a section and of those inside it, as they are written down and read again. A field without a
+    description is no key: it has one value."""
+    values = {name: getattr(section, name) for name, field in type(section).model_fields.items() if field.description}
+    plain = section.model_dump(mode="json", include={*values})
+    return plain | {name: key_values(value) for name, value in values.items() if isinstance(value, BaseModel)}
+
+
+def _refuse_constants(values: dict[str, object], kind: type[BaseModel], source: str, path: str = "") -> None:
+    """Raises InputError for a field that is no key."""
+    for name, value in values.items():
+        field = kind.model_fields.get(name)
+        if field is not None and field.description is None:
+            known_keys = ", ".join(_known_keys(kind, ()))
+            raise InputError(f"{source}: unknown key {path + name!r}.", f"known keys here: {known_keys}.")
+        inner = section_of(field.annotation) if field is not None else None
+        if inner is not None and isinstance(value, dict):
+            _refuse_constants(value, inner, source, f"{path}{name}.")
 
 
 def _check_printable(part: object, source: str, seen: set[int]) -> None:

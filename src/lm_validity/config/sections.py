@@ -14,7 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.gone import without_gone
 from lm_validity.config.groups import KNOTS
 from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_column_width, check_distinct
 
@@ -105,7 +104,7 @@ PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 class OneFinetune(ConfigSection):
     """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
-    Snakemake sees what has changed; fields without a description are no keys (`gone.GONE`)."""
+    Snakemake sees what has changed; fields without a description are no keys."""
 
     epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
     effective_batch: Positive = 8  # documents per optimizer step, whatever the memory
@@ -216,7 +215,7 @@ class MiniatureSettings(ConfigSection):
         description="shared: every benchmark asks for the same test facts in its own format. "
         "disjoint: no test fact is asked by two benchmarks (fewer items each).",
     )
-    # Fields below are no keys (`gone.GONE`)
+    # Fields below are no keys
     test_entities: Entities = 48  # whose facts are asked in test splits (shared)
     training_entities: Entities = 40
     validation_entities: Entities = 20
@@ -322,7 +321,7 @@ class HeadTraining(ConfigSection):
 
     epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
     learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
-    # Fields below are no keys (`gone.GONE`); `paper` changes the last two
+    # Fields below are no keys; `paper` changes the last two
     batch_size: Positive = 16  # texts per step, unless the sheet has `<architecture>_batch`
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     max_length: Positive | None = 256  # tokens per text; None: the model's limit
@@ -334,7 +333,7 @@ class HeadTraining(ConfigSection):
 class Adapter(ConfigSection):
     """LoRA on every linear layer except the output head. The paper's QLoRA settings are the defaults."""
 
-    rank: Positive = 16  # no key, as the next two (`gone.GONE`)
+    rank: Positive = 16  # no key, as the next two
     alpha: Positive = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     quantization: Literal["none", "nf4"] = Field(
@@ -347,7 +346,7 @@ class Adapter(ConfigSection):
 class Prompting(Adapter):
     """Zero-shot experiments: adapters are pretrained on prompts, and no labels are used in training."""
 
-    epochs: Positive = 1  # no key (`gone.GONE`), as the fields without a description below
+    epochs: Positive = 1  # no key, as the fields without a description below
     learning_rate: Rate = 2e-4
     batch_size: Positive = 16  # prompts per step, unless the tasks sheet has `pretraining_batch`
     max_length: Positive = 512  # tokens per prompt in pretraining; the rest is cut
@@ -771,12 +770,6 @@ class Configuration(ConfigSection):
         None,
         description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def take_out_what_is_gone(cls, values: object) -> object:
-        """Keys of earlier versions that have one value now."""
-        return without_gone(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def have_what_the_studies_need(self) -> Self:

@@ -40,7 +40,7 @@ from lm_validity.miniature.world import (
     pretraining_documents,
     words_of_language,
 )
-from lm_validity.outputs import LIST, replaced_folder
+from lm_validity.outputs import replaced_folder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.
@@ -486,24 +486,14 @@ _FOLDERS = ("tasks", "data", "classification", "tokenizer", "tokenizer_chat", "t
 
 
 def write_world(settings: MiniatureSettings, output: Path) -> None:
-    """Write the world of `settings` into `output`; `world.json` comes last: where it is, the rest is too. Tasks of an
-    earlier version, which lm-eval would also find, are removed.
+    """Write the world of `settings` into `output`; `world.json` comes last: where it is, the rest is too.
 
     The same settings give the same bytes, wherever `output` lies.
     """
     world = make_world(settings)
     names = ("world.json", *_FOLDERS)
-    with replaced_folder(output, "miniature world", names=names, earlier=_earlier(output)) as folder:
+    with replaced_folder(output, "miniature world", names=names) as folder:
         _write_world(world, folder)
-
-
-def _earlier(output: Path) -> list[str]:
-    """The files of a world that a version before 0.4 wrote."""
-    module = output / "tasks" / "dataset.py"
-    if not (output / LIST).is_file() and module.is_file() and module.read_bytes() == DATASET_MODULE.encode():
-        files = (path for folder in _FOLDERS for path in (output / folder).rglob("*"))
-        return [path.relative_to(output).as_posix() for path in files if path.is_file()]
-    return []
 
 
 def _write_world(world: World, output: Path) -> None:

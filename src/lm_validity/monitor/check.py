@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
@@ -27,9 +27,8 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
-from lm_validity.run.records import BenchmarkRecord, is_record, made_by, read_record, read_record_or
+from lm_validity.run.records import is_record, made_by, read_record, read_record_or
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.scoring import document_order
 from lm_validity.run.store import Store
 from lm_validity.run.task_names import task_problems
 from lm_validity.run.workspace import Workspace
@@ -402,9 +401,6 @@ def record_problems(run: Run) -> list[Problem]:
             problems.append(Problem(str(path), "not a whole record", f"write it again: {again(made_by(path))}"))
             continue
         record = read_record(path)
-        if kind == "benchmark" and "document_order" not in record and document_order(cast(BenchmarkRecord, record)):
-            problem = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
-            problems.append(Problem(f"{kind} {path.stem}", problem, again(made_by(path))))
         # of a model, or of a task; none of a task of lm-eval's, beside which the sheet may name a folder
         fetched = record.get("path") or (record.get("record") or {}).get("include_path")
         if (

@@ -59,7 +59,7 @@ def count_spent(store: Store) -> Spent:
             spent.phases.setdefault(phase, Counter()).update(counts)
         cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
         cut["train"] += sidecar.get("truncated_texts", 0)
-        if sidecar.get("cut_answers"):  # not of cells of earlier versions
+        if sidecar.get("cut_answers"):
             cut["answers"] += sidecar["cut_answers"]
         if cut.total():
             try:

@@ -84,7 +84,7 @@ def read_failures(run: Run) -> dict[Cell, str]:
     """Cell -> error, of the cells that failed when they were last checked."""
     failures = {}
     for row in read_json_or(run.results / "cells" / "failed.json", []):
-        with contextlib.suppress(KeyError, TypeError):  # a cell of another version
+        with contextlib.suppress(KeyError, TypeError):  # a file of another kind
             failures[read_cell(row["cell"])] = f"failed: {row['error']}"
     return failures
 

@@ -1,7 +1,7 @@
 """What the login node wrote about a run's models, tasks and splits: what recipes are made from.
 
 Standard library and pydantic only, so that a job whose cells are all in the store never imports torch. A key that
-records of earlier versions lack, or that only some models have, is not required.
+only some models have is not required.
 """
 
 from abc import ABC, abstractmethod
@@ -68,7 +68,7 @@ class _Split(BaseModel):
     digest: str | None
 
 
-# folder of records -> what each has since 0.1, and nothing can be done without
+# folder of records -> what each has, and nothing can be done without
 _NEEDED: dict[str, type[BaseModel]] = {
     "models": _Model,
     "benchmarks": _Benchmark,
@@ -129,9 +129,9 @@ class AppliedRules(TypedDict, total=False):
 
     answers_alone: padding would change its answers. chat_date: its chat template prints a date.
     ignored_generation_settings: of its generation_config.json. position_switch: the length beyond which positions are
-    encoded otherwise. all_linear: it is not simply all linear layers. checked: the version of the check for what
-    follows. as_saved: the rules by which weights and tokenizers are kept as they were saved. thought: the chat template
-    opens one, which is closed. loses: what tokenizers lose of a text.
+    encoded otherwise. all_linear: it is not simply all linear layers. as_saved: the rules by which weights and
+    tokenizers are kept as they were saved. thought: the chat template opens one, which is closed. loses: what
+    tokenizers lose of a text.
     """
 
     answers_alone: str
@@ -139,7 +139,6 @@ class AppliedRules(TypedDict, total=False):
     ignored_generation_settings: list[str]
     position_switch: int
     all_linear: str
-    checked: int
     as_saved: dict[str, str]
     thought: str
     loses: list[str]
@@ -185,7 +184,7 @@ class BenchmarkRecord(TypedDict):
     documents: dict[str, int]
     data: str | None
     fewshot: str | None
-    document_order: NotRequired[str | None]
+    document_order: str | None
     choice_border: NotRequired[str | None]
     replay: NotRequired[str]
 
@@ -212,7 +211,7 @@ class TextsRecord(TypedDict):
 
 
 class Score(TypedDict):
-    """A cell's value of one metric; cells of earlier versions have one number of items for all metrics."""
+    """A cell's value of one metric; without its own number of items, that of the result counts."""
 
     value: float
     stderr: float | None
@@ -221,8 +220,8 @@ class Score(TypedDict):
 
 class CellResult(TypedDict, total=False):
     """What other cells and tables read of a finished cell's result: of scores the first four, of a fine-tune the
-    others. `best_epoch` and `best_value` are null where it diverged in its first epoch; `adapted_share` is in no
-    fine-tune of earlier versions."""
+    others. `best_epoch` and `best_value` are null where it diverged in its first epoch; `adapted_share` is of
+    fine-tunes that ran here, and of no replay."""
 
     metrics: dict[str, Score]
     n_items: int

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,7 +11,6 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
 from lm_validity.errors import InputError, first_line
 from lm_validity.run.cell import Recipe
-from lm_validity.run.records import BenchmarkRecord, ModelRecord
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
@@ -132,29 +130,11 @@ def order_of_draws(paths: Iterable[Path]) -> str | None:
     return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
 
 
-def document_order(record: BenchmarkRecord) -> str | None:
-    """`order_of_draws` of a benchmark's task, as its record says; a record of before says nothing of it."""
-    if "document_order" in record:
-        return record["document_order"]
-    package = find_spec("lm_eval")
-    shipped = Path(package.origin).parent if package is not None and package.origin else Path()
-    tasks = record["record"].get("members") or [record["record"]]
-    return order_of_draws(Path(task["include_path"] or shipped) / task["file"] for task in tasks if "file" in task)
-
-
 # decoders whose positions count the padding before a text, or whose memory holds it: by transformers' own code
 PADDING_COUNTS = {
     *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "deepseek_v4", "marian", "mbart", "mvp"),
     *("pegasus", "plbart", "recurrent_gemma", "rwkv", "trocr", "xlstm"),
 }
-_OF_CLASSES = {re.sub("[_-]", "", model_type) for model_type in PADDING_COUNTS}
-
-
-def answers_alone(record: ModelRecord) -> str | None:
-    """How a model writes answers whose padding would change them, for the recipe; None for all others. A record of an
-    earlier version, which knew fewer of these models, says nothing of it; all name the model's class."""
-    one_at_a_time = (record.get("architecture") or "").partition("For")[0].lower() in _OF_CLASSES
-    return record.get("answers_alone", "one at a time" if one_at_a_time else None)
 
 
 def _names(block: str) -> list[str]:

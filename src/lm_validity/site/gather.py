@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.files import as_written, read_json_or
-from lm_validity.outputs import files_of_page
+from lm_validity.outputs import made_of_results
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.reading import KEY
@@ -158,7 +158,7 @@ def _sorted_out(paths: Iterable[str | Path]) -> _SortedOut:
         kinds = {table: kind for table in tables_of_path if (kind := table_kind(table))}
         for table, kind in kinds.items():
             tables.setdefault(kind, []).append(table)
-        if not kinds and path.is_dir() and files_of_page(path):
+        if not kinds and path.is_dir() and made_of_results(path):
             raise InputError(
                 f"{path}: a report that this program wrote, not the scores it is of.",
                 "give scores.parquet of the site, or the run's folder.",

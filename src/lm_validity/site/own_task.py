@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lm_validity.cells.tasks.own_file import find_own_task, read_task_name
-from lm_validity.config.load import Run, load_run
+from lm_validity.config.load import Run, key_values, load_run
 from lm_validity.config.plan import PlannedCell
 from lm_validity.config.rows import LAYOUT, read_text_rows
 from lm_validity.config.sheets import Benchmark
@@ -131,7 +131,7 @@ def write_run(task: OwnTask) -> Run:
     sheets = {"models": task.folder / "models.tsv", "benchmarks": task.folder / "benchmarks.tsv"}
     write_text(sheets["models"], _as_tsv(_models(task)))
     write_text(sheets["benchmarks"], _as_tsv(pd.DataFrame([task.row | {"studies": ",".join(task.studies)}])))
-    values = task.base.configuration.model_dump(mode="json")
+    values = key_values(task.base.configuration)
     values |= {key: str(path) for key, path in sheets.items()}
     values |= {"name": task.results.name, "studies": list(task.studies), "miniature": None, "bias": None}
     values |= {"plan": None}  # it is of the other benchmarks: the new one is scored everywhere

@@ -20,7 +20,7 @@ from toy_world import load_toy, toy_model, toy_tokenizer
 
 from lm_validity.cells.models.chat import check_question, close_thought, open_thought
 from lm_validity.cells.models.language_model import check_saved_ends
-from lm_validity.cells.models.prefetch import check_as_saved, prefetch_model
+from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.cells.scoring import VllmAnswers
 from lm_validity.config.sheets import Model
@@ -119,11 +119,11 @@ def test_a_configuration_of_less_than_the_weights_is_refused(part, tmp_path):
         none = {name: tensor * (0 if name.endswith("bias") else 1) for name, tensor in tensors.items()}
         save_file(none, tmp_path / "model.safetensors", {"format": "pt"})
         load_toy(tmp_path)
-        assert record_of(tmp_path)["checked"]
+        assert record_of(tmp_path)["model"]
     else:
         edit(tmp_path / "config.json", num_nextn_predict_layers=1)
         assert not torch.allclose(logits(load_toy(tmp_path).base), expected)
-        assert record_of(tmp_path)["checked"]
+        assert record_of(tmp_path)["model"]
 
 
 def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp_path, caplog):
@@ -461,18 +461,6 @@ def test_what_was_scored_otherwise_before_is_another_cell(tmp_path, monkeypatch)
     assert workspace.recipe(cell._replace(prompt="chat")) == chat | rules | {"thought": "closed"}
 
 
-def test_a_record_of_before_the_check_is_made_anew_where_it_matters():
-    record = {"model": "m"}
-    check_as_saved("m", record, {})
-    check_as_saved("m", record | {"checked": 1}, {"own_head": "of the checkpoint"})
-    adapter = {"adapter_names": "as in its file"}
-    check_as_saved("m", record | {"checked": 1, "as_saved": adapter}, adapter)
-    with pytest.raises(CellError, match=r"adapter_names: as in its file.*prefetch-model --model m`"):
-        check_as_saved("m", record | {"checked": 1}, adapter)
-    with pytest.raises(CellError, match=r"own_head: of the checkpoint.*prefetch-model --model m`"):
-        check_as_saved("m", record, {"own_head": "of the checkpoint"})
-
-
 # ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
 
 
@@ -562,7 +550,7 @@ def test_a_template_that_prints_no_question_is_refused(template, said, tmp_path)
     (toy_model("llama", tmp_path) / "chat_template.jinja").write_text(template)
     with pytest.raises(InputError, match=f"its chat template {said}"):
         record_of(tmp_path, instruction_tuned=True)
-    assert record_of(tmp_path)["checked"]
+    assert record_of(tmp_path)["model"]
     with pytest.raises(CellError, match=f"its chat template {said}"):
         check_question(functools.partial(load_toy(tmp_path).tokenizer.apply_chat_template, tokenize=False), "m")
 
@@ -578,7 +566,7 @@ def test_a_template_that_wants_a_system_message_or_writes_capitals_is_none_of_th
 
 def test_whole_weights_that_are_said_to_be_quantized_are_refused(tmp_path):
     folder = toy_model("llama", tmp_path)
-    assert record_of(folder)["checked"]
+    assert record_of(folder)["model"]
     edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     with pytest.raises(InputError, match="bitsandbytes quantized the weights, and the file has none of its scales"):
         record_of(folder)

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,7 +15,6 @@ from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
 
 from lm_validity.cells import worker
-from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.cells.training.loop import FinetuneSettings
@@ -134,7 +132,7 @@ def logits_of(base: Path, adapter: Path | None = None) -> torch.Tensor:
         return load(base, adapter=adapter).base(input_ids=torch.arange(5, 25)[None]).logits
 
 
-def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_trained(tmp_path, monkeypatch):
+def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_trained(tmp_path):
     """PEFT renames what it saved itself, and leaves the shared experts' part out."""
     base, folder = mixture(tmp_path / "base", "laguna"), tmp_path / "adapter"
     torch.manual_seed(1)
@@ -148,13 +146,6 @@ def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_tr
     record = prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))
     assert record["as_saved"] == load(base, adapter=folder).as_saved == {"adapter_names": "as in its file"}
     assert load(base).as_saved == {}
-    # one that was recorded before these names were read so is named before a run
-    monkeypatch.setattr(prefetch, "Grid", lambda run: SimpleNamespace(used_models=["m"]))
-    run, before = SimpleNamespace(results=tmp_path), record | {"checked": 1}
-    del before["as_saved"]
-    for found, named in ((record, []), (before, ["model m"])):
-        write_json(tmp_path / "prefetch/models/m.json", found)
-        assert [problem.where for problem in prefetch.adapter_problems(run)] == named
 
 
 def test_an_adapter_with_one_part_for_each_expert_is_put_on_experts_that_are_one_tensor(tmp_path):

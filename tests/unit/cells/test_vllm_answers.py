@@ -17,7 +17,7 @@ from toy_world import toy_rows
 
 from lm_validity.cells import scoring, worker
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.config.load import build_run
+from lm_validity.config.load import build_run, key_values
 from lm_validity.errors import InputError
 from lm_validity.monitor.check import vllm_problems
 
@@ -168,7 +168,7 @@ def test_settings_that_cannot_be_are_named_before_a_job_starts(tmp_path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = vllm_problems(workspace.run)
     assert "not installed" in str(problem) and "pip install 'lm-validity[cells,vllm]'" in str(problem)
-    values = workspace.run.configuration.model_dump(mode="json")
+    values = key_values(workspace.run.configuration)
     with pytest.raises(InputError, match="no GPU, and vLLM is to write the answers of 'toy_generation'"):
         build_run(values | {"size_classes": {"small": {"gpu": 0}}}, "f.yaml")
     assert vllm_problems(build_run(values | {"evaluation": {}}, "f.yaml")) == []
@@ -202,7 +202,7 @@ def test_a_model_that_writes_nothing_needs_no_gpu(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = {"device": "auto", "generation_backend": "vllm"}
     workspace = start_run(tmp_path, evaluation=settings, **GENERATION)
-    values = workspace.run.configuration.model_dump(mode="json") | {"size_classes": {"small": {"gpu": 0}}}
+    values = key_values(workspace.run.configuration) | {"size_classes": {"small": {"gpu": 0}}}
     sheet = Path(values["models"])
     head, *rows = sheet.read_text().splitlines()
     of_signal = "\n".join([f"{head}\tstudies", *(f"{row}\tsignal" for row in rows)])

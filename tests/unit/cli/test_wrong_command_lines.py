@@ -166,12 +166,6 @@ def test_findings_of_a_study_without_a_page_name_its_own_next_step(monkeypatch, 
     assert code == 2 and "lm-validity status" in error and "make demo" not in error
 
 
-@pytest.mark.parametrize(("old", "new"), [("next", "next"), ("rounds", "run"), ("add-model", "add-model")])
-def test_a_name_that_went_with_0_4_is_refused_with_the_new_one(monkeypatch, capsys, old, new):
-    code, out, error = end(monkeypatch, capsys, old)
-    assert (code, out) == (2, "") and f"`lm-validity plan {new}`" in error
-
-
 def test_an_option_before_a_subcommand_of_plan_is_refused(monkeypatch, capsys):
     """It would be an option of `plan` itself, which does not run."""
     code, _, error = end(monkeypatch, capsys, "plan", "--seed", "1", "run", "--goal", "rank=2")

@@ -111,7 +111,6 @@ def test_settings_tell_what_changes_numbers(make_run):
         ({"bias": {"experiments": {"head": {"subsamples": {"99": 5}}}}}, r"'99' is no n"),
         ({"bias": {"experiments": {"head": {"subsample": 5}}}}, r"unknown key.*did you mean 'subsamples'"),
         ({"bias": {"pretraning": {}}}, r"unknown key 'bias.pretraning'.*did you mean 'pretraining'"),
-        ({"bias": {"training": {"pooler": "none"}}}, r"'bias.training.pooler', value 'none': this key is gone"),
     ],
 )
 def test_mistakes_are_named(make_run, change, problem):
@@ -199,11 +198,7 @@ class TestPublishedSheets:
                 assert abs(round(task.majority_share * task.rows) / task.rows - task.majority_share) < 1e-6
 
 
-def test_paper_overrules_what_the_authors_code_does_otherwise(make_run):
-    """Keys that are gone now were not read beside `paper`; a run of an earlier version wrote down what it had."""
-    section = {"seeds": "fixed", "training": {"epochs": 9, "max_length": None, "pooler": "paper"}}
-    settings = make_run({"paper": True, **section}).configuration.bias
+def test_paper_means_what_the_authors_code_does(make_run):
+    settings = make_run({"paper": True, "training": {"epochs": 9}}).configuration.bias
     assert (settings.training.epochs, settings.training.max_length, settings.training.pooler) == (9, None, "paper")
     assert (settings.seeds, settings.drop_duplicate_texts) == ("fixed", False)
-    with pytest.raises(InputError, match=r"key 'bias\.seeds', value 'fixed': this key is gone"):
-        make_run(section)

@@ -8,8 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from lm_validity.config import generate
-from lm_validity.config.gone import GONE
-from lm_validity.config.load import build_run, load_run, read_values, section_of, validate
+from lm_validity.config.load import build_run, key_values, load_run, read_values, section_of, validate
 from lm_validity.config.sections import Configuration, Experiment
 from lm_validity.errors import InputError
 from lm_validity.run.scoring import scoring_settings
@@ -261,51 +260,21 @@ def test_a_configured_context_length_makes_cells_of_its_own(tmp_path, monkeypatc
     assert settings[1]["limited_to"] and settings[1]["evaluation_max_length"] == 512
 
 
-def test_keys_that_are_gone_load_with_the_value_that_is_left():
-    """As YAML has it and as a run of an earlier version wrote it down; what changes a number is refused."""
-    one = values(studies=["signal"])
-    kept = {"signal": None, "evaluation": {"document_bos": "auto"}, "finetuning": {"alpha": 32, "loss": "all"},
-            "bias": {"pretraining": {"weight_decay": 0, "mask_probability": "1.5e-1"}},
-            "size_classes": {"small": {"batching": None}}, "miniature": {"format_share": 0.4},
-            "reports": {"signal": {"ties": "stable", "weights": [0.5, 0.1, 0.4], "base_window": "100,200"}},
-            "batch_ramps": GONE["batch_ramps"][0]}  # fmt: skip
-    new = {"bias": {"pretraining": {}}, "size_classes": {"small": {}}, "miniature": {}}
-    assert validate(one | kept, "f") == validate(one | new, "f")
+def test_fields_that_are_no_keys_have_one_value():
+    """What a run writes down is without them."""
+    section = {"experiments": {"head": {}}, "paper": True}
+    read = validate(values(studies=["agreement"], bias=section, miniature={}), "f")
+    assert validate(key_values(read), "f") == read
     for change, key in (
-        ({"signal": {"plan": "p.tsv"}}, "signal"),
         ({"finetuning": {"alpha": 16}}, "finetuning.alpha"),
-        ({"size_classes": {"small": {}, "big": {"batching": {"job_hours": 3}}}}, "size_classes.big.batching"),
-        ({"reports": {"signal": {"ties": "average"}}}, "reports.signal.ties"),
-        ({"batch_ramps": {"mine": {}}}, "batch_ramps.mine"),
+        ({"miniature": {"format_share": 0.3}}, "miniature.format_share"),
+        ({"bias": section | {"seeds": "varied"}}, "bias.seeds"),
+        ({"bias": {"training": {"pooler": "none"}}}, "bias.training.pooler"),
+        ({"reports": {"signal": {"ties": "average"}}}, "reports.signal"),
+        ({"batch_ramps": {}}, "batch_ramps"),
     ):
-        with pytest.raises(InputError, match=f"f: key '{key}', value .*: this key is gone") as refused:
-            validate(one | change, "f")
-        assert refused.value.hint.startswith("take it out: ")
-
-
-def nested(key, value):
-    """A mapping with only this key, of a size class called small where it is one's."""
-    for part in reversed(key.replace("*", "small").split(".")):
-        value = {part: value}
-    return value
-
-
-@pytest.mark.parametrize("key", GONE)
-def test_every_key_that_is_gone_has_one_value(key):
-    only, _ = GONE[key]
-    section, _, name = key.rpartition(".")
-    without = nested(section, {}) if section else {}
-    loaded = validate(values(**nested(key, only)), "f")
-    assert loaded == validate(values(**without), "f")
-    for part in section.replace("*", "small").split(".") if section else ():
-        loaded = loaded[part] if isinstance(loaded, dict) else getattr(loaded, part)
-    left = getattr(loaded, name, None)
-    if left is not None:  # the code goes on using this value
-        assert (left.model_dump(mode="json") if hasattr(left, "model_dump") else left) == only
-    other = {"other": 1} if isinstance(only, dict) else f"{only}1"
-    with pytest.raises(InputError, match="this key is gone") as refused:
-        validate(values(**nested(key, other)), "f")
-    assert refused.value.hint.startswith("take it out: ")
+        with pytest.raises(InputError, match=f"key '{key}'"):
+            validate(values(**change), "f")
 
 
 def fields_of(section, path=""):
@@ -317,10 +286,10 @@ def fields_of(section, path=""):
             yield from fields_of(inner, f"{key}.*." if get_origin(field.annotation) is dict else f"{key}.")
 
 
-def test_fields_without_a_description_are_the_keys_that_are_gone():
+def test_fields_without_a_description_are_shown_nowhere():
     fields = dict(fields_of(Configuration))
     constants = {key for key, described in fields.items() if not described}
-    assert constants and constants <= set(GONE) and not (set(fields) - constants) & set(GONE)
+    assert "finetuning.alpha" in constants
     shown = generate.render_defaults()
     assert "learning_rates:" in shown and "alpha:" not in shown and "alpha" not in generate.render_schema()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.load import Run, build_run, load_run
+from lm_validity.config.load import Run, build_run, key_values, load_run
 from lm_validity.monitor.check import gpu_memory_problems
 from lm_validity.monitor.cost import Workload
 from lm_validity.run.grid import Grid
@@ -38,7 +38,7 @@ def published_workload(run: Run) -> Workload:
 
 def test_starting_is_at_most_a_tenth_of_jobs_under_auto(paper):
     """The default batching, on the published grid: a start and a load against the cells, by size class and rule."""
-    values = paper.configuration.model_dump(mode="json") | {"batching": {}}
+    values = key_values(paper.configuration) | {"batching": {}}
     run = build_run(values, "f.yaml")
     workload, spent = published_workload(run), {}
     for job in Grid(run).jobs.values():

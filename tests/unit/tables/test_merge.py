@@ -1,7 +1,6 @@
 """Merging: what the tables say about a checkpoint."""
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,6 @@ from tests.unit.monitor.conftest import MADE_UP, run_all
 from lm_validity.config.load import build_run, load_run
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.tables.merge import Merger
-from lm_validity.tables.schema import SETTINGS_KEY
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"
@@ -62,19 +60,3 @@ def test_of_several_prompts_the_chosen_one_counts(tmp_path, monkeypatch):
     direct = scores[(scores["protocol"] == "direct") & (scores["split"] == "test")]
     groups = direct.groupby(["model", "benchmark", "metric"])
     assert (groups["prompt"].nunique() == 2).any() and (groups["selected"].sum() == 1).all()
-
-
-def test_settings_say_how_the_cells_of_a_run_were_scored(tmp_path, monkeypatch):
-    """The kept run of version 0.1: a row for each score on test, joined by the key, from recipe, result and sidecar."""
-    with tarfile.open(FIXTURES / "run_a4fdde2.tar.gz") as archive:
-        archive.extractall(tmp_path)  # our own: Python 3.11.2 has no filter
-    monkeypatch.chdir(tmp_path)
-    merger = Merger(load_run("config/test.yaml"), partial=True)
-    merger.write_scores(tmp_path)
-    scores, settings = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("scores", "settings"))
-    key = [name for name in SETTINGS_KEY if name != "run"]
-    test = scores[scores["split"] == "test"][key].drop_duplicates()
-    assert len(settings) == len(test) == len(test.merge(settings, on=key))
-    said = settings[["task_version", "harness", "harness_version", "chat_template", "dtype", "backend", "adapter"]]
-    assert said.drop_duplicates().to_numpy().tolist() == [["1.0", "lm-eval", "0.4.13", False, "float32", "hf", "none"]]
-    assert (settings["n_items_scored"] == 240).any() and settings["quantization"].isna().all()

@@ -263,8 +263,6 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 log = logging.getLogger(__name__)
 
 OWN_HEAD = "of the checkpoint"
-AS_SAVED_VERSION = 2  # of the check, which records of earlier versions lack
-_SINCE_VERSION = {"adapter_names": 2}  # rule -> version of the check that names it; the others: 1
 _LAYER = re.compile(r"\.(\d+)\.")  # the first number in a tensor's name
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
@@ -337,7 +335,7 @@ def _applied(configuration: Document, template: str | None, weights: Path) -> Ap
 
 
 def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: bool, chat: bool) -> AppliedRules:
-    """`checked`, `as_saved`, `thought` and `loses` of a model's record: what was found in the weights and tokenizers of
+    """`as_saved`, `thought` and `loses` of a model's record: what was found in the weights and tokenizers of
     its checkpoints. chat: whether it is asked in its chat template. Raises InputError for what is not whole, or does
     not belong together."""
     rules, thoughts, losses = dict[str, str](), set[bool](), set[str]()
@@ -368,7 +366,7 @@ def _as_saved(where: str, points: Mapping[str, CheckpointRecord], *, causal: boo
         losses |= digests.loses
         if digests.tied and has_own_head(tensors, digests.vocabulary):
             rules["own_head"] = OWN_HEAD
-    applied: AppliedRules = {"checked": AS_SAVED_VERSION}
+    applied: AppliedRules = {}
     if rules:
         applied["as_saved"] = rules
     if True in thoughts:
@@ -545,32 +543,6 @@ def changed_models(run: Run) -> list[str]:
     return changes
 
 
-def adapter_problems(run: Run) -> list[Problem]:
-    """Adapters on mixtures of experts that were recorded before their tensors were known by the names in their file:
-    the finished cells of those that PEFT renames have other numbers than those computed now."""
-    problems = []
-    for model in Grid(run).used_models:
-        record = read_record_or(run.results / "prefetch" / "models" / f"{model}.json")
-        version = record.get("checked", 0)
-        points = record.get("checkpoints", {}).values() if version < AS_SAVED_VERSION else ()
-        fits = map(_fit_of_experts, points)
-        if any(fit is not None and _unnamed(record.get("as_saved", {}), version, fit.rules) for fit in fits):
-            problem = "its adapter was recorded by an earlier version, which read its tensors under other names"
-            problems.append(Problem(f"model {model}", problem, again(f"prefetch-model --model {model}")))
-    return problems
-
-
-def _fit_of_experts(point: CheckpointRecord) -> "Fit | None":
-    """What an adapter makes of a mixture of experts; None for other checkpoints, and where the two do not fit."""
-    weights = Path(point["path"]) / (point["subfolder"] or "")
-    if "adapter" not in point or not _has_experts(_settings(weights / "config.json")):
-        return None
-    try:
-        return _with_adapter(weights.name, weights, point["adapter"]["path"])
-    except (InputError, OSError):  # files that are gone, or others: said of the record, or by the job
-        return None
-
-
 def check_unchanged(model: str, point: CheckpointRecord) -> None:
     """Raise InputError where a local model's files, or its adapter's, are not those its recorded digest is of."""
     if "adapter" in point:
@@ -596,27 +568,6 @@ def _check_folder(model: str, record: FolderRecord, subfolder: str | None) -> No
         f"put them back; or run {again(f'prefetch-model --model {model}')}, then the workflow: where the files are "
         "others, its cells are new ones.",
     )
-
-
-def check_as_saved(model: str, record: ModelRecord, digests: Mapping[str, str]) -> None:
-    """Raise CellError where a rule applies to a loaded model that its record, of a version that did not know the rule,
-    does not name: the cells computed before have other numbers under the same recipe."""
-    unnamed = _unnamed(record.get("as_saved", {}), record.get("checked", 0), digests)
-    if unnamed:
-        raise CellError(
-            f"model {model!r}: it was recorded by an earlier version, which scored it otherwise "
-            f"({', '.join(f'{rule}: {value}' for rule, value in unnamed.items())}).",
-            f"run {again(f'prefetch-model --model {model}')}, then the workflow: its cells are new ones.",
-        )
-
-
-def _unnamed(named: Mapping[str, str], version: int, rules: Mapping[str, str]) -> dict[str, str]:
-    """Those of the rules that are not `named` by a model's record, of a version of the check that did not know them."""
-    return {
-        rule: value
-        for rule, value in sorted(rules.items())
-        if version < _SINCE_VERSION.get(rule, 1) and named.get(rule) != value
-    }
 
 
 class _Fetched(NamedTuple):

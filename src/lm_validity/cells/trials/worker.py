@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
-from lm_validity.cells.models.prefetch import check_as_saved, check_unchanged
+from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
@@ -124,8 +124,6 @@ class ResidentWorker:
         task = _read_task(plan.data, unique=plan.drop_duplicate_texts)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
-        if record is not None:
-            check_as_saved(plan.language_model, record, trials.model.as_saved)
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         spares = plan.classification.method == "zero_shot" and not plan.pretraining.gradient_checkpointing
         spared = ", or set bias.zero_shot.gradient_checkpointing" if spares else ""

@@ -25,9 +25,7 @@ from lm_validity.run.participants import Participants
 from lm_validity.run.records import Choice, ModelRecord, Records
 from lm_validity.run.rules.base import LEAST_MINUTES, CountedTokens, Rule, Work
 from lm_validity.run.scoring import (
-    answers_alone,
     document_bos,
-    document_order,
     sampling_runs,
     sampling_settings,
     scoring_settings,
@@ -129,7 +127,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             task["fewshot"] = record["fewshot"]
         if record.get("choice_border"):
             task["choice_border"] = record["choice_border"]  # before, what is left of a choice that merges
-        if order := document_order(record):
+        if order := record.get("document_order"):
             task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
         model, generated = records.model_record(cell.model), "max_generated_tokens" in settings
@@ -138,7 +136,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             settings["thought"] = model["thought"]  # before, answers inside of a thought: other cells
         if prompt == "chat" and "chat_date" in model:
             settings["chat_date"] = model["chat_date"]  # before, today's: other cells
-        if generated and (way := answers_alone(model)):
+        if generated and (way := model.get("answers_alone")):
             settings["answers_alone"] = way  # before, by their batch's padding: other cells
         if generated and "ignored_generation_settings" in model:
             settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded

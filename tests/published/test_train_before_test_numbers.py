@@ -39,13 +39,11 @@ def reports(tmp_path_factory) -> dict:
     run("import", "lm-harmony", PUBLISHED / "scores.json", "--output", folder)
     summaries = {"folder": folder}
     for name in ("agreement", "factors"):
-        more = ["--align", "nq_open,arc_challenge"] if name == "agreement" else []
         with pytest.MonkeyPatch.context() as patch:  # nothing here looks at the figures' files
             patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
             run(
                 *("report", name, "--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv"),
                 *("--benchmarks", PUBLISHED / "benchmarks.csv", "--output", folder / name, "--resamples", 0),
-                *more,
             )
         summaries[name] = json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
     return summaries
@@ -98,35 +96,20 @@ def test_agreement_within_and_between_categories(reports):
         assert tau[protocol]["by_category"]["LU"]["Med"] == near(tau[protocol]["by_category"]["Med"]["LU"])
 
 
-def test_agreement_within_families(reports):
-    families = reports["agreement"]["families"]
-    printed = {
-        "Qwen": (0.572, 0.792),
-        "Llama": (0.507, 0.646),
-        "Gemma": (0.434, 0.771),
-        "Pythia": (0.250, 0.879),
-    }
-    printed |= {"GPT-2": (0.146, 0.547), "Yi": (0.251, 0.297)}
-    assert {name: tuple(round(value[p], 3) for p in (DIRECT, TRAINED)) for name, value in families.items()} == printed
-
-
 def test_agreement_among_models_of_like_size_and_without_noise(reports):
     """The figures of an independent recomputation, to two decimals."""
     expected = {
-        DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54, (0.67, 0.32)),
-        TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84, (0.87, 0.12)),
+        DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54),
+        TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84),
     }
-    for protocol, (by_size, within_two_in_compute, corrected, components) in expected.items():
+    for protocol, (by_size, within_two_in_compute, corrected) in expected.items():
         tau = reports["agreement"]["kendall_tau"][protocol]
         assert [row["mean"] for row in tau["by_size_ratio"]] == pytest.approx(by_size, abs=0.006)
         assert [row["at_most"] for row in tau["by_size_ratio"]] == [1.25, 2, 4, None]
         assert tau["by_compute_ratio"][1]["mean"] == pytest.approx(within_two_in_compute, abs=0.006)
         assert tau["corrected"]["mean"] == pytest.approx(corrected, abs=0.006)
-        found = reports["agreement"]["variance_components"][protocol]
-        assert (found["model"], found["model_benchmark"]) == pytest.approx(components, abs=0.006)
     shares = [row["mean"] / row["ceiling"] for row in tau["by_size_ratio"]]
     assert (shares[0], shares[1], shares[3]) == pytest.approx((0.75, 0.80, 0.98), abs=0.006)
-    assert found["reliability"] == pytest.approx(0.993, abs=0.001)
     # that recomputation has t with 5 degrees of freedom for families of 26, 8, 8, 8, 7 and 4 models: too narrow
     low, high = np.arctanh(np.array(reports["agreement"]["improvement"]["interval_clustered"]) / 2)
     freedom = 61**2 / (26**2 + 3 * 8**2 + 7**2 + 4**2) - 1
@@ -142,11 +125,7 @@ def test_perplexity(reports):
     assert perplexity["corpus_corpus"] == {DIRECT: near(0.764877), TRAINED: near(0.780358)}
     assert perplexity["average_average"] == {DIRECT: near(0.548621), TRAINED: near(0.837446)}
     assert perplexity["before_after"] == {"base": near(0.778496), "instruction_tuned": near(0.505353)}
-    tables = reports["folder"] / "agreement" / "tables"
     assert list(perplexity["same_corpus"].values()) == [near(0.830189), near(0.793904), near(0.775036)]
-    pearson = {p: reports["agreement"]["kendall_tau"][p]["pearson"] for p in (DIRECT, TRAINED)}
-    assert pearson == {DIRECT: near(0.662424), TRAINED: near(0.854990)}
-    assert pd.read_csv(tables / "tau_by_pair.csv")["Direct, Pearson"].mean() == near(0.662424)
 
 
 def test_components(reports):
@@ -182,45 +161,21 @@ def test_significance(reports):
     assert values["improved_pairs"] == 260
 
 
-def test_greedy_alignment(reports):
-    """The paper's first figure: NQ-Open and ARC-Challenge."""
-    rows = {row["protocol"]: row for row in reports["agreement"]["alignment"]}
-    direct, trained = rows[DIRECT], rows[TRAINED]
-    assert set(direct["benchmarks"]) == {"nq_open", "arc_challenge"}
-    assert (direct["tau"], direct["aligned_tau"]) == (near(0.434449), near(0.619672))
-    assert (direct["crossings"], direct["aligned_crossings"]) == (512, 348)
-    assert (trained["tau"], trained["aligned_tau"]) == (near(0.786984), near(0.947541))
-    assert (trained["crossings"], trained["aligned_crossings"]) == (194, 48)
-    assert (direct["opposite_significant_pairs"], trained["opposite_significant_pairs"]) == (313, 35)
-    assert direct["violations"] == trained["violations"] == 0
-
-
 def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(reports):
     chosen = reports["agreement"]["selected_on_test"]
     assert (chosen["equal"], chosen["below"], chosen["cells"]) == (48, 0, 1464)
     page = (reports["folder"] / "agreement" / "index.html").read_text(encoding="utf-8")
     assert chosen["mean_tau_without"] == near(0.738594) and all(one in page for one in ("48 of 1464", "0.739"))
-    assert "0.58 and 0.77" in page
 
 
 def test_other_conventions_do_not_give_the_papers_numbers(reports):
-    """tau-a improves 273 pairs, centring without scaling gives 71% and 89%: named options, not the default."""
+    """Centring without scaling gives 71% and 89%."""
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
-    from lm_validity.studies.agreement.statistics.ranking import (
-        improved_pairs,
-        kendall_tau_matrix,
-        mean_over_pairs,
-        pair_signs,
-    )
 
     matrix = read_score_matrix(
         reports["folder"] / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"
     )
     scores = {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in (DIRECT, TRAINED)}
-    tau_a = {p: kendall_tau_matrix(pair_signs(scores[p]), variant="a") for p in scores}
-    assert improved_pairs(tau_a[DIRECT], tau_a[TRAINED]) == (273, 276)
-    assert mean_over_pairs(tau_a[DIRECT]) == near(0.515059)
-    assert mean_over_pairs(tau_a[TRAINED]) == near(0.751560)
     centered = {p: PCA().fit(scores[p]).explained_variance_ratio_[0] for p in scores}
     assert (round(centered[DIRECT], 3), round(centered[TRAINED], 3)) == (0.709, 0.890)
 

@@ -150,10 +150,6 @@ def agreement(
     output: Output,
     section: Reports,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
-    tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau. b is the paper's.")] = "b",
-    align: Annotated[
-        str | None, typer.Option(help="Two benchmarks for the plot of two rankings: BENCHMARK,BENCHMARK.")
-    ] = None,
     selections: Annotated[
         Path | None, typer.Option(help="selections.parquet, for the prompts that were chosen.")
     ] = None,
@@ -163,7 +159,7 @@ def agreement(
     from lm_validity.studies.agreement.report import report_agreement
 
     with replaced_folder(output, "report agreement", inputs=[scores, items, selections], names=PAGE) as folder:
-        report_agreement(scores, models, benchmarks, folder, items, section, tau, align, selections, plan)
+        report_agreement(scores, models, benchmarks, folder, items, section, selections, plan)
 
 
 @app.command("factors")

@@ -135,7 +135,6 @@ kendall_tau.{protocol}
   .above_chance.known                         benchmarks_chance_known           benchmarks   -            -
   .above_chance.mean                          tau_mean_above_chance             tau          above        -
   .above_chance.ceiling                       tau_ceiling_above_chance          tau          above        -
-  .pearson                                    pearson_mean                      correlation  models       -
 improvement
   .mean  tau_change  tau  models_in_both  models,interval_clustered:families,interval_population_of_{over}:{over}
   .means.{protocol}                           tau_mean_in_both                  tau          models_in_both -
@@ -154,15 +153,6 @@ significance_tau.{protocol}
   .mean                                       significance_tau_mean             tau          -            models
   .significant_pairs.{subject}                significant_pairs                 pairs        -            -
   .by_benchmark.{subject}                     significance_tau_with_others      tau          -            -
-significance_tau.{protocol}.by_pair[0=subject,1=other].2 significance_tau                  tau          -            -
-significance_tau.{protocol}.by_category.{subject}.{other} significance_tau_of_categories    tau          -            -
-variance_components.{protocol}
-  .reliability                                reliability_of_mean               share        benchmarks   -
-  .benchmarks                                 variance_benchmarks               benchmarks   -            -
-  .raw_{component}                            variance_unclipped                variance     benchmarks   -
-variance_components.{protocol}.{component}    variance                          variance     benchmarks   -
-variance_components.{protocol}.decision_study[benchmarks,items,seeds,prompts]
-  .reliability                                reliability_of_mean_planned       share        -            -
 perplexity
   .models                                     perplexity_models                 models       -            -
   .corpora[#place]                            perplexity_corpus                 text         -            -
@@ -172,21 +162,9 @@ perplexity
   .same_corpus.{subject}                      tau_same_corpus                   tau          models       -
   .in_both.{kind}.{protocol}                  tau_perplexity_in_both            tau          -            -
   .before_after.{kind}                        tau_before_after                  tau          -            models
-families.{subject}.{protocol}                 tau_mean_within_family            tau          -            models
-families_in_both.{subject}.{protocol}         tau_mean_within_family_in_both    tau          -            -
 reliability.{subject}                         tau_between_seeds                 tau          -            -
 subsets.{protocol}
-  .sizes[#place]                              subset_size                       benchmarks   -            -
-  .random_mean[#place]                        tau_random_subset                 tau          -            -
-  .random_low[#place]                         tau_random_subset_low             tau          -            -
-  .random_high[#place]                        tau_random_subset_high            tau          -            -
-  .greedy_mean[#place]                        tau_greedy_subset                 tau          -            -
-  .greedy_order[#place]                       greedy_benchmark                  index        -            -
-  .others_mean[#place]                        tau_subset_with_others            tau          -            -
   .one_with_others                            tau_one_with_others               tau          -            models
-"""
-    + _INFLUENCE
-    + """
 incomplete.{protocol}
   .cells                                      cells                             cells        -            -
   .missing                                    cells_missing                     cells        -            -
@@ -210,14 +188,6 @@ pooled.{pairs}
   .comparisons                                pooled_comparisons                comparisons  -            -
   .mean.{protocol}  tau_pooled_in_both  tau  comparisons  models,interval_clustered:families
   .change  tau_pooled_change  tau  comparisons  models,change_interval_clustered:families
-alignment[protocol,benchmarks.0=subject,benchmarks.1=other]
-  .models                                     alignment_models                  models       -            -
-  .tau                                        alignment_tau                     tau          models       -
-  .crossings                                  alignment_crossings               crossings    -            -
-  .aligned_tau                                alignment_aligned_tau             tau          models       -
-  .aligned_crossings                          alignment_aligned_crossings       crossings    -            -
-  .opposite_significant_pairs                 alignment_opposite_pairs          pairs        -            -
-  .violations                                 alignment_violations              pairs        -            -
 selected_on_test
   .equal                                      selected_on_test_equal            cells        cells        -
   .below                                      selected_on_test_below            cells        cells        -

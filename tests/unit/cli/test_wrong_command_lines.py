@@ -27,7 +27,6 @@ def end(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("report", "agreement", *FILES, "--benchmarks", "b.tsv", "--tau", "d"), ("--tau", "'d'", "'a', 'b', 'c'")),
         (("report", "signal", *FILES, "--convention", "papre"), ("--convention", "'papre'")),
         (("report", "signal", *FILES, "--selection", "some"), ("--selection", "'some'", "'e2lm'")),
         (("report", "signal", *FILES, "--base-window", "200,100"), ("base_window", "'200,100'")),

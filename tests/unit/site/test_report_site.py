@@ -95,7 +95,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
         path.name for path in (tmp_path / "out").iterdir()
     }
     figures = {path.stem for path in (tmp_path / "out" / "agreement" / "figures").glob("*.svg")}
-    assert "tau_by_pair_direct" in figures and not any(name.endswith("train_before_test") for name in figures)
+    assert "tau_by_benchmark" in figures and not any(name.endswith("train_before_test") for name in figures)
     assert any(line.startswith("No signal report") for line in lines)
     assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["models"] == 4
     compared = pd.read_csv(tmp_path / "out/cards/tables/benchmarks.csv")["benchmark"].tolist()

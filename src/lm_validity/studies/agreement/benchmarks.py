@@ -1,7 +1,6 @@
 """What each benchmark alone can tell, for its card, and how its models were prompted and fine-tuned."""
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -328,31 +327,6 @@ def expected_range(numbers: int) -> float:
     return float(np.trapezoid(1 - below**numbers - (1 - below) ** numbers, x))
 
 
-def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
-    """(benchmarks,) how far the wording moves a model's direct score, as a standard deviation; no corpora.
-
-    Half the variance over models of the difference of two wordings (`prompt_variant`), all else being equal, mean over
-    pairs of wordings. As with plain and chat (`prompt_error`), what a wording does to all models alike is not in it,
-    and what the noise of the two scores' items does not share is. NaN for fewer than 3 models under both.
-    """
-    rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
-    key = ["benchmark", "prompt", "split", "metric", "checkpoint", "num_fewshot", "model"]
-    rows = rows.assign(wording=rows["prompt_variant"].fillna(""))
-    rows = rows.fillna({"prompt": "plain", "split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
-    values = rows.pivot_table(index=key, columns="wording", values="value", aggfunc="first")
-    error = np.full(len(matrix.task_names()), np.nan)
-    for index, name in enumerate(matrix.task_names()):
-        of_one = values[values.index.get_level_values("benchmark") == name]
-        variances = [
-            (of_one[first] - of_one[second]).groupby("model").mean().dropna()
-            for first, second in combinations(values.columns, 2)
-        ]
-        variances = [differences.var(ddof=1) / 2 for differences in variances if len(differences) >= LEAST_MODELS]
-        if variances:
-            error[index] = np.sqrt(np.mean(variances))
-    return error
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # The prompts that were chosen, and what fine-tuning trains.
 
@@ -418,35 +392,6 @@ def _prepared_choices(selections: pd.DataFrame, pairs_asked: set[tuple[str, str]
             row["epoch"] = np.nan if untouched else float(chosen["epoch"])
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def prompt_error(choices: pd.DataFrame, scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
-    """By protocol (benchmarks,) how far the prompt moves a model's score, as a standard deviation; no corpora.
-
-    Half the variance over models of plain less chat: what a prompt does to all models of a benchmark alike leaves their
-    order as it is and is not in it. Validation scores, averaged over seeds; what the two prompts' item noise does not
-    share is in it. For fewer than 3 models with both, that of wordings under direct evaluation, else NaN.
-    """
-    tasks = matrix.task_names()
-    error = {DIRECT: wording_error(scores, matrix), TRAINED: np.full(len(tasks), np.nan)}
-    if choices.empty:
-        return error
-    difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
-    of_models = difference.mean().dropna()
-    for (protocol, benchmark), values in of_models.groupby(level=["protocol", "benchmark"]):
-        if benchmark in tasks and len(values) >= LEAST_MODELS:
-            error[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
-    return error
-
-
-def adapted_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> np.ndarray:
-    """(models,) the share of each model's weights that fine-tuning trains: of those that a text goes through, those
-    with an adapter; NaN where it is not known."""
-    if selections is None:
-        return np.full(len(matrix.models), np.nan)
-    smallest = selections.groupby("model")["adapted_share"].min()
-    shares: np.ndarray = smallest.reindex(list(matrix.models)).to_numpy(dtype=float)
-    return shares
 
 
 def agreement_between_seeds(data: Data) -> dict[str, Value]:

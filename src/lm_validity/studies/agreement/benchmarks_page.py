@@ -1,6 +1,5 @@
 """What the page shows of how scores came about: sampled runs, seeds, the prompts that were chosen, and adapters."""
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
@@ -11,8 +10,6 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.wording import plotted
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal
-
-UNEQUAL = 1.5  # times as large a share of the weights adapted: said as a caution
 
 
 def sampled_runs(data: Data) -> Part:
@@ -51,34 +48,6 @@ def sampled_runs(data: Data) -> Part:
         ],
     )
     return Part({}, section)
-
-
-def fine_tuned_shares(shares: np.ndarray, matrix: ScoreMatrix) -> Part:
-    """The share of each model's weights that fine-tuning trains, (models,). Nothing where it is not known; a note where
-    the most adapted model has more than `UNEQUAL` times the share of the least adapted one."""
-    frame = pd.DataFrame({"model": matrix.labels, "family": matrix.families, "adapted_share": shares}).dropna(
-        subset="adapted_share"
-    )
-    ordered = pd.Series(shares, matrix.models).dropna().sort_values(kind="stable")
-    if frame.empty:
-        return Part({})
-    (least, *_), (*_, highest) = ordered, ordered
-    notes = [
-        f"The same recipe reaches the models unequally: adapters cover {least:.0%} of the weights of "
-        f"{ordered.index[0]} and {highest:.0%} of those of {ordered.index[-1]}. If less of a model is adapted, it may "
-        "gain less."
-    ]
-    spread = f"{least:.0%}" if f"{least:.0%}" == f"{highest:.0%}" else f"{least:.0%} to {highest:.0%}"
-    section = Section(
-        "What fine-tuning trains",
-        hint="share of each model’s weights",
-        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(frame), 'model')}.",
-        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
-        "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
-        "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
-        tables=[Table("adapted_shares", "Share of the weights with an adapter", frame, {"adapted_share": ".1%"})],
-    )
-    return Part({}, section, notes=notes if highest > UNEQUAL * least else [])
 
 
 def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:

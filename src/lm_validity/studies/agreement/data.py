@@ -27,7 +27,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     ImprovedPairs,
     PairSigns,
     RankAgreement,
-    TauVariant,
     fewest_in_common,
     improved_pairs,
     kendall_tau_matrix,
@@ -66,22 +65,19 @@ class Data:
     matrix: ScoreMatrix
     significant: dict[str, PairSigns]
     resamples: int = 0
-    variant: TauVariant = "b"
     paired_notes: tuple[str, ...] = ()
     requested_resamples: int = 0
 
     @classmethod
-    def of(
-        cls, matrix: ScoreMatrix, resamples: int = 0, variant: TauVariant = "b", items: str | Path | None = None
-    ) -> "Data":
+    def of(cls, matrix: ScoreMatrix, resamples: int = 0, items: str | Path | None = None) -> "Data":
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
         affordable = affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
-        data = cls(matrix, {}, affordable, variant)
+        data = cls(matrix, {}, affordable)
         signs = {p: significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
             signs, notes = use_paired_tests(signs, items, matrix, data.tasks)
-        return cls(matrix, signs, affordable, variant, tuple(notes), resamples)
+        return cls(matrix, signs, affordable, tuple(notes), resamples)
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -126,7 +122,7 @@ class Data:
     def tau(self) -> dict[str, np.ndarray]:
         """By protocol Kendall's tau between benchmarks over all scores, (benchmarks, benchmarks); NaN where
         undefined."""
-        return {p: kendall_tau_matrix(pair_signs(self.scores[p]), variant=self.variant) for p in PROTOCOLS}
+        return {p: kendall_tau_matrix(pair_signs(self.scores[p])) for p in PROTOCOLS}
 
     @cached_property
     def opposed(self) -> dict[str, list[str]]:
@@ -156,7 +152,7 @@ class Data:
 
     def turned_mean_tau(self, protocol: str) -> float:
         """The mean tau of `turned` scores."""
-        return mean_over_pairs(kendall_tau_matrix(pair_signs(self.turned(protocol)), variant=self.variant))
+        return mean_over_pairs(kendall_tau_matrix(pair_signs(self.turned(protocol))))
 
     @cached_property
     def agreement(self) -> dict[str, RankAgreement]:
@@ -191,9 +187,7 @@ class Data:
     def common_tau(self) -> dict[str, np.ndarray]:
         """By protocol the taus between benchmarks, (benchmarks, benchmarks), over the cells known under both protocols;
         NaN under both where one is undefined."""
-        return known_in_all(
-            {p: kendall_tau_matrix(pair_signs(self.common[p]), variant=self.variant) for p in PROTOCOLS}
-        )
+        return known_in_all({p: kendall_tau_matrix(pair_signs(self.common[p])) for p in PROTOCOLS})
 
     @cached_property
     def common_agreement(self) -> dict[str, RankAgreement]:
@@ -235,11 +229,6 @@ class Data:
     def side_by_side(self) -> dict[str, RankAgreement]:
         """What sentences on both protocols read: means over common cells, or each protocol's own without any."""
         return self.common_agreement if self.improved.compared else self.agreement
-
-    @property
-    def significant_side_by_side(self) -> dict[str, PairSigns]:
-        """The significant differences that pictures of both protocols show, likewise."""
-        return self.common_significant if len(self.models_in_both) else self.significant
 
     @property
     def no_intervals(self) -> Reason | None:

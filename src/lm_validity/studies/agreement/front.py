@@ -596,9 +596,7 @@ def _against_noise(data: Data, entry: KendallTau, protocol: str) -> Panel | None
         label += f" Noise ceiling {_tau(limit)}."
     else:
         allowance = "how much noise would allow" if is_known(entry.ceiling) else "without standard errors, noise"
-        text += (
-            f"; {allowance} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
-        )
+        text += f"; {allowance} is not known"
     question = "Do they disagree more than noise explains?"
     outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
     return Panel(question, text, svg.svg(360, 132, label, *marks), outcomes.get(verdict.answer, "not known"))

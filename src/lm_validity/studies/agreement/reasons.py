@@ -39,9 +39,6 @@ NARROWER = (
     f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
     "families happen to differ less than their models do, which says nothing about other families."
 )
-OTHER_TAU = Reason(
-    "Intervals, noise ceilings and corrections are of tau-b: another variant (--tau) has none.", ReasonCode.NOT_COMPUTED
-)
 NO_DIRECTION = Reason(
     "Nothing says whether higher or lower is better on it, and its order of the models is against the others'.",
     ReasonCode.NO_INTERVAL,

@@ -17,15 +17,12 @@ from lm_validity.studies.agreement.pooled import LEAST_PAIRS
 from lm_validity.studies.agreement.reasons import (
     LOST_CLUSTER,
     LOST_MODEL,
-    SMALL_FAMILY,
     no_clusters,
     no_correction,
 )
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     distance_groups,
-    family_members,
-    large_families,
     measurement_error,
     size_ratios,
     tuned_members,
@@ -221,46 +218,6 @@ def _ratio_row(
         corrected_interval=of_corrected,
         corrected_interval_clustered=over_families(corrected_clustered, of_corrected, scored.families),
     )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Families of models.
-
-
-@dataclass(frozen=True)
-class Families:
-    """Agreement over the models of each family by protocol; `families_in_both`: of large ones over the cells known
-    under both protocols."""
-
-    families: dict[str, ByProtocol]
-    families_in_both: dict[str, ByProtocol]
-    families_interval: dict[str, RangeByProtocol]
-
-
-def within_families(data: Data) -> Families:
-    """The mean tau over the models of each family, with intervals of large ones."""
-    matrix, large = data.matrix, large_families(data.matrix.families)
-    taus: dict[str, ByProtocol] = {}
-    in_both: dict[str, ByProtocol] = {}
-    for name, members in family_members(matrix.families).items():
-        reason_alone = "No two benchmarks have a tau among the models of the family." if name in large else SMALL_FAMILY
-        reasons = {p: reason_alone if matrix.has(p) else no_scores(p) for p in PROTOCOLS}
-        of_family = {p: kendall_tau_matrix(pair_signs(data.scores[p][members])) for p in PROTOCOLS}
-        means = {p: mean_over_pairs(of_family[p]) if name in large else None for p in PROTOCOLS}
-        taus[name] = {p: known(means[p], reasons[p]) for p in PROTOCOLS}
-        if name in large:
-            common = known_in_all({p: kendall_tau_matrix(pair_signs(data.common[p][members])) for p in PROTOCOLS})
-            in_both[name] = {p: known(mean_over_pairs(common[p]), reasons[p]) for p in PROTOCOLS}
-    rng = draws("families")
-    intervals: dict[str, RangeByProtocol] = {}
-    for name, members in large.items():
-        if data.no_intervals is not None:
-            intervals[name] = dict.fromkeys(PROTOCOLS, Missing(data.no_intervals))
-            continue
-        weights = multiplicities(len(members), data.resamples, rng)
-        resampled = {p: resampled_mean_tau(pair_signs(data.scores[p][members]), weights) for p in PROTOCOLS}
-        intervals[name] = {p: ends(None, percentile_interval(taus, len(members))) for p, taus in resampled.items()}
-    return Families(taus, in_both, intervals)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

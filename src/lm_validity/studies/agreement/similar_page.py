@@ -3,25 +3,23 @@
 import numpy as np
 import pandas as pd
 
-from lm_validity.missing import Missing, as_columns, is_known, number
+from lm_validity.missing import Missing, as_columns, is_known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.pooled import HEADLINE_RATIO, Pooled
-from lm_validity.studies.agreement.reasons import NO_FAMILIES
-from lm_validity.studies.agreement.similar import COMPARISONS, ByRatio, Families, Perplexity
+from lm_validity.studies.agreement.similar import COMPARISONS, ByRatio, Perplexity
 from lm_validity.studies.agreement.wording import (
     WHICH_INTERVAL,
     both_intervals,
     noise_leaves,
     over_both,
-    plotted,
     shown_mean,
     value_in_words,
     which_interval,
     with_ceiling,
 )
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.tables.schema import DIRECT, PROTOCOLS
 from lm_validity.words import UNDER, count
 
 MOST_CELLS = 3600  # of a heatmap
@@ -226,63 +224,6 @@ def heatmap_notes(rows: list[str], columns: list[str]) -> list[str]:
 def by_protocol(name: str, values: dict[str, np.ndarray], title: str = "{}") -> dict[tuple[str, str], np.ndarray]:
     """The grids of `tau_heatmaps` from values by protocol, under (file name, title)."""
     return {(f"{name}_{p}", title.format(label)): values[p] for p, label in LABELS.items()}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Families of models.
-
-
-def families_of_models(data: Data, families: Families) -> Part:
-    """Agreement over the models of each family."""
-    matrix, summary, taus = data.matrix, vars(families), families.families
-    in_both, intervals = families.families_in_both, families.families_interval
-    if not any(is_known(tau) for values in taus.values() for tau in values.values()):
-        return Part(summary, Section("Within families", notes=[NO_FAMILIES]))
-    frame = pd.DataFrame(
-        {
-            "family": family,
-            "models": int((matrix.families == family).sum()),
-            "protocol": label,
-            "tau": values[p],
-            **as_columns(
-                intervals[family][p]
-                if family in intervals
-                else values[p]
-                if isinstance(values[p], Missing)
-                else Missing(NO_FAMILIES)
-            ),
-        }
-        for family, values in taus.items()
-        for p, label in LABELS.items()
-    )
-    compared = [values for values in in_both.values() if all(map(is_known, values.values()))]
-    larger = sum(number(values[TRAINED]) > number(values[DIRECT]) for values in compared)
-    chart = figures.interval_dots(
-        plotted(frame[frame["family"].isin(list(in_both))]),
-        y="family",
-        value="tau",
-        title="Mean tau over pairs of benchmarks, models of the family only",
-        y_order=list(in_both),
-        tooltip=figures.tooltips(
-            family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
-        ),
-        offset="protocol",
-        row_height=26,
-    )
-    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
-    section = Section(
-        "Within families",
-        hint="models of one family only",
-        finding=f"In {larger} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train "
-        f"before test{over_both(partly=not data.whole)}."
-        if compared
-        else "",
-        explanation="Ranking only the models of one family removes differences between families, such as what they saw "
-        "in training.",
-        figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
-        tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
-    )
-    return Part(summary, section)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.results.summary import page_only
@@ -21,7 +20,6 @@ from lm_validity.studies.agreement.reasons import (
     LOST_MODEL,
     NO_DIRECTION,
     NO_TAU,
-    OTHER_TAU,
     no_categories,
     no_ceiling,
     no_clusters,
@@ -75,7 +73,6 @@ NO_PAIR = Reason(
 TauOfPair = tuple[str, str, Value]  # of two benchmarks, by name
 RangeOfPair = tuple[str, str, Range]
 Ranges = dict[str, Range] | Missing  # by benchmark
-OF_TAU_B = Missing(OTHER_TAU)
 SURER = 0.5  # times as wide as resampling has it: an interval that is narrower has lost the variance between models
 
 
@@ -108,7 +105,6 @@ class KendallTau:
     """Agreement of the benchmarks under one protocol over all of its scores; intervals over models, families
     (`interval_clustered`), and both models and benchmarks, or families and categories (`population`).
 
-    `mean_tau_b`: of tau-b, whatever the variant of the others. `correlations`: (benchmarks, benchmarks) Pearson's.
     `category_bounds`: (categories, categories) of the mean taus, over models.
     """
 
@@ -128,26 +124,7 @@ class KendallTau:
     by_size_ratio: RatioRows
     by_compute_ratio: RatioRows
     above_chance: AboveChance | Missing
-    pearson: Value
-    mean_tau_b: Value = page_only()
-    correlations: np.ndarray = page_only()
     category_bounds: Interval[np.ndarray] | None = page_only()
-
-    def without_tau_b(self) -> "KendallTau":
-        """What of it is of tau-b, missing: beside the mean of another variant it would mislead."""
-        intervals = self.by_benchmark_interval
-        return replace(
-            self,
-            interval=OF_TAU_B,
-            interval_population_of_benchmarks=OF_TAU_B,
-            by_benchmark_interval=OF_TAU_B if isinstance(intervals, Missing) else dict.fromkeys(intervals, OF_TAU_B),
-            ceiling=OF_TAU_B,
-            ceiling_by_benchmark=dict.fromkeys(self.ceiling_by_benchmark, OF_TAU_B),
-            interval_clustered=OF_TAU_B,
-            interval_population_of_categories=OF_TAU_B,
-            above_chance=OF_TAU_B,
-            category_bounds=None,
-        )
 
 
 ByProtocolTau = dict[str, KendallTau]
@@ -162,7 +139,6 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
     of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (NO_TAU, NO_PAIR))
     no_tau = f"No pair of benchmarks has a tau. {NO_TAU}"
     mean = data.mean_or_reason(protocol, agreement.mean, no_tau)
-    tau_b = data.tau[protocol] if data.variant == "b" else kendall_tau_matrix(pair_signs(scores))
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
     intervals: Ranges
@@ -175,7 +151,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         over_benchmarks = two_way_interval(
             mean_over_pairs_by_resample(taus, data.benchmark_weights),
             means,
-            mean_over_pairs_by_resample(tau_b[None], data.benchmark_weights),
+            mean_over_pairs_by_resample(data.tau[protocol][None], data.benchmark_weights),
             models,
         )
         model_interval = percentile_interval(np.array([mean_with_others(tau) for tau in taus]), models)
@@ -193,8 +169,7 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling.included, scores, protocol)
-    pearson: np.ndarray = pd.DataFrame(scores).corr(min_periods=2).to_numpy()  # NaN where scores do not vary
-    entry = KendallTau(
+    return KendallTau(
         models=data.models(protocol),
         mean=mean,
         interval=interval,
@@ -217,12 +192,8 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         by_size_ratio=by_ratio.by_size[protocol],
         by_compute_ratio=by_ratio.by_compute[protocol],
         above_chance=_above_chance(data, protocol, single_benchmarks),
-        pearson=known(mean_over_pairs(pearson), of_pair),
-        mean_tau_b=data.mean_or_reason(protocol, mean_over_pairs(tau_b), no_tau),
-        correlations=pearson,
         category_bounds=_category_bounds(data, protocol, agreement.categories),
     )
-    return entry if data.variant == "b" else entry.without_tau_b()
 
 
 def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[TauOfPair]:
@@ -289,10 +260,7 @@ class FlipTest:
 @dataclass(frozen=True)
 class Improvement:
     """What train before test changes: the mean taus before and after, and `mean`, their difference, with its intervals
-    as those of `KendallTau`.
-
-    `bounds_by_pair`: (benchmarks, benchmarks) of the change by pair of benchmarks, over models.
-    """
+    as those of `KendallTau`."""
 
     mean: Value
     means: ByProtocol
@@ -303,18 +271,6 @@ class Improvement:
     test: FlipTest
     by_size_ratio: dict[str, RatioRows]
     by_compute_ratio: dict[str, RatioRows]
-    bounds_by_pair: Interval[np.ndarray] | Missing = page_only()
-
-    def without_tau_b(self) -> "Improvement":
-        """The record with its intervals missing, for a tau other than tau-b: they are intervals of tau-b."""
-        return replace(
-            self,
-            interval=OF_TAU_B,
-            interval_clustered=OF_TAU_B,
-            interval_population_of_benchmarks=OF_TAU_B,
-            interval_population_of_categories=OF_TAU_B,
-            bounds_by_pair=OF_TAU_B,
-        )
 
 
 def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
@@ -324,7 +280,6 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     mean = known(data.common_agreement[TRAINED].mean - data.common_agreement[DIRECT].mean, reason)
     no_interval = data.no_intervals or FEW_IN_BOTH
     over_models = over_benchmarks = None
-    by_pair_bounds: Interval[np.ndarray] | Missing = Missing(no_interval)
     if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
         signs = {p: pair_signs(data.common[p][rows]) for p in PROTOCOLS}
         taus = data.resampled_tau
@@ -343,15 +298,10 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
         )  # fmt: skip
         over_models = percentile_interval(of_models, len(rows))
         over_benchmarks = two_way_interval(of_both, of_models, of_benchmarks, len(rows))
-        upper = np.triu_indices(len(data.tasks), 1)
-        of_pairs = percentile_interval(taus[TRAINED][:, *upper] - taus[DIRECT][:, *upper], len(rows))
-        by_pair_bounds = Interval(*(np.full((len(data.tasks),) * 2, np.nan) for _ in of_pairs))
-        for end, values in zip(by_pair_bounds, of_pairs, strict=True):
-            end[upper] = values
     interval = ends(mean, over_models, no_interval)
     clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
-    change = Improvement(
+    return Improvement(
         mean=mean,
         means=means,
         interval=interval,
@@ -361,18 +311,14 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
         test=FlipTest(known(test.effect, reason), known(test.p, reason), test.units),
         by_size_ratio=by_ratio.by_size,
         by_compute_ratio=by_ratio.by_compute,
-        bounds_by_pair=by_pair_bounds,
     )
-    return change if data.variant == "b" else change.without_tau_b()
 
 
 def _paired_test(data: Data) -> PairedTest:
-    """The sign-flip test; all its taus of the same variant, or exchanging rankings would not flip signs."""
+    """The sign-flip test of the change."""
     if not data.improved.compared:
         return PairedTest(float("nan"), float("nan"), 0)
-    trained_direct = kendall_tau_matrix(
-        pair_signs(data.common[TRAINED]), variant=data.variant, other_signs=pair_signs(data.common[DIRECT])
-    )
+    trained_direct = kendall_tau_matrix(pair_signs(data.common[TRAINED]), other_signs=pair_signs(data.common[DIRECT]))
     contributions = agreement_contributions(data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct)
     return sign_flip_test(contributions, draws("paired test"))
 
@@ -460,13 +406,13 @@ def _extended(interval: Range, observed: Range, ceiling: float) -> Range:
 
 
 def corrected_tau(data: Data, protocol: str) -> CorrectedTau:
-    """The agreement without measurement error; none for a tau other than tau-b, since the correction is one of tau-b.
+    """The agreement without measurement error.
 
     A benchmark's or a pair's interval leaves out one model at a time; ceilings stay those of the whole table.
     """
     scored, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
     ceiling = scored.ceiling
-    reason = OTHER_TAU if data.variant != "b" else no_correction(ceiling, scored.scores, protocol)
+    reason = no_correction(ceiling, scored.scores, protocol)
     mean: Value
     interval: Range
     clustered: Range

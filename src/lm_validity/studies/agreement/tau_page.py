@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.intervals import each
 from lm_validity.studies.agreement.pooled import Pooled
 from lm_validity.studies.agreement.reasons import NO_TAU, no_clusters
 from lm_validity.studies.agreement.significance import Significance
-from lm_validity.studies.agreement.similar_page import TAU_LABELS, by_protocol, heatmap_notes, tau_heatmaps
+from lm_validity.studies.agreement.similar_page import TAU_LABELS, by_protocol, tau_heatmaps
 from lm_validity.studies.agreement.tau import (
     NO_PAIR,
     ByProtocolTau,
@@ -194,60 +194,18 @@ def without_noise(data: Data, tau: ByProtocolTau) -> Part:
 # The change, over all pairs and by pair.
 
 
-def pairs_of_benchmarks(data: Data, tau: ByProtocolTau, change: Improvement, pooled: dict[str, Pooled]) -> Part:
-    """What train before test changes, and every pair of benchmarks."""
-    names, bounds, (improved, compared) = data.tasks, change.bounds_by_pair, data.improved
-    upper = np.triu_indices(len(names), 1)
-    labels = np.array(names, dtype=object)
-    table = pd.DataFrame({"benchmark": labels[upper[0]], "with": labels[upper[1]]})
-    for p, label in LABELS.items():
-        table[label] = [value for *_, value in tau[p].by_pair]
-    for p, label in LABELS.items():
-        corrected = tau[p].corrected
-        table[f"{label}, corrected"] = [value for *_, value in corrected.by_pair]
-        corrected_ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
-        for end in ("low", "high"):
-            table[f"{label}, corrected {end}"] = [pair_ends[end] for pair_ends in corrected_ends]
-        table[f"{label}, Pearson"] = tau[p].correlations[upper]
-    common = {p: data.common_tau[p][upper] for p in PROTOCOLS}
-    if not data.whole:
-        for p, label in LABELS.items():
-            table[f"{label}, common cells"] = common[p]
-    table["change"] = common[TRAINED] - common[DIRECT]
-    sentence = ""
-    if not isinstance(bounds, Missing):
-        table["change_low"], table["change_high"] = (end[upper] for end in bounds)
-        surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
-        sentence = (
-            f"The interval of the change lies above zero for {surely} of {compared} pairs and below "
-            f"zero for {worse}. Each pair is judged alone: the intervals are not corrected for the number of pairs."
-        )
-    section = Section(
-        "Pairs of benchmarks",
-        hint=f"{count(len(table), 'pair')}, with the interval of the change",
-        finding=sentence,
-        figures=tau_heatmaps(by_protocol("tau_by_pair", data.tau), names, names, without_diagonal=True, row_height=16),
-        notes=heatmap_notes(names, names),
-        tables=[
-            Table(
-                "tau_by_pair",
-                "All pairs",
-                table,
-                formats={name: ".3f" for name in table.columns[2:]}
-                | {"change": "+.3f", "change_low": "+.3f", "change_high": "+.3f"},
-                folded=True,
-            )
-        ],
-    )
+def change_of_agreement(data: Data, change: Improvement, pooled: dict[str, Pooled]) -> Part:
+    """What train before test changes."""
+    names, (improved, compared) = data.tasks, data.improved
     summary = {
-        "pairs": len(table),
+        "pairs": len(names) * (len(names) - 1) // 2,
         "cells_in_both": int(data.in_both.sum()),
         "models_in_both": len(data.models_in_both),
         "improved_pairs": improved if compared else Missing(data.nothing_compared("tau")),
         "compared_pairs": compared,
         "improvement": change,
     }
-    return Part(summary, section, [_change_finding(data, change, pooled)])
+    return Part(summary, findings=[_change_finding(data, change, pooled)])
 
 
 def _change_finding(data: Data, change: Improvement, pooled: dict[str, Pooled]) -> Finding | None:

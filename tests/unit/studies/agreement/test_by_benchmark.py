@@ -13,7 +13,6 @@ from lm_validity.studies.agreement.benchmarks import (
     NO_SIMILAR,
     expected_range,
     prompt_ranges,
-    wording_error,
 )
 from lm_validity.studies.agreement.reasons import LOST_MODEL
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -177,15 +176,6 @@ def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
         tmp_path / "b.csv", index=False
     )
     return read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
-
-
-def test_error_of_wordings(tmp_path):
-    """Half the variance of the differences -.1, 0 and .2; what a wording does to all models alike is nothing."""
-    matrix = scores_under_wordings(tmp_path, (-0.1, 0.0, 0.2))
-    found = wording_error(read_scores(tmp_path / "scores.parquet"), matrix)
-    assert found[0] == pytest.approx(np.sqrt(np.var([-0.1, 0.0, 0.2], ddof=1) / 2)) and np.isnan(found[1])
-    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    assert wording_error(read_scores(tmp_path / "scores.parquet"), matrix)[0] == pytest.approx(0, abs=1e-12)
 
 
 def test_range_over_prompts(tmp_path):

@@ -38,12 +38,9 @@ def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
     assert summary["improvement"]["test"]["effect"] == pytest.approx(-2 / 3)
     assert (summary["improved_pairs"], summary["compared_pairs"]) == (0, 1)
     assert summary["significance_tau"]["improved_pairs"] == 0 and summary["significance_tau"]["compared_pairs"] == 1
-    assert summary["families"]["F"] == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(5 / 9)}
-    assert summary["families_in_both"] == {"F": {DIRECT: pytest.approx(1), TRAINED: THIRD}}
     in_both = summary["perplexity"]["in_both"]["corpus_benchmark"]
     assert summary["perplexity"]["corpus_benchmark"][DIRECT] == pytest.approx((1 + 2 / 3) / 2)
     assert in_both == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(2 / 3)}
-    assert {row["models"] for row in summary["alignment"]} == {3}
     assert any("9 of 12 cells (3 models, 3 benchmarks) are known under both" in note for note in summary["notes"])
 
 
@@ -55,10 +52,6 @@ def test_of_four_models_the_page_gives_no_change_and_the_table_gives_that_of_its
     assert summary["improvement"]["means"] == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(1 / 3)}
     pooled = summary["pooled"]["all"]
     assert (pooled["models"], pooled["change"], pooled["change_interval"]) == (3, pytest.approx(-2 / 3), None)
-    pairs = pd.read_csv(tmp_path / "report" / "tables" / "tau_by_pair.csv").set_index(["benchmark", "with"])
-    assert pairs.loc[("a", "b"), "change"] == pytest.approx(-2 / 3) and pairs["change"].notna().sum() == 1
-    contradictions = pd.read_csv(tmp_path / "report" / "tables" / "contradictions.csv")
-    assert contradictions.iloc[0, 2:].tolist() == [0, 1]  # a and b; of all four models it would be 1 directly
 
 
 def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):

@@ -6,12 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, as_mappings, matrix_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, score_rows
 
 from lm_validity.missing import is_known
-from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import told_apart
-from lm_validity.studies.agreement.report import agreement
 
 NAMES = [f"m{i:02}" for i in range(16)]
 TASKS = [f"task{i}" for i in range(8)]
@@ -278,31 +276,6 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     rows = summary["by_benchmark"][DIRECT]["odd"]["by_distance"]
     for low, high in (whole, *(row.tau_interval for row in rows if is_known(row.tau_interval))):
         assert low == -high < 0
-
-
-def test_another_variant_of_tau_stands_beside_no_interval_or_ceiling_of_tau_b(tmp_path):
-    rng = np.random.default_rng(0)
-    ability = np.arange(12) / 12
-    table = {DIRECT: {name: (np.round((ability + rng.normal(0, 0.2, 12)) * 4) / 4).tolist() for name in "xyz"}}
-    matrix = matrix_of(
-        tmp_path, score_rows(table, NAMES[:12], 0.05), models=MODELS, benchmarks="benchmark,category\nx,p\ny,p\nz,q\n"
-    )
-    (page_of_b, b), (page, a) = (agreement(Data.of(matrix, 50, variant)) for variant in ("b", "a"))
-    a, b = as_mappings(a), as_mappings(b)
-    signs = {name: np.sign(np.subtract.outer(of, of))[np.triu_indices(12, 1)] for name, of in table[DIRECT].items()}
-    by_hand = np.mean([(signs[p] * signs[q]).mean() for p, q in ("xy", "xz", "yz")])
-    of_a, of_b = a["kendall_tau"][DIRECT], b["kendall_tau"][DIRECT]
-    assert of_a["mean"] == pytest.approx(by_hand) and of_a["mean"] < of_b["mean"] and is_known(of_b["interval"])
-    for key in ("interval", "interval_clustered", "ceiling", "by_benchmark_interval"):
-        values = of_a[key].values() if isinstance(of_a[key], dict) else [of_a[key]]
-        assert not any(map(is_known, values)), key
-    assert not any(is_known(of_a["corrected"][key]) for key in ("mean", "interval", "interval_clustered"))
-    assert page.answers[0].interval == "" and "possible" not in page.answers[0].sentence
-    tables = [{table.name: table.frame for s in of.sections for table in s.tables} for of in (page, page_of_b)]
-    assert ["Direct low" in frames["tau_by_category"] for frames in tables] == [False, True]
-    # what one part changes is of tau-b as its values are: without it less with it
-    frame = tables[0]["influence"]
-    assert list(frame["change"]) == pytest.approx([tau - of_b["mean"] for tau in frame["value"]])
 
 
 def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):

@@ -110,7 +110,7 @@ def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tabl
     assert summary["kendall_tau"][TRAINED]["mean"] == pytest.approx(np.mean(taus))
     others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
     text = " ".join(path.read_text() for path in others)
-    assert len(others) > 5 and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
+    assert others and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
 
 
 def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables, tmp_path):

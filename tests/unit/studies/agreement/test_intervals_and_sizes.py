@@ -1,7 +1,5 @@
 """Like sizes over common cells, categories as clusters, corrected taus with intervals, noise of seeds and prompts."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,19 +10,16 @@ from tests.unit.studies.agreement.conftest import (
     agreement_page,
     factors_of,
     factors_page,
-    matrix_of,
     score_rows,
     section_of,
 )
 
 from lm_validity.missing import Missing, is_known
-from lm_validity.studies.agreement.benchmarks import prompt_error
 from lm_validity.studies.agreement.reasons import NARROWER
 from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
-from lm_validity.tables.schema import read_scores
 from lm_validity.words import no_scores
 
 NAMES = [f"m{i}" for i in range(14)]
@@ -189,22 +184,6 @@ def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
     assert ceilings[0] < ceilings[1] - 0.05
 
 
-def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
-    rows = score_rows(table(), NAMES)
-    page, summary = agreement_page(tmp_path, rows, **SHEETS)
-    assert isinstance(summary["variance_components"][DIRECT]["prompt"], Missing)
-    assert "was not measured under direct evaluation" in section_of(page, VARIANCE).explanation
-    rng = np.random.default_rng(0)
-    shift = 0.02 + 0.01 * rng.normal(size=14)
-    choices = pd.DataFrame(
-        {"model": NAMES, "benchmark": "a", "protocol": DIRECT, "seed": None, "plain": 0.5, "chat": 0.5 + shift}
-    )
-    matrix = matrix_of(tmp_path, rows, **SHEETS)
-    found = prompt_error(choices, read_scores(tmp_path / "scores.parquet"), matrix)
-    assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
-    assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[TRAINED]).all()
-
-
 def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
     """Two of five benchmarks are guessed on; the page names the agreement of the others and what noise would leave."""
     scores = table()
@@ -239,15 +218,6 @@ def test_a_change_is_a_headline_with_its_interval_only(tmp_path, resamples, show
     page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), resamples, **sheets)
     change = f"{summary['improvement']['mean']:+.2f}"
     assert any(change in finding.sentence for finding in page.findings) == shown
-
-
-def test_shares_of_variance_are_given_whole_or_not_at_all(tmp_path):
-    page, _ = agreement_page(tmp_path, score_rows(table(), NAMES, stderr=0.02), **SHEETS)
-    shares = [int(share) for share in re.findall(r"(\d+)%", section_of(page, VARIANCE).finding)]
-    assert len(shares) == 6 and abs(sum(shares) - 200) <= 3  # model, model × benchmark and items, of two protocols
-    page, below = agreement_page(tmp_path, score_rows(table(), NAMES, stderr=0.2), **SHEETS)
-    assert below["variance_components"][DIRECT]["raw_model_benchmark"] < 0
-    assert "%" not in section_of(page, VARIANCE).finding
 
 
 @pytest.mark.parametrize("benchmarks", [6, 10])

@@ -1,12 +1,10 @@
 """How the scores came about: the prompts that were chosen, and how much of the weights was trained."""
 
-import json
 from collections import Counter
 
 import pandas as pd
 import pyarrow.parquet as pq
-import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, run, score_rows, written
+from tests.unit.studies.agreement.conftest import DIRECT, run, score_rows
 
 from lm_validity.config.sections import Reports
 from lm_validity.studies.agreement.report import report_agreement
@@ -47,29 +45,6 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]
     assert list(table["plain"]) == [0.3, 0.3, 0.3, 0.6] and list(table["chat"]) == [0.5, 0.5, 0.5, 0.7]
     assert table["epoch"].iloc[3] == 3 and table["learning_rate"].iloc[3] == 1e-3
-    shares = pd.read_csv(tmp_path / "report" / "tables" / "adapted_shares.csv")
-    assert dict(zip(shares["model"], shares["adapted_share"], strict=True)) == {"m1": 0.98, "m3": 0.14}
-    notes = json.loads((tmp_path / "report" / "summary.json").read_text())["notes"]
-    assert any("14% of the weights of m3 and 98% of those of m1" in note for note in notes)
     assert "for 3 of 3 choices under direct evaluation and for 1 of 1" in (
         tmp_path / "report" / "index.html"
     ).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("shares", "said"), [([0.14, 1.0], True), ([0.9, 1.0], False), ([0.2], False)])
-def test_unequal_shares_of_adapted_weights_are_a_caution(tmp_path, shares, said):
-    selections = pd.DataFrame(
-        [
-            {"model": f"m{i}", "benchmark": "a", "seed": 0, "prompt": "plain", "metric": "acc,none", "epoch": 1,
-             "learning_rate": "1e-3", "validation_value": 0.5, "direct_validation_value": 0.4, "diverged": False,
-             "selected": True, "adapted_share": share}
-            for i, share in enumerate(shares)
-        ]
-    )  # fmt: skip
-    write_table(selections, SELECTIONS, tmp_path / "selections.parquet")
-    report_agreement(
-        *written(tmp_path, score_rows()), tmp_path / "report", selections=tmp_path / "selections.parquet",
-        section=Reports(resamples=0),
-    )  # fmt: skip
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
-    assert any(f"{shares[0]:.0%} of the weights of m0" in note for note in summary["notes"]) == said

@@ -1,8 +1,7 @@
 """Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from scipy.stats import rankdata
@@ -52,8 +51,6 @@ def fewest_in_common(scores: np.ndarray) -> float:
 # ----------------------------------------------------------------------------------------------------------------------
 # Rank correlation of many score columns at once, with ties, missing values and resampling weights.
 
-TauVariant = Literal["a", "b", "c"]
-
 
 class PairSigns(NamedTuple):
     """Which model of each pair is better, by column.
@@ -87,30 +84,22 @@ def _ones(shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(1.0, shape)
 
 
-def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", other_signs: PairSigns | None = None) -> np.ndarray:
-    """Kendall's tau between all columns: a (columns, columns of `other_signs`) array, or of `signs` by default.
+def kendall_tau_matrix(signs: PairSigns, other_signs: PairSigns | None = None) -> np.ndarray:
+    """Kendall's tau-b between all columns: a (columns, columns of `other_signs`) array, or of `signs` by default.
 
     With a, b the signs of a pair of models i < j in two columns, over the pairs known in both,
 
-        tau_a = mean of a b
-        tau_b = sum a b / sqrt(sum a² · sum b²)
-        tau_c = 2 m sum a b / (n² (m - 1)),  m the smaller number of distinct values of the two columns
+        tau = sum a b / sqrt(sum a² · sum b²)
 
-    (Kendall 1945; Stuart 1953). tau_b is `scipy.stats.kendalltau`'s of the models known in both columns. tau_c takes
-    the numbers of models and of distinct values from the pairs. `resampled_kendall_tau` is tau_b over many resamples.
-
-    NaN where a column has no untied pair among those known in both.
+    (Kendall 1945): `scipy.stats.kendalltau`'s of the models known in both columns. `resampled_kendall_tau` is the same
+    over many resamples. NaN where a column has no untied pair among those known in both.
     """
     other_signs = signs if other_signs is None else other_signs
     product = signs.sign.T @ other_signs.sign
-    if variant == "b" and signs.known.all() and other_signs.known.all():
+    if signs.known.all() and other_signs.known.all():
         scale = np.sqrt(np.outer(*(np.abs(pairs_signs.sign).sum(axis=0) for pairs_signs in (signs, other_signs))))
-    elif variant == "b":
-        scale = np.sqrt((np.abs(signs.sign).T @ other_signs.known) * (signs.known.T @ np.abs(other_signs.sign)))
-    elif variant == "a":
-        scale = signs.known.T @ other_signs.known
     else:
-        scale = _tau_c_scale(signs, other_signs)
+        scale = np.sqrt((np.abs(signs.sign).T @ other_signs.known) * (signs.known.T @ np.abs(other_signs.sign)))
     return ratio(product, scale)
 
 
@@ -243,28 +232,6 @@ def _sum(values: np.ndarray) -> np.ndarray:
 def average_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks down the columns of `scores` (models, columns), 1 = highest, ties averaged; NaN stays NaN."""
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")
-
-
-def _tau_c_scale(signs: PairSigns, other_signs: PairSigns) -> np.ndarray:
-    """n² (m - 1) / (2 m) by pair of columns, with n and m counted among the models known in both."""
-    shape = (signs.sign.shape[1], other_signs.sign.shape[1])
-    models = int(signs.second.max()) + 1 if len(signs.second) else 0
-    scale = np.zeros(shape)
-    for i, j in np.ndindex(shape):
-        has_both = (signs.known[:, i] * other_signs.known[:, j]) > 0
-        n = len(np.union1d(signs.first[has_both], signs.second[has_both]))
-        m = min(_distinct(signs, i, has_both, models), _distinct(other_signs, j, has_both, models))
-        scale[i, j] = n**2 * (m - 1) / (2 * m) if m > 1 else 0.0
-    return scale
-
-
-def _distinct(signs: PairSigns, column: int, has_both: np.ndarray, models: int) -> int:
-    """Number of distinct values of a column: models that no earlier one equals."""
-    tied = has_both & (signs.sign[:, column] == 0)
-    present = np.zeros(models, dtype=bool)
-    present[signs.first[has_both]] = present[signs.second[has_both]] = True
-    present[signs.second[tied]] = False
-    return int(present.sum())
 
 
 FEW_COLUMNS = 16  # up to so many, each product of two columns is summed as a form of a matrix of models
@@ -509,28 +476,6 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
     return PairSigns(np.where(significant, signs.sign, 0.0), known_pairs, signs.first, signs.second)
 
 
-def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:
-    """(columns, columns) number of model pairs significant in both columns with opposite order."""
-    positive, negative = (signs.sign > 0).astype(float), (signs.sign < 0).astype(float)
-    result: np.ndarray = (positive.T @ negative + negative.T @ positive).astype(int)
-    return result
-
-
-def better_than(signs: PairSigns, column: int, models: int) -> np.ndarray:
-    """(models, models) True where the row's model is significantly better than the column's model."""
-    order = np.zeros((models, models), dtype=bool)
-    up, down = signs.sign[:, column] > 0, signs.sign[:, column] < 0
-    order[signs.first[up], signs.second[up]] = True
-    order[signs.second[down], signs.first[down]] = True
-    return order
-
-
-def rank_bands(better: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(best, worst), (models,) ranks that a partial order `better` (models, models) allows: 1 + the number of better
-    models, n - that of worse ones. True where the row's model beats the column's."""
-    return better.sum(axis=0) + 1, len(better) - better.sum(axis=1)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Significance of the difference of two models on the same test items.
 
@@ -604,133 +549,6 @@ def replace_column(signs: PairSigns, column: int, replacement: PairSigns) -> Pai
     sign[is_known, column] = replacement.sign[is_known, 0]
     known_matrix[is_known, column] = 1.0
     return PairSigns(sign, known_matrix, signs.first, signs.second)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Greedy alignment of two rankings: as alike as significance allows (Train-before-Test, appendix C, algorithm 3).
-
-ALIGNED_AT_ONCE = 2**21  # numbers, of pairs of models by pairs of benchmarks
-
-
-class Alignments(NamedTuple):
-    """Places, 1 = best, of the models in two orders by pair of benchmarks, (pairs, models) both; 0 for a model that
-    takes no part. Each order keeps every significant difference of its benchmark."""
-
-    first: np.ndarray
-    second: np.ndarray
-
-
-def align_rankings(
-    better_first: np.ndarray, better_second: np.ndarray, ranks_first: np.ndarray, ranks_second: np.ndarray
-) -> Alignments:
-    """Order the models of two benchmarks best first, changing places only among models not significantly different.
-
-    Of many pairs of benchmarks at once. `better_*`: (pairs, n, n) True where the row's model is significantly better
-    than the column's; `ranks_*`: (pairs, n) plain ranks of the raw scores, 1 = best, ties averaged, NaN under both for
-    a model that takes no part. Both orders grow from the top. At each step every model whose significantly better ones
-    are all placed may come next; of all pairs (a for the first order, b for the second) the one that is smallest in
-
-        (place of a in the second order + place of b in the first, n + 1 if not yet placed; a is not b;
-         plain rank of a in the second + of b in the first; a; b)
-
-    is placed. The sums are smallest where both parts are. So a and b are found apart, unless neither order can go on
-    with a model that the other has placed: then one model that both can take comes first.
-    """
-    taking_part = np.isfinite(ranks_first) & np.isfinite(ranks_second)
-    rows, n = np.arange(len(taking_part)), taking_part.shape[1]
-    place_unit, least = 4 * n + 1, (4 * n + 1) * (n + 1)  # `least`: of the key of a model that is in neither order
-    closed = 2 * (least + 4 * n)  # more than two such keys together
-    integer = np.int32 if closed * (2 * n + 4) < 2**31 else np.int64
-    betters, places, keys = (better_first, better_second), np.where(taking_part, n + 1, [[[0]], [[0]]]), []
-    places = places.astype(np.int32)
-    # ranks are whole or half; those of the other benchmark decide. A key below `closed` is that of a model which may
-    # come next; each better one that is not placed adds `closed`
-    for better, ranks in zip(betters, (ranks_second, ranks_first), strict=True):
-        waiting = np.matmul(taking_part[:, None, :].astype(np.float32), better.astype(np.float32))[:, 0]
-        key = least + np.nan_to_num(2 * ranks).astype(integer) + closed * waiting.astype(integer)
-        keys.append(np.where(taking_part, key, closed * (n + 1)).astype(integer))
-    for step in range(1, int(taking_part.sum(axis=1).max(initial=0)) + 1):
-        chosen = [key.argmin(axis=1) for key in keys]
-        lowest = [key[rows, taken] for key, taken in zip(keys, chosen, strict=True)]
-        going_on = (lowest[0] < closed) & (lowest[1] < closed)
-        alike = np.flatnonzero(going_on & (lowest[0] >= least) & (lowest[1] >= least))
-        if len(alike):
-            sums = keys[0][alike] + keys[1][alike]
-            common = sums.argmin(axis=1)
-            for taken in chosen:  # the one that both can take, if there is one
-                taken[alike] = np.where(sums[np.arange(len(alike)), common] < closed, common, taken[alike])
-        for index, (better, taken) in enumerate(zip(betters, chosen, strict=True)):
-            positions = rows[going_on], taken[going_on]
-            keys[index] -= better[rows, taken] * np.where(going_on, closed, 0).astype(integer)[:, None]
-            keys[1 - index][positions] -= place_unit * (n + 1 - step)
-            keys[index][positions] += closed * (n + 1)  # placed
-            places[index][positions] = step
-    return Alignments(*places)
-
-
-class AlignedFigures(NamedTuple):
-    """Of two rankings: `tau` (NaN where undefined) and `crossings` of the scores and, under `aligned_`, of the orders;
-    `opposite`: pairs of models ordered significantly in opposite ways; `violations`: significant differences that the
-    orders break."""
-
-    tau: float
-    crossings: int
-    aligned_tau: float
-    aligned_crossings: int
-    opposite: int
-    violations: int
-
-
-class AlignedPair(NamedTuple):
-    """Two benchmarks (columns) with the `models` known on both (indices), figures of the aligned rankings of these, and
-    both orders (indices among these, best first)."""
-
-    pair: tuple[int, int]
-    models: np.ndarray
-    figures: AlignedFigures
-    orders: tuple[np.ndarray, np.ndarray]
-
-
-def aligned_figures(better: np.ndarray, scores: np.ndarray, pairs: list[tuple[int, int]]) -> Iterator[AlignedPair]:
-    """Each of the `pairs` of benchmarks (columns), aligned.
-
-    `better`: (benchmarks, n, n) as in `align_rankings`; `scores`: (n, benchmarks).
-    """
-    signs, step = pair_signs(scores), max(1, ALIGNED_AT_ONCE // max(1, len(scores) ** 2))
-    tau, product = kendall_tau_matrix(signs), signs.sign.T @ signs.sign
-    crossed = (np.abs(signs.sign).T @ np.abs(signs.sign) - product) / 2
-    has_score = np.isfinite(scores).T
-    better = better & has_score[:, :, None] & has_score[:, None, :]
-    flat, turned = (
-        relation.reshape(len(better), -1).astype(np.float32) for relation in (better, better.swapaxes(1, 2))
-    )
-    opposite = flat @ turned.T  # [a, b]: pairs of models that a orders one way and b the other
-    ranks_alone = average_ranks(scores).T
-    for start in range(0, len(pairs), step):
-        first, second = np.array(pairs[start : start + step]).T
-        is_known = has_score[first] & has_score[second]
-        if has_score.all():
-            ranks, betters = [ranks_alone[first], ranks_alone[second]], [better[first], better[second]]
-        else:
-            ranks = [average_ranks(np.where(is_known, scores.T[column], np.nan).T).T for column in (first, second)]
-            betters = [better[column] & is_known[:, :, None] & is_known[:, None, :] for column in (first, second)]
-        places = align_rankings(*betters, *ranks)
-        for index, (a, b) in enumerate(pairs[start : start + step]):
-            models = np.flatnonzero(is_known[index])
-            total = len(models) * (len(models) - 1) / 2
-            below = [column[index][:, None] > column[index] for column in places]
-            inversions = np.count_nonzero((places[0][index][:, None] < places[0][index]) & below[1])
-            broken = sum(np.count_nonzero(order[index] & turned) for order, turned in zip(betters, below, strict=True))
-            figures = AlignedFigures(
-                tau=float(tau[a, b]),
-                crossings=int(crossed[a, b]),
-                aligned_tau=float((total - 2 * inversions) / total) if total else float("nan"),
-                aligned_crossings=int(inversions),
-                opposite=int(opposite[a, b]),
-                violations=int(broken),
-            )
-            orders = tuple(np.argsort(column[index, models]) for column in places)
-            yield AlignedPair((a, b), models, figures, (orders[0], orders[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

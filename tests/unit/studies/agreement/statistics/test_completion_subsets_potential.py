@@ -17,13 +17,9 @@ from lm_validity.studies.agreement.statistics.one_factor import (
 )
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, share_in_top
 from lm_validity.studies.agreement.statistics.subsets import (
-    agreement_with_others,
-    greedy_subsets,
     leave_one_out,
-    nested_agreement,
     one_with_others,
     standardize,
-    subset_agreement,
 )
 
 
@@ -100,73 +96,6 @@ def test_held_out_check_of_a_tiny_table_says_nothing():
     assert np.isnan(check.mean_absolute_error) and check.cells == 0
 
 
-def test_greedy_subsets_by_exhaustion():
-    rng = np.random.default_rng(3)
-    scores = standardize(rng.normal(size=(20, 4)) + rng.normal(size=(20, 1)))
-    full = scores.mean(axis=1)
-    (order,), (taus,) = greedy_subsets([scores])
-    first = [kendalltau(scores[:, j], full).statistic for j in range(4)]
-    assert order[0] == np.argmax(first) and taus[0] == pytest.approx(max(first))
-    pairs = [kendalltau(scores[:, [order[0], j]].mean(axis=1), full).statistic for j in range(4) if j != order[0]]
-    assert taus[1] == pytest.approx(max(pairs))
-    assert taus[-1] == pytest.approx(1)
-    np.testing.assert_allclose(nested_agreement(scores, order), taus)
-
-
-@pytest.mark.parametrize("missing", [0.0, 0.2])
-def test_greedy_subsets_of_several_tables_are_those_of_each(missing):
-    """By the plain definition, with scipy's tau; tables of different numbers of models, with and without ties."""
-    rng = np.random.default_rng(6)
-    tables = []
-    for models, digits in ((9, 1), (10, 9), (10, 0)):
-        scores = np.round(rng.normal(size=(models, 5)) + rng.normal(size=(models, 1)), digits)
-        scores[rng.random(scores.shape) < missing] = np.nan
-        tables.append(standardize(scores))
-    orders, taus = greedy_subsets(tables)
-    for table, order, found in zip(tables, orders, taus, strict=True):
-        full, chosen = (
-            np.array([row[np.isfinite(row)].mean() if np.isfinite(row).any() else np.nan for row in table]),
-            [],
-        )
-        for place, tau in zip(order, found, strict=True):
-            candidates = {}
-            for j in sorted(set(range(5)) - set(chosen)):
-                parts = [row[[*chosen, j]] for row in table]
-                mean = np.array(
-                    [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
-                )
-                both = np.isfinite(mean) & np.isfinite(full)
-                candidates[j] = kendalltau(np.round(mean[both], 12), np.round(full[both], 12)).statistic
-            assert tau == pytest.approx(max(candidates.values()), abs=1e-12)
-            assert candidates[place] == pytest.approx(tau, abs=1e-12)
-            chosen.append(place)
-
-
-def test_subset_agreement_grows_to_one_and_needs_models():
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(30, 6)) + rng.normal(size=(30, 1))
-    result = subset_agreement(scores, rng, subsets=10)
-    assert result.random_mean[-1] == result.greedy_mean[-1] == pytest.approx(1)
-    assert (np.diff(result.random_mean) > -0.02).all()
-    assert (result.random_low <= result.random_mean).all() and (result.random_mean <= result.random_high).all()
-    few = subset_agreement(scores[:7], rng)
-    assert np.isnan(few.random_mean).all() and sorted(few.greedy_order) == list(range(6))
-
-
-def test_greedy_choice_is_judged_on_other_models():
-    """On pure noise a greedy benchmark is best on the models it was chosen on and no better on others."""
-    rng = np.random.default_rng(5)
-    here, elsewhere, random = [], [], []
-    for _ in range(12):
-        scores = rng.normal(size=(40, 8))
-        result = subset_agreement(scores, rng, repeats=1, subsets=5)
-        here.append(greedy_subsets([standardize(scores)])[1][0, 0])
-        elsewhere.append(result.greedy_mean[0])
-        random.append(result.random_mean[0])
-    assert np.mean(elsewhere) == pytest.approx(np.mean(random), abs=0.08)
-    assert np.mean(here) > np.mean(elsewhere) + 0.08
-
-
 def test_ranks_over_benchmarks():
     scores = np.outer(np.arange(6.0), np.ones(4)) + 0.01 * np.arange(4)
     rng = np.random.default_rng(6)
@@ -223,20 +152,6 @@ def test_leave_one_out_names_what_matters():
     benchmarks = {r.name: r for r in results if r.kind == "benchmark"}
     assert max(benchmarks, key=lambda name: benchmarks[name].mean_tau) == "e"
     assert max(benchmarks, key=lambda name: benchmarks[name].first_component) == "e"
-
-
-def test_a_subset_is_held_against_the_benchmarks_that_it_lacks():
-    rng = np.random.default_rng(9)
-    scores = standardize(rng.normal(size=(40, 6)))
-    order = rng.permutation(6)
-    found = agreement_with_others(scores, order)
-    for size in range(1, 6):
-        first, rest = scores[:, order[:size]].mean(axis=1), scores[:, order[size:]].mean(axis=1)
-        assert found[size - 1] == pytest.approx(kendalltau(first, rest).statistic)
-    assert np.isnan(found[-1])
-    # without anything in common subsets agree with the whole set that contains them, and not with the others
-    subset = subset_agreement(scores, rng, subsets=20)
-    assert subset.random_mean[2] > 0.4 and abs(subset.others_mean[2]) < 0.2
 
 
 def test_one_benchmark_against_the_others_by_hand():

@@ -19,7 +19,6 @@ from lm_validity.studies.agreement.statistics.resampling import (
     means_without_clusters,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
 
 
 def world(rng, models=60, benchmarks=10, correlation=0.8, noise=0.5):
@@ -132,29 +131,6 @@ def test_intervals_of_many_figures_are_those_of_each():
     assert np.isnan(many.low).tolist() == [False, False, True, False, True]
 
 
-def test_variance_components_are_those_of_the_world():
-    rng = np.random.default_rng(2)
-    model, interaction, items, seeds = 0.6, 0.2, 0.15, 0.05
-    parts = [np.sqrt(v) * rng.normal(size=(3000, 12)) for v in (interaction, items, seeds)]
-    scores = np.sqrt(model) * rng.normal(size=(3000, 1)) + sum(parts)
-    shape = scores.shape
-    found = variance_components(scores, np.full(shape, items**0.5), np.full(shape, seeds**0.5))
-    assert [found.model, found.model_benchmark] == pytest.approx([model, interaction], abs=0.03)
-    assert [found.item, found.seed] == pytest.approx([items, seeds], abs=0.01)
-    assert found.reliability == pytest.approx(model / (model + 0.4 / 12), abs=0.01)
-    assert reliability_of(found, found.benchmarks) == pytest.approx(found.reliability)
-    # twice the benchmarks: Spearman and Brown
-    doubled = 2 * found.reliability / (1 + found.reliability)
-    assert reliability_of(found, 2 * found.benchmarks) == pytest.approx(doubled)
-    assert reliability_of(found, 12, items=1e9, seeds=1e9) > found.reliability
-
-
-def test_variance_components_of_too_few_models_or_benchmarks_are_undefined():
-    assert np.isnan(variance_components(np.eye(2), np.eye(2), np.eye(2)).model)
-    scores = np.column_stack([np.arange(5.0), np.ones(5)])
-    assert np.isnan(variance_components(scores, scores, scores).model)
-
-
 def test_two_kinds_of_clusters_add_their_errors():
     models, benchmarks = np.array([0.4, 0.5, 0.55, 0.45]), np.array([0.3, 0.6, 0.5])
     one = jackknife_interval(0.5, models)
@@ -201,24 +177,3 @@ def _category_table(rng, models, categories):
     scores = scores.reshape(models, -1)
     tau = kendall_tau_matrix(pair_signs(scores))
     return scores, mean_over_pairs(tau)
-
-
-def test_a_component_below_zero_is_zero_and_its_estimate_is_kept():
-    rng = np.random.default_rng(3)
-    scores, errors = rng.normal(size=(6, 4)), np.full((6, 4), 1.4)
-    found = variance_components(scores, errors, np.full((6, 4), np.nan))
-    assert found.raw_model_benchmark < 0 == found.model_benchmark
-    opposed = np.column_stack([np.arange(5.0), -np.arange(5.0)])
-    flat = variance_components(opposed, np.zeros((5, 2)), np.zeros((5, 2)))
-    assert flat.raw_model < 0 == flat.model == flat.reliability
-
-
-def test_prompts_are_a_part_of_what_one_benchmark_shows():
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(200, 1)) + 0.6 * rng.normal(size=(200, 6))
-    nothing = np.full(scores.shape, np.nan)
-    without = variance_components(scores, nothing, nothing)
-    found = variance_components(scores, nothing, nothing, np.full(6, 0.3))
-    assert np.isnan(without.prompt) and found.prompt == pytest.approx(0.09 / 1.36, rel=0.15)
-    assert found.model_benchmark + found.prompt == pytest.approx(without.model_benchmark)
-    assert reliability_of(found, 6, prompts=1e9) > reliability_of(found, 6) == pytest.approx(without.reliability)

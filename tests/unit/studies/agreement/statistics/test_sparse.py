@@ -48,19 +48,15 @@ def fitted(scores, direct, size, families, losses=None):
 # ---- pooled and assisted agreement --------------------------------------------------------------------------
 
 
-def test_with_every_cell_known_both_estimates_are_the_mean_of_tau_a():
+def test_with_every_cell_known_and_no_ties_both_estimates_are_the_mean_tau():
     _, whole, *_ = table()
     signs = pair_signs(whole)
-    mean = kendall_tau_matrix(signs, variant="a")[np.triu_indices(8, 1)].mean()
+    mean = kendall_tau_matrix(signs)[np.triu_indices(8, 1)].mean()
     pooled = pooled_tau(signs)
     assisted = pooled_tau(signs, np.random.default_rng(0).uniform(-1, 1, signs.sign.shape))
     assert pooled.mean == pytest.approx(mean) and assisted.mean == pytest.approx(mean)
     assert assisted.difference_error == pytest.approx(0, abs=1e-12)
     np.testing.assert_allclose(pooled.by_benchmark, assisted.by_benchmark)
-    # no ties: tau-a is scipy's tau-b
-    assert mean == pytest.approx(
-        np.mean([kendalltau(*whole.T[list(p)])[0] for p in itertools.combinations(range(8), 2)])
-    )
 
 
 def test_with_holes_every_comparison_counts_once():

@@ -13,8 +13,8 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.intervals import Range, Value, each, ends
 from lm_validity.studies.agreement.reasons import LOST_MODEL, NO_DIRECTION
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
+from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import ceiling_with_others, reliability, taus_with_others
-from lm_validity.studies.agreement.statistics.ranking import Z_95, kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import hull
 from lm_validity.studies.agreement.statistics.separation import (
     items_needed,
@@ -128,7 +128,7 @@ def _of_protocol(data: Data, protocol: str) -> FiguresByName:
     masks = [_within(sizes, *distance) for distance in DISTANCES]
     taus = taus_with_others(scores, masks)
     turned = taus_with_others(data.turned(protocol), masks) if data.opposed[protocol] else taus
-    everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
+    everyone, expected = ranking.pair_signs(scores), data.ceiling[protocol].expected
     ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
     significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)
     for square, values in ((significant, signs.sign), (tested, signs.known)):
@@ -213,7 +213,7 @@ def _figures(
     fraction = isinstance(facts["metric"], str) and facts["metric"].split(",")[0] in FRACTIONS
     at_best: int | Missing = Missing("The metric is not known to have 1 as its best score.")
     if fraction and not (values[scored] > 1 + 1e-9).any():
-        at_best = int((values[scored] + Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
+        at_best = int((values[scored] + ranking.Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
     sampling = matrix.sampling.get((protocol, name))
     between_runs: list[Value] = [Missing(NO_RUNS)] * 4
     if sampling is not None:
@@ -402,4 +402,8 @@ def agreement_between_seeds(data: Data) -> dict[str, Value]:
         return {}
     too_few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
     columns = (np.column_stack([scores[:, index] for scores in seeds]) for index in range(len(data.tasks)))
-    return each(data.tasks, (mean_over_pairs(kendall_tau_matrix(pair_signs(column))) for column in columns), too_few)
+    return each(
+        data.tasks,
+        (ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(column))) for column in columns),
+        too_few,
+    )

@@ -22,21 +22,8 @@ from lm_validity.studies.agreement.notes import (
 from lm_validity.studies.agreement.paired import use_paired_tests
 from lm_validity.studies.agreement.reasons import no_intervals
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
+from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import Ceiling, columns_against, noise_ceiling, opposed_columns
-from lm_validity.studies.agreement.statistics.ranking import (
-    ImprovedPairs,
-    PairSigns,
-    RankAgreement,
-    fewest_in_common,
-    improved_pairs,
-    kendall_tau_matrix,
-    known_in_all,
-    mean_over_pairs,
-    pair_signs,
-    resampled_kendall_tau,
-    significant_signs,
-    summarize_agreement,
-)
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -63,7 +50,7 @@ class Data:
     """
 
     matrix: ScoreMatrix
-    significant: dict[str, PairSigns]
+    significant: dict[str, ranking.PairSigns]
     resamples: int = 0
     paired_notes: tuple[str, ...] = ()
     requested_resamples: int = 0
@@ -73,7 +60,7 @@ class Data:
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
         affordable = affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
         data = cls(matrix, {}, affordable)
-        signs = {p: significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
+        signs = {p: ranking.significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
             signs, notes = use_paired_tests(signs, items, matrix, data.tasks)
@@ -122,7 +109,7 @@ class Data:
     def tau(self) -> dict[str, np.ndarray]:
         """By protocol Kendall's tau between benchmarks over all scores, (benchmarks, benchmarks); NaN where
         undefined."""
-        return {p: kendall_tau_matrix(pair_signs(self.scores[p])) for p in PROTOCOLS}
+        return {p: ranking.kendall_tau_matrix(ranking.pair_signs(self.scores[p])) for p in PROTOCOLS}
 
     @cached_property
     def opposed(self) -> dict[str, list[str]]:
@@ -152,12 +139,12 @@ class Data:
 
     def turned_mean_tau(self, protocol: str) -> float:
         """The mean tau of `turned` scores."""
-        return mean_over_pairs(kendall_tau_matrix(pair_signs(self.turned(protocol))))
+        return ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(self.turned(protocol))))
 
     @cached_property
-    def agreement(self) -> dict[str, RankAgreement]:
+    def agreement(self) -> dict[str, ranking.RankAgreement]:
         """The means of `tau` under each protocol, over all pairs and within categories."""
-        return {p: summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
+        return {p: ranking.summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
     def ceiling(self) -> dict[str, Ceiling]:
@@ -170,7 +157,7 @@ class Data:
     @cached_property
     def common(self) -> dict[str, np.ndarray]:
         """(models, benchmarks) scores of the cells known under both protocols."""
-        return known_in_all(self.scores)
+        return ranking.known_in_all(self.scores)
 
     @cached_property
     def in_both(self) -> np.ndarray:
@@ -187,26 +174,30 @@ class Data:
     def common_tau(self) -> dict[str, np.ndarray]:
         """By protocol the taus between benchmarks, (benchmarks, benchmarks), over the cells known under both protocols;
         NaN under both where one is undefined."""
-        return known_in_all({p: kendall_tau_matrix(pair_signs(self.common[p])) for p in PROTOCOLS})
+        return ranking.known_in_all(
+            {p: ranking.kendall_tau_matrix(ranking.pair_signs(self.common[p])) for p in PROTOCOLS}
+        )
 
     @cached_property
-    def common_agreement(self) -> dict[str, RankAgreement]:
+    def common_agreement(self) -> dict[str, ranking.RankAgreement]:
         """The means of `common_tau` under each protocol, over all pairs and within categories."""
-        return {p: summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
+        return {p: ranking.summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
-    def improved(self) -> ImprovedPairs:
+    def improved(self) -> ranking.ImprovedPairs:
         """The pairs of benchmarks whose tau is greater under train before test, of `common_tau`."""
-        return improved_pairs(self.common_tau[DIRECT], self.common_tau[TRAINED])
+        return ranking.improved_pairs(self.common_tau[DIRECT], self.common_tau[TRAINED])
 
     @cached_property
-    def common_significant(self) -> dict[str, PairSigns]:
+    def common_significant(self) -> dict[str, ranking.PairSigns]:
         """The significant differences over the cells known under both."""
         if self.in_both.all():
             return self.significant
-        in_both_protocols = pair_signs(self.common[DIRECT]).known
+        in_both_protocols = ranking.pair_signs(self.common[DIRECT]).known
         return {
-            p: PairSigns(signs.sign * in_both_protocols, signs.known * in_both_protocols, signs.first, signs.second)
+            p: ranking.PairSigns(
+                signs.sign * in_both_protocols, signs.known * in_both_protocols, signs.first, signs.second
+            )
             for p, signs in self.significant.items()
         }
 
@@ -226,7 +217,7 @@ class Data:
         return {p: np.where(ranked, values, np.nan) for p, values in self.common.items()}
 
     @property
-    def side_by_side(self) -> dict[str, RankAgreement]:
+    def side_by_side(self) -> dict[str, ranking.RankAgreement]:
         """What sentences on both protocols read: means over common cells, or each protocol's own without any."""
         return self.common_agreement if self.improved.compared else self.agreement
 
@@ -248,7 +239,7 @@ class Data:
     @cached_property
     def resampled_tau(self) -> dict[str, np.ndarray]:
         """By protocol the taus between benchmarks in each resample of models, (resamples, benchmarks, benchmarks)."""
-        return {p: resampled_kendall_tau(pair_signs(self.scores[p]), self.weights) for p in PROTOCOLS}
+        return {p: ranking.resampled_kendall_tau(ranking.pair_signs(self.scores[p]), self.weights) for p in PROTOCOLS}
 
     @property
     def incomplete(self) -> list[str]:
@@ -258,7 +249,7 @@ class Data:
     @cached_property
     def lacks_many(self) -> bool:
         """Whether so many cells are missing that headlines are pooled, and say what intervals assume."""
-        return any(fewest_in_common(self.scores[p]) < NEARLY_WHOLE for p in self.incomplete)
+        return any(ranking.fewest_in_common(self.scores[p]) < NEARLY_WHOLE for p in self.incomplete)
 
     @property
     def assumed(self) -> str:

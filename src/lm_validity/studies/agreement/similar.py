@@ -27,6 +27,7 @@ from lm_validity.studies.agreement.score_matrix import (
     size_ratios,
     tuned_members,
 )
+from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.noise import (
     Ceiling,
     ExpectedSigns,
@@ -34,24 +35,6 @@ from lm_validity.studies.agreement.statistics.noise import (
     mean_tau_left_out,
     noise_ceiling,
     noise_corrected_tau,
-)
-from lm_validity.studies.agreement.statistics.ranking import (
-    PairSigns,
-    PerplexityAgreement,
-    finite_mean,
-    kendall_tau_matrix,
-    known_in_all,
-    mean_over_pairs,
-    pair_signs,
-    perplexity_agreement,
-    resampled_kendall_tau,
-)
-from lm_validity.studies.agreement.statistics.resampling import (
-    cluster_numbers,
-    multiplicities,
-    percentile_interval,
-    resampled_mean_tau,
-    transformed_interval,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import count, no_scores
@@ -149,13 +132,15 @@ def among_pairs(
 ) -> list[RatioRow]:
     """For each mask of pairs of models, of one of the `ratios` of sizes: the mean tau over them, its ceiling, and both
     corrected for noise."""
-    signs, ceiling = pair_signs(scored.scores), scored.ceiling
+    signs, ceiling = ranking.pair_signs(scored.scores), scored.ceiling
     reason = no_correction(ceiling, scored.scores, scored.protocol)
     expected, clusters = ceiling.expected if reason is None else None, no_clusters(scored.families)
     enough = [index for index, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
     chosen = np.array([masks[index] for index in enough], dtype=bool).reshape(len(enough), len(signs.first))
     models = _left_out(signs, expected, chosen, np.arange(len(scored.families)))
-    families = _left_out(signs, expected, chosen, cluster_numbers(scored.families)) if clusters is None else []
+    families = (
+        _left_out(signs, expected, chosen, resampling.cluster_numbers(scored.families)) if clusters is None else []
+    )
     rows = []
     for index, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
         size = high, low, int(pairs.sum())
@@ -170,7 +155,7 @@ def among_pairs(
 
 
 def _left_out(
-    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
+    signs: ranking.PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
 ) -> list[TausWithoutClusters]:
     """Of each mask (masks, pairs)."""
     if not len(masks):
@@ -196,7 +181,7 @@ def _ratio_row(
     tau, limit = models.taus[0], models.limit
     mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
     corrected = known(float(noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
-    interval = ends(mean, transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
+    interval = ends(mean, resampling.transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
     of_corrected = ends(corrected, corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
     clustered: Range
     corrected_clustered: Range
@@ -204,7 +189,7 @@ def _ratio_row(
         clustered = corrected_clustered = families
     else:
         taus, sizes = families.taus, families.sizes
-        clustered = ends(mean, transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
+        clustered = ends(mean, resampling.transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
         corrected_clustered = ends(
             corrected, corrected_interval(taus[0], families.limit, taus[1:], sizes), LOST_CLUSTER
         )
@@ -251,7 +236,7 @@ class Perplexity:
     in_both: dict[str, ByProtocol]
     before_after: dict[str, Value]
     before_after_interval: dict[str, Range]
-    taus: dict[str, PerplexityAgreement] = page_only()
+    taus: dict[str, ranking.PerplexityAgreement] = page_only()
     before_after_taus: dict[str, np.ndarray] = page_only()
 
 
@@ -261,12 +246,12 @@ def compare_perplexity(data: Data) -> Perplexity | Missing:
     if not matrix.is_corpus.any():
         return Missing("There is no perplexity corpus in the tables.")
     corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
-    taus = {p: perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
+    taus = {p: ranking.perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
     means = _perplexity_means(data, taus)
-    common_corpora = known_in_all(data.corpora)
-    in_both_protocols = {p: perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
+    common_corpora = ranking.known_in_all(data.corpora)
+    in_both_protocols = {p: ranking.perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
     corpus_to_benchmark, corpus_to_corpus = (
-        known_in_all({p: getattr(of_protocol, name) for p, of_protocol in in_both_protocols.items()})
+        ranking.known_in_all({p: getattr(of_protocol, name) for p, of_protocol in in_both_protocols.items()})
         for name in ("corpus_benchmark", "corpus_corpus")
     )
     in_both_protocols = {
@@ -275,19 +260,19 @@ def compare_perplexity(data: Data) -> Perplexity | Missing:
     }
     tuned = tuned_members(matrix)
     before_after_taus = {
-        kind: kendall_tau_matrix(
-            pair_signs(data.corpora[DIRECT][rows]), other_signs=pair_signs(data.scores[TRAINED][rows])
+        kind: ranking.kendall_tau_matrix(
+            ranking.pair_signs(data.corpora[DIRECT][rows]), other_signs=ranking.pair_signs(data.scores[TRAINED][rows])
         )
         for kind, rows in tuned.items()
     }
     before_after = {
-        kind: known(finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
+        kind: known(ranking.finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
     }
     intervals = _perplexity_intervals(data, means)
     twice = (np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS]) for index in range(len(corpora)))
     same_corpus = each(
         corpora,
-        (float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice),
+        (float(ranking.kendall_tau_matrix(ranking.pair_signs(columns))[0, 1]) for columns in twice),
         Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
     )
     return Perplexity(
@@ -314,17 +299,21 @@ def _perplexity_intervals(data: Data, means: dict[str, ByProtocol]) -> dict[str,
     for p in PROTOCOLS:
         resampled = dict.fromkeys(COMPARISONS)
         if data.no_intervals is None:
-            signs = pair_signs(data.corpora[p])
-            corpus_to_benchmark = resampled_kendall_tau(signs, data.weights, other_signs=pair_signs(data.scores[p]))
+            signs = ranking.pair_signs(data.corpora[p])
+            corpus_to_benchmark = ranking.resampled_kendall_tau(
+                signs, data.weights, other_signs=ranking.pair_signs(data.scores[p])
+            )
             averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
             averages[~np.isfinite(averages).all(axis=1)] = np.nan
             resampled = {
-                "corpus_benchmark": finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1),
-                "corpus_corpus": resampled_mean_tau(signs, data.weights),
-                "average_average": resampled_kendall_tau(pair_signs(averages), data.weights)[:, 0, 1],
+                "corpus_benchmark": ranking.finite_mean(
+                    corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1
+                ),
+                "corpus_corpus": resampling.resampled_mean_tau(signs, data.weights),
+                "average_average": ranking.resampled_kendall_tau(ranking.pair_signs(averages), data.weights)[:, 0, 1],
             }
         for name, taus in resampled.items():
-            interval = None if taus is None else percentile_interval(taus, len(data.matrix.models))
+            interval = None if taus is None else resampling.percentile_interval(taus, len(data.matrix.models))
             by_comparison[name][p] = ends(means[name][p], interval, data.no_intervals)
     return by_comparison
 
@@ -336,19 +325,21 @@ def _before_after_intervals(data: Data, before_after: dict[str, Value]) -> dict[
     for kind, rows in tuned_members(data.matrix).items():
         interval = None
         if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
-            corpus_to_benchmark = resampled_kendall_tau(
-                pair_signs(data.corpora[DIRECT][rows]),
-                multiplicities(len(rows), data.resamples, rng),
-                other_signs=pair_signs(data.scores[TRAINED][rows]),
+            corpus_to_benchmark = ranking.resampled_kendall_tau(
+                ranking.pair_signs(data.corpora[DIRECT][rows]),
+                resampling.multiplicities(len(rows), data.resamples, rng),
+                other_signs=ranking.pair_signs(data.scores[TRAINED][rows]),
             )
-            interval = percentile_interval(
-                finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
+            interval = resampling.percentile_interval(
+                ranking.finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
             )
         by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or too_few)
     return by_kind
 
 
-def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: str = "") -> dict[str, ByProtocol]:
+def _perplexity_means(
+    data: Data, taus: dict[str, ranking.PerplexityAgreement], where: str = ""
+) -> dict[str, ByProtocol]:
     """The three means by protocol."""
     means: dict[str, ByProtocol] = {name: {} for name in COMPARISONS}
     for p, of_protocol in taus.items():
@@ -362,8 +353,12 @@ def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: s
         )
         equal = "too equal" if of_protocol.complete_models >= 3 else "too few"
         average = f"{count(of_protocol.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
-        means["corpus_benchmark"][p] = known(finite_mean(of_protocol.corpus_benchmark), none or reason_for_benchmarks)
-        means["corpus_corpus"][p] = known(mean_over_pairs(of_protocol.corpus_corpus), none or reason_for_corpora)
+        means["corpus_benchmark"][p] = known(
+            ranking.finite_mean(of_protocol.corpus_benchmark), none or reason_for_benchmarks
+        )
+        means["corpus_corpus"][p] = known(
+            ranking.mean_over_pairs(of_protocol.corpus_corpus), none or reason_for_corpora
+        )
         means["average_average"][p] = known(of_protocol.average_average, average)
     return means
 

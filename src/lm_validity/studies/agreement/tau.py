@@ -27,37 +27,7 @@ from lm_validity.studies.agreement.reasons import (
 )
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
 from lm_validity.studies.agreement.similar import ABOVE_CEILING, ByRatio, RatioRows, Scored, among_pairs
-from lm_validity.studies.agreement.statistics.noise import (
-    corrected_ends,
-    corrected_interval,
-    mean_tau_left_out,
-    noise_corrected_tau,
-    taus_left_out,
-)
-from lm_validity.studies.agreement.statistics.ranking import (
-    RankAgreement,
-    kendall_tau_matrix,
-    known_in_all,
-    mean_over_pairs,
-    mean_with_others,
-    pair_signs,
-    ratio,
-    resampled_kendall_tau,
-)
-from lm_validity.studies.agreement.statistics.resampling import (
-    PairedTest,
-    agreement_contributions,
-    cluster_numbers,
-    hull,
-    mean_over_pairs_by_resample,
-    means_without_clusters,
-    multiplicities,
-    percentile_interval,
-    sign_flip_test,
-    transformed_interval,
-    two_way_interval,
-    weighted_pairs,
-)
+from lm_validity.studies.agreement.statistics import noise, ranking, resampling
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 
 Key = TypeVar("Key")
@@ -146,22 +116,24 @@ def tau_of_protocol(data: Data, protocol: str, by_ratio: ByRatio, single_benchma
         intervals = Missing(data.no_intervals)
     else:
         taus, models = data.resampled_tau[protocol], len(data.matrix.models)
-        means = mean_over_pairs_by_resample(taus)
-        over_models = percentile_interval(means, models)
-        over_benchmarks = two_way_interval(
-            mean_over_pairs_by_resample(taus, data.benchmark_weights),
+        means = resampling.mean_over_pairs_by_resample(taus)
+        over_models = resampling.percentile_interval(means, models)
+        over_benchmarks = resampling.two_way_interval(
+            resampling.mean_over_pairs_by_resample(taus, data.benchmark_weights),
             means,
-            mean_over_pairs_by_resample(data.tau[protocol][None], data.benchmark_weights),
+            resampling.mean_over_pairs_by_resample(data.tau[protocol][None], data.benchmark_weights),
             models,
         )
-        model_interval = percentile_interval(np.array([mean_with_others(tau) for tau in taus]), models)
+        model_interval = resampling.percentile_interval(
+            np.array([ranking.mean_with_others(tau) for tau in taus]), models
+        )
         if data.opposed[protocol]:  # whichever way those benchmarks count
             turned = np.where(np.isin(names, data.opposed[protocol]), -1.0, 1.0)
             both_turned = np.outer(turned, turned)
-            interval_turned = percentile_interval(
-                np.array([mean_with_others(tau * both_turned) for tau in taus]), models
+            interval_turned = resampling.percentile_interval(
+                np.array([ranking.mean_with_others(tau * both_turned) for tau in taus]), models
             )
-            model_interval = hull(model_interval, interval_turned)
+            model_interval = resampling.hull(model_interval, interval_turned)
         bounds = zip(names, *model_interval, strict=True)
         either_way = {name: data.either_way(protocol, name, Interval(low, high)) for name, low, high in bounds}
         intervals = {name: ends(by_benchmark[name], interval) for name, interval in either_way.items()}
@@ -202,7 +174,9 @@ def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[TauOfPair]:
     return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
 
 
-def by_category(agreement: RankAgreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
+def by_category(
+    agreement: ranking.RankAgreement, categories: list[str | None], reason: str
+) -> dict[str, dict[str, Value]]:
     """The mean taus within each category and between any two, by the categories' names; missing for `reason` where
     NaN."""
     single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
@@ -221,8 +195,8 @@ def _category_bounds(data: Data, protocol: str, categories: Sequence[str]) -> In
         return None
     members = np.array([[category == name for name in categories] for category in data.categories], dtype=float)
     off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
-    sums, pairs = weighted_pairs(data.resampled_tau[protocol] * off_diagonal, members[None])
-    return percentile_interval(ratio(sums, pairs), len(data.matrix.models))
+    sums, pairs = resampling.weighted_pairs(data.resampled_tau[protocol] * off_diagonal, members[None])
+    return resampling.percentile_interval(ranking.ratio(sums, pairs), len(data.matrix.models))
 
 
 def _above_chance(data: Data, protocol: str, figures_of: FiguresByName) -> AboveChance | Missing:
@@ -243,8 +217,10 @@ def _above_chance(data: Data, protocol: str, figures_of: FiguresByName) -> Above
     return AboveChance(
         above=len(above),
         known=len(counts),
-        mean=known(mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), too_few),
-        ceiling=known(mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), too_few),
+        mean=known(ranking.mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), too_few),
+        ceiling=known(
+            ranking.mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), too_few
+        ),
     )
 
 
@@ -281,23 +257,23 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     no_interval = data.no_intervals or FEW_IN_BOTH
     over_models = over_benchmarks = None
     if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
-        signs = {p: pair_signs(data.common[p][rows]) for p in PROTOCOLS}
+        signs = {p: ranking.pair_signs(data.common[p][rows]) for p in PROTOCOLS}
         taus = data.resampled_tau
         if not data.whole:  # the models that have a cell known under both protocols, by themselves
-            weights = multiplicities(len(rows), data.resamples, draws("changes"))
-            taus = {p: resampled_kendall_tau(signs[p], weights) for p in PROTOCOLS}
-        taus = known_in_all(taus)
-        observed = known_in_all({p: kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
+            weights = resampling.multiplicities(len(rows), data.resamples, draws("changes"))
+            taus = {p: ranking.resampled_kendall_tau(signs[p], weights) for p in PROTOCOLS}
+        taus = ranking.known_in_all(taus)
+        observed = ranking.known_in_all({p: ranking.kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
         fixed = {p: observed[p][None] for p in PROTOCOLS}
         of_models, of_both, of_benchmarks = (
-            mean_over_pairs_by_resample(resampled[TRAINED], weights)
-            - mean_over_pairs_by_resample(resampled[DIRECT], weights)
+            resampling.mean_over_pairs_by_resample(resampled[TRAINED], weights)
+            - resampling.mean_over_pairs_by_resample(resampled[DIRECT], weights)
             for resampled, weights in (
                 (taus, None), (taus, data.benchmark_weights), (fixed, data.benchmark_weights)
             )
         )  # fmt: skip
-        over_models = percentile_interval(of_models, len(rows))
-        over_benchmarks = two_way_interval(of_both, of_models, of_benchmarks, len(rows))
+        over_models = resampling.percentile_interval(of_models, len(rows))
+        over_benchmarks = resampling.two_way_interval(of_both, of_models, of_benchmarks, len(rows))
     interval = ends(mean, over_models, no_interval)
     clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
@@ -314,13 +290,17 @@ def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     )
 
 
-def _paired_test(data: Data) -> PairedTest:
+def _paired_test(data: Data) -> resampling.PairedTest:
     """The sign-flip test of the change."""
     if not data.improved.compared:
-        return PairedTest(float("nan"), float("nan"), 0)
-    trained_direct = kendall_tau_matrix(pair_signs(data.common[TRAINED]), other_signs=pair_signs(data.common[DIRECT]))
-    contributions = agreement_contributions(data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct)
-    return sign_flip_test(contributions, draws("paired test"))
+        return resampling.PairedTest(float("nan"), float("nan"), 0)
+    trained_direct = ranking.kendall_tau_matrix(
+        ranking.pair_signs(data.common[TRAINED]), other_signs=ranking.pair_signs(data.common[DIRECT])
+    )
+    contributions = resampling.agreement_contributions(
+        data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct
+    )
+    return resampling.sign_flip_test(contributions, draws("paired test"))
 
 
 class _ClusterRanges(NamedTuple):
@@ -344,20 +324,23 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     rows, compared = np.arange(len(data.matrix.models)), [data.scores[protocol]] if protocol else []
     if protocol is None:
         rows, compared = data.models_in_both, [data.compared_scores[p] for p in PROTOCOLS]
-    families = cluster_numbers(data.matrix.families[rows])
-    categories = cluster_numbers(np.array(data.categories, dtype=object))
-    signs = [pair_signs(scores[rows]) for scores in compared]
+    families = resampling.cluster_numbers(data.matrix.families[rows])
+    categories = resampling.cluster_numbers(np.array(data.categories, dtype=object))
+    signs = [ranking.pair_signs(scores[rows]) for scores in compared]
     taus = np.array(
         [
-            mean_tau_left_out(signs_of_protocol, None, np.ones(len(signs_of_protocol.first), bool), families)[0]
+            noise.mean_tau_left_out(signs_of_protocol, None, np.ones(len(signs_of_protocol.first), bool), families)[0]
             for signs_of_protocol in signs
         ]
     )
     between_categories = np.array(
-        [means_without_clusters(kendall_tau_matrix(signs_of_protocol), categories) for signs_of_protocol in signs]
+        [
+            resampling.means_without_clusters(ranking.kendall_tau_matrix(signs_of_protocol), categories)
+            for signs_of_protocol in signs
+        ]
     )
     taus, between_categories = (means[-1] - means[:-1].sum(axis=0) for means in (taus, between_categories))
-    of_mean = partial(transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
+    of_mean = partial(resampling.transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
     clustered, population = of_mean(sizes), of_mean(sizes, between_categories, np.bincount(categories))
     return _ClusterRanges(
@@ -379,7 +362,7 @@ def _no_surer(corrected: CorrectedTau, data: Data, protocol: str, over_models: R
     if isinstance(over_models, Missing) or isinstance(by_name, Missing):
         return corrected
     ceiling = data.ceiling[protocol]
-    of_pairs = percentile_interval(data.resampled_tau[protocol], len(data.matrix.models))
+    of_pairs = resampling.percentile_interval(data.resampled_tau[protocol], len(data.matrix.models))
     places = zip(*np.triu_indices(len(data.tasks), 1), strict=True)
     return replace(
         corrected,
@@ -399,7 +382,7 @@ def _extended(interval: Range, observed: Range, ceiling: float) -> Range:
     """An interval of a corrected tau, that of the observed one in it where it is much surer than that."""
     if isinstance(interval, Missing) or isinstance(observed, Missing):
         return interval
-    low, high = map(float, corrected_ends(observed, ceiling))
+    low, high = map(float, noise.corrected_ends(observed, ceiling))
     if not interval.high - interval.low < SURER * (high - low):  # also where one of them is not known
         return interval
     return Interval(min(low, interval.low), max(high, interval.high))
@@ -420,32 +403,34 @@ def corrected_tau(data: Data, protocol: str) -> CorrectedTau:
     if reason is not None:
         mean = interval = clustered = Missing(reason)
     else:
-        mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
-        everyone = among_pairs(scored, [np.ones(len(pair_signs(scored.scores).first), dtype=bool)], ((1.0, None),))[0]
+        mean = known(float(noise.noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
+        everyone = among_pairs(
+            scored, [np.ones(len(ranking.pair_signs(scored.scores).first), dtype=bool)], ((1.0, None),)
+        )[0]
         interval = mean if isinstance(mean, Missing) else everyone.corrected_interval
         clustered = mean if isinstance(mean, Missing) else everyone.corrected_interval_clustered
         defined = [row[np.isfinite(row)] for row in ceiling.observed_by_pair]
         observed = np.array([row.mean() if len(row) else np.nan for row in defined])
-        by_benchmark = np.asarray(noise_corrected_tau(observed, ceiling.by_benchmark))
-        by_pair = np.asarray(noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
+        by_benchmark = np.asarray(noise.noise_corrected_tau(observed, ceiling.by_benchmark))
+        by_pair = np.asarray(noise.noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
     benchmark_intervals: dict[int, Interval[float]] = {}
     pair_intervals: dict[tuple[int, int], Interval[float]] = {}
     if reason is None and ceiling.expected is not None:
-        signs, columns = pair_signs(scored.scores), ceiling.expected.columns
-        taus, limits = taus_left_out(
+        signs, columns = ranking.pair_signs(scored.scores), ceiling.expected.columns
+        taus, limits = noise.taus_left_out(
             signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))
         )
         first, second = np.triu_indices(len(columns), 1)
         has_both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, None])
         taus, limits = np.where(has_both, taus, np.nan), np.where(has_both[:, 0], limits, np.nan)
         places = zip(columns[first], columns[second], strict=True)
-        pair_intervals = _intervals(places, corrected_interval(taus[:, 0], limits, taus[:, 1:]))
+        pair_intervals = _intervals(places, noise.corrected_interval(taus[:, 0], limits, taus[:, 1:]))
         of_benchmark = [has_both[:, 0] & ((first == index) | (second == index)) for index in range(len(columns))]
         known_places = [index for index, has_any in enumerate(of_benchmark) if has_any.any()]
         means = np.array([taus[of_benchmark[index]].mean(axis=0) for index in known_places])
         tops = np.array([limits[of_benchmark[index]].mean() for index in known_places])
         if known_places:
-            bounds = corrected_interval(means[:, 0], tops, means[:, 1:])
+            bounds = noise.corrected_interval(means[:, 0], tops, means[:, 1:])
             benchmark_intervals = _intervals(columns[known_places], bounds)
     reason_alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
     of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{reason_alone}")

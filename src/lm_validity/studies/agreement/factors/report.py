@@ -29,8 +29,7 @@ from lm_validity.studies.agreement.factors.components import (
 from lm_validity.studies.agreement.factors.ranks import RanksOfModels
 from lm_validity.studies.agreement.intervals import wider
 from lm_validity.studies.agreement.notes import comparison_notes, coverage_notes, selected_on_test, selection_notes
-from lm_validity.studies.agreement.robustness import left_out
-from lm_validity.studies.agreement.robustness_page import influence
+from lm_validity.studies.agreement.robustness import influence, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.tables.schema import DIRECT, TRAINED

@@ -35,10 +35,13 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test tests test-near test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
+.PHONY: help published demo test tests test-near test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+published: .venv/installed-reports ## the page of 61 published models: a minute with the installation, without torch
+	@$(BIN)/lm-validity report examples/published --output results/published
 
 demo: .venv/installed ## run the embedded example through the workflow and write its report
 	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
@@ -109,13 +112,18 @@ clean: ## remove caches; results and .venv stay
 
 # A .venv that was moved or copied starts another folder's Python: install again.
 ifeq ($(shell grep -lsF '$(CURDIR)/.venv/bin' .venv/bin/pip),)
-.venv/installed: FORCE
+.venv/installed .venv/installed-reports: FORCE
 endif
 
 FORCE:
 
 .venv/installed: pyproject.toml envs/constraints.txt envs/bootstrap.sh
 	@envs/bootstrap.sh cells,nf4,slurm,test,docs
+	@touch $@
+
+# What pages of scores need; nothing where more is installed.
+.venv/installed-reports: pyproject.toml envs/constraints.txt envs/bootstrap.sh
+	@test .venv/installed -nt pyproject.toml || envs/bootstrap.sh figures
 	@touch $@
 
 # NUTS (bambi, nutpie) is large and only slow tests run it; without it those tests skip, visibly.

@@ -4,7 +4,7 @@
 
 Each seed draws a plan by `lm-validity plan`'s own design, hides every prepared score that is not planned, and lets the
 estimators of the report see the rest. Costs are the analytic model's, uncalibrated, with the published numbers of
-documents. Needs the published scores in ../shared/published.
+documents. The published scores are in examples/published.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     widening_of,
 )
 
-PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "train_before_test"
+PUBLISHED = Path(__file__).parents[1] / "examples" / "published"
 DRAWS = 200
 AUDITED = 40
 

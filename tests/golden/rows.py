@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = ROOT.parent / "shared" / "published"
+EXAMPLES = ROOT / "examples"
 RECORDS = Path(__file__).with_name("rows")
 PLACE = ("quantity", "subject", "other", "protocol", "conditions", "interval_for", "unit", "reason_code")
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -217,7 +217,7 @@ def planned(folder: Path) -> dict[str, Arguments]:
 
 def published(folder: Path) -> dict[str, Arguments]:
     """The reports on the papers' own tables."""
-    harmony, early, trial = (PUBLISHED / name for name in ("train_before_test", "early_training", "pretrain_on_test"))
+    harmony, early, trial = (EXAMPLES / name for name in ("published", "early_training", "pretrain_on_test"))
     sheets = ["--models", f"{harmony}/models.csv", "--benchmarks", f"{harmony}/benchmarks.csv"]
     of_harmony = ["import", "lm-harmony", f"{harmony}/scores.json", "--output", f"{folder}/harmony"]
     given = ["--scores", f"{folder}/harmony/scores.parquet", *sheets]

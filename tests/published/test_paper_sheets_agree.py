@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "config" / "paper"
-PUBLISHED = ROOT.parent / "shared" / "published" / "train_before_test"
+PUBLISHED = ROOT / "examples" / "published"
 
 pytestmark = [
     pytest.mark.published,

@@ -30,7 +30,6 @@ RESULTS = Path("results/train_before_test_replay")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.published,
-    pytest.mark.skipif(not sparse_grid.PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
 ]
 
 

@@ -11,12 +11,11 @@ import pandas as pd
 import pytest
 from tests.workflow.conftest import Project
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "train_before_test"
+PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.published,
-    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
 ]
 
 

@@ -1,6 +1,6 @@
 """The signal study's numbers on the published learning curves and tables of the early-training competition.
 
-Run: pytest tests/published/test_signal_numbers.py (skips where ../shared/published is absent).
+The scores are in examples/early_training.
 """
 
 import json
@@ -21,12 +21,9 @@ from lm_validity.studies.signal.statistics.ranking import compliance
 from lm_validity.tables.formats.published import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "published" / "early_training"
+PUBLISHED = Path(__file__).resolve().parents[2] / "examples" / "early_training"
 
-pytestmark = [
-    pytest.mark.published,
-    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="../shared/published/early_training is absent"),
-]
+pytestmark = pytest.mark.published
 
 # The notebook's argsort is unstable: these curves have ties that it broke otherwise (arc_challenge: as in the figure)
 TIED = {"anli_r2", "arc_challenge", "gsm8k", "truthfulqa_mc1", "winogrande"}

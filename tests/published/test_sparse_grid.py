@@ -44,10 +44,7 @@ from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 DIRECT, TRAINED = "direct", "train_before_test"
 UNIT = Cost(1.0, 1.0)
 
-pytestmark = [
-    pytest.mark.published,
-    pytest.mark.skipif(not sparse_grid.PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
-]
+pytestmark = pytest.mark.published
 
 
 @pytest.fixture(scope="module")

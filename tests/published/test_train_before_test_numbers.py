@@ -14,12 +14,9 @@ from scipy import stats
 from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "train_before_test"
+PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
-pytestmark = [
-    pytest.mark.published,
-    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
-]
+pytestmark = pytest.mark.published
 DIRECT, TRAINED = "direct", "train_before_test"
 
 

@@ -13,12 +13,11 @@ from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.formats.published import read_lm_harmony
 from lm_validity.tables.schema import SCORES, write_table
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "train_before_test"
+PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.published,
-    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
 ]
 
 

@@ -18,6 +18,7 @@ from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.reading import KEY
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 from lm_validity.tables.settings import joined_settings
+from lm_validity.tables.sheets import sheets_in
 from lm_validity.words import count
 
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
@@ -163,8 +164,9 @@ def _sorted_out(paths: Iterable[str | Path]) -> _SortedOut:
                 f"{path}: a report that this program wrote, not the scores it is of.",
                 "give scores.parquet of the site, or the run's folder.",
             )
+        sheets = sheets_in(path) if path.is_dir() else {}
         if not kinds:
-            results.append(path)
+            results += sorted({*path.iterdir()} - {*sheets.values()}) if sheets else [path]
     return _SortedOut(tables, results)
 
 

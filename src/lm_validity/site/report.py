@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,7 @@ from lm_validity.tables.sheets import (
     read_benchmark_facts,
     read_model_facts,
     reruns_of,
+    sheets_in,
 )
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, listing
@@ -441,6 +442,9 @@ def report_site(
     if given_inputs.plan is not None:
         read_cells(given_inputs.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output, paths = Path(output), list(paths)
+    for folder in map(Path, paths):  # of several folders the first with a sheet
+        for kind, path in sheets_in(folder).items():
+            given_inputs = replace(given_inputs, **{kind: getattr(given_inputs, kind) or path})
     sheets_given = {MODELS: given_inputs.models, BENCHMARKS: given_inputs.benchmarks}
     sheets_kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
     inputs = (*paths, given_inputs.beside, given_inputs.splits)
@@ -453,7 +457,7 @@ def report_site(
 
     with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=sheets_kept) as folder:
         gathered = gather(paths, folder, given_inputs.options)
-        keep(*gathered.lines)
+        keep(*gathered.lines, *(f"Sheet: {path}" for path in sheets_given.values() if path is not None))
         tables = _tables(gathered, given_inputs, folder)
         keep(*tables.lines)
         try:

@@ -5,6 +5,7 @@ published train-before-test sheets: `model_id`, `params_B`, `tokens_B`, `task`, 
 columns and empty values mean unknown.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,22 @@ from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 
 NO_STUDY = "none"  # in the column `studies`: in no comparison of models
 NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
+_MARKS = {
+    "models": {"family", "parameters_b", "params_B", "instruction_tuned"},
+    "benchmarks": {"output_type", "higher_is_better"},
+}  # columns by which a file beside results is a sheet
 _BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
+
+
+def sheets_in(folder: Path) -> dict[str, Path]:
+    """The sheets that lie in a folder beside results: `models` and `benchmarks`, CSV or TSV, told by their columns."""
+    found = dict[str, Path]()
+    for name, marks in _MARKS.items():
+        for path in (folder / f"{name}.csv", folder / f"{name}.tsv"):
+            with contextlib.suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as handle:
+                if marks & set(handle.readline().strip().split("," if path.suffix == ".csv" else "\t")):
+                    found[name] = path
+    return found
 
 
 def read_model_facts(path: str | Path, groups: Sequence[Group] = ()) -> pd.DataFrame:

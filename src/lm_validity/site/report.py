@@ -443,8 +443,9 @@ def report_site(
         read_cells(given_inputs.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output, paths = Path(output), list(paths)
     for folder in map(Path, paths):  # of several folders the first with a sheet
-        for kind, path in sheets_in(folder).items():
-            given_inputs = replace(given_inputs, **{kind: getattr(given_inputs, kind) or path})
+        given, sheets = given_inputs, sheets_in(folder)
+        models, benchmarks = given.models or sheets.get("models"), given.benchmarks or sheets.get("benchmarks")
+        given_inputs = replace(given, models=models, benchmarks=benchmarks)
     sheets_given = {MODELS: given_inputs.models, BENCHMARKS: given_inputs.benchmarks}
     sheets_kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
     inputs = (*paths, given_inputs.beside, given_inputs.splits)

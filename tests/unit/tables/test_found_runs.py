@@ -195,7 +195,7 @@ def test_trials_of_agents(tmp_path, tau2):
 def test_a_task_with_two_rewards_in_one_trial_is_refused(tmp_path):
     trials = [{"task_id": 0, "trial": 0, "reward": 1.0}, {"task_id": 0, "trial": 0, "reward": 0.0}]
     write(tmp_path / "ant-airline.json", trials)
-    with pytest.raises(InputError, match=r"trial 1: another reward of task 0 in trial 0"):
+    with pytest.raises(InputError, match=r"two answers of ant to 0 in run 0"):
         import_files([tmp_path / "ant-airline.json"], tmp_path / "out")
 
 

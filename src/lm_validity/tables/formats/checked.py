@@ -94,6 +94,19 @@ def finite(value: object) -> float | None:
     return as_float if math.isfinite(as_float) else None
 
 
+def cell_number(text: str | None, where: str, *, lenient: bool = False) -> float | None:
+    """The number in a cell of a table that a program wrote; None for an empty one and for a dash, and with `lenient`
+    for any that is no number. InputError otherwise."""
+    if (text or "").strip().casefold() in ("", "-", "nan", "none", "n/a"):
+        return None
+    try:
+        return score(float(str(text)), where, "mend the cell, or leave it empty.")
+    except ValueError:
+        if lenient:
+            return None
+        raise InputError(f"{where}: {_shown(text)} is no number.", "mend the cell, or leave it empty.") from None
+
+
 def score(value: object, where: str, hint: str) -> float:
     """A finite number; InputError otherwise, and for one beyond all scores."""
     as_float = finite(value)

@@ -33,17 +33,15 @@ from lm_validity.tables.formats import (
     checked,
     import_csv,
     import_every_eval_ever,
-    import_harnesses,
-    import_helm,
     import_inspect,
     import_json,
-    import_lighteval,
     import_nested,
     import_texts,
-    import_trials,
     lm_eval_results,
     published,
+    specs,
 )
+from lm_validity.tables.formats.engine import Spec, forget_files
 from lm_validity.tables.formats.import_samples import (
     SampleFile,
     SamplesPart,
@@ -75,18 +73,30 @@ from lm_validity.tables.reading import KEY
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
-FORMATS: tuple[Format, ...] = (
-    import_helm.FORMAT,
+FORMATS: tuple[Format | Spec, ...] = (
+    specs.HELM,
     import_texts.FORMAT,
-    import_helm.TABLES,
-    import_trials.TERMINAL,
-    *import_harnesses.FORMATS,
-    import_every_eval_ever.FORMAT,
-    import_lighteval.FORMAT,
-    import_inspect.FORMAT,
+    specs.HELM_TABLES,
+    published.TERMINAL,
+    specs.MTEB,
+    published.LISTS,
+    specs.PROMPTFOO,
+    specs.DEEPEVAL,
+    specs.EVALPLUS,
+    specs.EVALS,
+    specs.VLM,
+    specs.NEMO,
+    specs.OPENCOMPASS,
+    specs.SIMPLE_EVALS,
+    specs.OLMES,
+    import_every_eval_ever.EVERY_EVAL_EVER,
+    import_every_eval_ever.LINES,
+    specs.LIGHTEVAL,
+    import_inspect.INSPECT,
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
-    import_trials.FORMAT,
+    published.TRIALS,
+    published.E2LM,
     import_json.ANSWERS,
     import_json.SCORED,
     import_json.RECORDS,
@@ -297,6 +307,7 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
     results: list[ScoreFile] = []
     samples: list[Found] = []
     places = PlacesRead()
+    forget_files()
     for found_file in with_progress(files, "files"):
         if is_samples(found_file.path) and any(file_format.name == "lm-eval" for file_format in formats):
             samples.append(found_file)
@@ -315,7 +326,7 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
                 log.other_files[found_file.path.suffix] += 1  # settings
                 continue
             of_levels = levels_said and opened.path.suffix in import_nested.FORMAT.suffixes
-            chosen = import_nested.FORMAT if of_levels else _whose(opened, formats)
+            chosen: Format | Spec = import_nested.FORMAT if of_levels else _whose(opened, formats)
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
             completed = [_completed(file, options, chosen.name) for file in placed]
             for file in completed:
@@ -324,9 +335,7 @@ def _read_all(paths: Iterable[str | Path], options: ImportOptions, log: ImportLo
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(found_file.path, error.problem, error.hint, named=found_file.named)
-    results = import_harnesses.with_totals(
-        with_runs(_called_as_files(_under_headings(results))), options.corrections, log.reading
-    )
+    results = published.with_totals(with_runs(_called_as_files(_under_headings(results))))
     names_given = {
         found_file.path: name for found_file in samples if (name := _given_name(found_file.path, options, pattern))
     }
@@ -382,7 +391,7 @@ def _given_name(path: Path, options: ImportOptions, pattern: PathPattern | None)
     return name_given or (None if pattern is None else _said_by(pattern, path).get("model"))
 
 
-def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
+def _whose(opened: Opened, formats: Sequence[Format | Spec]) -> Format | Spec:
     """The first format that recognises the file; one that was named is not asked."""
     if len(formats) == 1:
         return formats[0]

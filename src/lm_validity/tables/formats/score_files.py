@@ -19,7 +19,8 @@ from lm_validity.files import Document, write_json
 from lm_validity.outputs import LIST, made_of_results
 from lm_validity.tables.cell_text import read_cell
 from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
-from lm_validity.tables.decisions import EVERY, FROM_ITEMS, Corrections, Decision, Reading, read_corrections
+from lm_validity.tables.decisions import EVERY as EVERY
+from lm_validity.tables.decisions import FROM_ITEMS, Corrections, Decision, Reading, read_corrections
 from lm_validity.tables.reading import KEY, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -335,8 +336,8 @@ class ScoreFile:
     scores are in the group's. `facts`: columns of the models sheet by model. `items`: gives the items when it is
     called. `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all
     tasks. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a log that has
-    several runs of its own; those of other logs are further ones. `columns`: of the table that the scores stood in;
-    `title`: its heading in a text.
+    several runs of its own; those of other logs are further ones. `by_path`: only the path names the model.
+    `columns`: of the table that the scores stood in; `title`: its heading in a text.
     """
 
     path: Path
@@ -358,6 +359,7 @@ class ScoreFile:
     sampling: Mapping[str, str] = field(default_factory=dict)
     made: Settings = field(default_factory=Settings)
     log: str = ""
+    by_path: bool = False
     columns: tuple[str, ...] = ()
     title: str = ""
 
@@ -491,6 +493,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if limited:
         log.notes.append(f"Not all documents were scored (--limit, or answers that failed): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
+    if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
+        log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
     log.notes += _several_commits(files)
     log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)
     frame = read_claims(frame, log.reading)

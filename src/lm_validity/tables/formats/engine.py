@@ -1,0 +1,265 @@
+"""How a spec reads a file: the way to its scores, and where each column of a score stands.
+
+A path is keys joined by points, from the place of a score. `^` begins at the file's root, `NAME.json:` in a file beside
+it; `@0` is the name of the first level that the way went through as `*`, which `{0}` puts into a path; `=TEXT` is the
+text, `%` the path of the file. Of alternatives (`a|b`) the first that leads to something counts. A source is a path, or
+paths and the function that makes a value of what they lead to.
+"""
+
+import csv
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lm_validity.config.rows import read_text
+from lm_validity.errors import InputError
+from lm_validity.tables.claims import Claim, Item, as_record
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, mean_of_items
+from lm_validity.words import count
+
+Source = str | tuple[Any, ...]
+Columns = Mapping[str, Source]
+_NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.I)  # a number as a text, which is refused
+_OTHER_HINT = "mend it, or leave it out."
+
+
+class Place(NamedTuple):
+    """What a score's way led to, the root and path of its file, and the names of the levels between."""
+
+    value: Any
+    root: Any
+    path: Path
+    keys: tuple[str, ...] = ()
+
+    def find(self, paths: str) -> Any:
+        """What the first of the paths leads to that leads to something; None where none does."""
+        if paths == "%" or paths.startswith("="):
+            return self.path if paths == "%" else paths[1:]
+        for path in paths.split("|"):
+            found = self.keys[int(path[1:])] if path.startswith("@") else self._follow(path)
+            if found is not None and found != "":
+                return found
+        return None
+
+    def _follow(self, path: str) -> Any:
+        name, colon, way = path.rpartition(":")
+        value = _beside(self.path.with_name(name)) if colon else self.root if way.startswith("^") else self.value
+        for key in filter(None, way.lstrip("^").split(".")):
+            value = value.get(key.format(*self.keys)) if isinstance(value, dict) else None
+        return value
+
+    def take(self, source: Source) -> Any:
+        """The value of a source; a function is asked only where one of its paths leads to something."""
+        if isinstance(source, str):
+            return self.find(source)
+        *paths, change = source
+        found = [self.find(path) for path in paths]
+        return change(*found) if any(value is not None for value in found) else None
+
+    def below(self, key: object, value: Any) -> "Place":
+        """A place one level further."""
+        return self._replace(value=value, keys=(*self.keys, str(key)))
+
+    def follow(self, way: str) -> Iterator["Place"]:
+        """The places at the end of a way, in which `*` stands for each key or entry of a level."""
+        head, _, rest = way.partition(".")
+        if not head:
+            yield self
+        elif head == "*" and isinstance(self.value, list | dict):
+            for key, value in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
+                yield from self.below(key, value).follow(rest)
+        elif isinstance(self.value, dict) and head in self.value:
+            yield from self._replace(value=self.value[head]).follow(rest)
+
+
+@lru_cache(maxsize=256)
+def _beside(path: Path) -> Any:
+    return checked.read_json_file(path, _OTHER_HINT) if path.is_file() else None
+
+
+def forget_files() -> None:
+    """Read files beside others anew: they may have changed since the last import."""
+    _beside.cache_clear()
+
+
+CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "model": lambda value, where: checked.required_text(value, where, "name it: --model 'PATH=NAME'."),
+    "benchmark": lambda value, where: checked.required_text(value, where, _OTHER_HINT),
+    "doc_id": lambda value, where: str(value),
+    "value": lambda value, where: checked.score(value, where, _OTHER_HINT),
+    "stderr": checked.standard_error,
+    "n_items": lambda value, where: checked.whole(value, where, 0) or None,  # some write 0 for unknown
+    "num_fewshot": lambda value, where: checked.whole(value, where, 0),
+    **dict.fromkeys(("iteration", "run", "seed"), lambda value, where: checked.whole(value, where, 0)),
+    "tokens_b": checked.number,
+    **dict.fromkeys(("higher_is_better", "selected"), checked.flag),
+}
+# Settings, and what may be one of them: anything else is unknown
+_KINDS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("temperature", "top_p", "limit"), checked.finite),
+    **dict.fromkeys(("max_gen_toks", "seed", "n_items_scored", "n_items_total"),
+                    lambda value: value if type(value) is int else None),
+    "chat_template": lambda value: value if isinstance(value, bool) else None,
+    "task_version": str,
+}  # fmt: skip
+
+
+def check_columns(columns: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Columns of a claim with their values checked. Raises InputError, with the place, for what none can hold."""
+    return {
+        name: CHECKS.get(name, checked.text)(value, f"{where}, {name!r}")
+        for name, value in columns.items()
+        if value is not None
+    }
+
+
+def known_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings whose values are of their kind."""
+    kept = dict[str, Any]()
+    for name, value in settings.items():
+        kind: Callable[[Any], Any] = _KINDS.get(name, _text)
+        if value is not None and (of_kind := kind(value)) is not None:
+            kept[name] = of_kind
+    return kept
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
+    scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
+    are the scores. `common`: what all share; the columns of a mapping under "" are columns too. `keep`: which places
+    count. `of_file`: fields of ScoreFile; `made`, `made_of_score`: settings. `named_by`: the model of a path, where
+    nothing else names it. `beside`: names of files that others are read with. `load`: what makes a root of files that
+    are not JSON. `finish`: what no path can say, of the file, its root and the places of its rows."""
+
+    name: str
+    when: tuple[str, ...] | Callable[[Opened], bool]
+    columns: Columns
+    each: str | Callable[[Place], Iterable[Place]] = ""
+    common: Columns = field(default_factory=dict)
+    keep: Callable[[Place], bool] = lambda place: True
+    of_file: Columns = field(default_factory=dict)
+    made: Columns = field(default_factory=dict)
+    made_of_score: Columns = field(default_factory=dict)
+    named_by: Callable[[Path], str | None] = lambda path: None
+    beside: tuple[str, ...] = ()
+    load: Callable[[Opened, ImportOptions], Any] = lambda opened, options: opened.document
+    finish: Callable[[ScoreFile, Place, list[Place]], ScoreFile] = lambda file, root, places: file
+    suffixes: tuple[str, ...] = (".json",)
+
+    def recognises(self, opened: Opened) -> bool:
+        """Whether a file is one of these."""
+        if not isinstance(self.when, tuple):
+            return self.when(opened)
+        place = Place(opened.document, opened.document, opened.path)
+        if opened.path.name in self.beside:
+            return True
+        return all(place.find(path) is not None for path in self.when)
+
+    def read(self, opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+        """The scores of a file, of answers a file for each model. Raises InputError, with the place, for what no column
+        can hold, and where nothing names the model."""
+        if opened.path.name in self.beside:
+            return []
+        path, document = opened.path, self.load(opened, options)
+        root = Place(document, document, path)
+        common = check_columns(_taken(root, self.common), str(path))
+        shared = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
+        rows, places, missing = list[dict[str, Any]](), list[Place](), 0
+        for place in self.each(root) if callable(self.each) else root.follow(self.each):
+            if not self.keep(place):
+                continue
+            found = _taken(place, self.columns)
+            value, where = found.get("value"), f"{path}, {'.'.join(place.keys) or 'the score'}"
+            if value is None or value != value or (isinstance(value, str) and not _NUMBER.search(value)):
+                missing += 1
+                continue
+            row = check_columns(shared | found, where)
+            CHECKS["benchmark"](row.get("benchmark"), f"{where}, 'benchmark'")
+            settings = known_settings(_taken(place, self.made_of_score))
+            places.append(place)
+            rows.append(row | ({"made": settings} if settings else {}))
+        if "model" not in self.columns:
+            name = opened.model or common.get("model") or self.named_by(path)
+            common["model"] = CHECKS["model"](name, f"{path}, the model")
+        elif opened.model:
+            rows = [row | {"model": opened.model} for row in rows]
+        by_path = "model" not in self.columns and not opened.model and root.take(self.common.get("model", "^-")) is None
+        fields = {name: value for name, source in self.of_file.items() if (value := root.take(source)) is not None}
+        made = known_settings({"harness": self.name, **_taken(root, self.made)}) if self.made else {}
+        file = ScoreFile(path, rows, as_record(Claim, common), missing=missing, made=made, by_path=by_path, **fields)  # type: ignore[arg-type]
+        return [self.finish(each, root, places) for each in (_of_answers(file) if "doc_id" in self.columns else [file])]
+
+
+def _taken(place: Place, columns: Columns) -> dict[str, Any]:
+    values = {name: place.take(source) for name, source in columns.items()}
+    return values | (values.pop("", None) or {})
+
+
+def _of_answers(file: ScoreFile) -> list[ScoreFile]:
+    """A file of scores and items for each model in a file of answers: the means over documents, of which each is in a
+    run once; without runs, several answers to one are averaged. The first metric is the items' `correct`."""
+    models: dict[str, dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in file.rows:
+        answer: Any = file.common | row
+        key = tuple(answer.get(name) for name in ("benchmark", "run", "num_fewshot", "metric"))
+        values = models[answer["model"]][key].setdefault(answer["doc_id"], [])
+        if values and answer.get("run") is not None:
+            problem = f"{file.path}: two answers of {answer['model']} to {answer['doc_id']} in run {answer['run']}."
+            raise InputError(problem, "leave one of them out, or number the runs.")
+        values.append(answer["value"])
+    files = []
+    for model, answers in models.items():
+        scores = {key: {name: float(np.mean(each)) for name, each in values.items()} for key, values in answers.items()}
+        rows: list[Claim] = [
+            {"benchmark": benchmark, "run": run, "num_fewshot": shots, "metric": metric}
+            | mean_of_items(np.array([*values.values()]))
+            for (benchmark, run, shots, metric), values in scores.items()
+        ]
+        several = sum(len(each) > 1 for values in answers.values() for each in values.values())
+        note = f"{file.path.name}: the mean of several answers counts: {count(several, 'item')}."
+        notes = (*file.notes, note) if several else file.notes
+        common = file.common | Claim(model=model)
+        files.append(replace(file, rows=rows, common=common, notes=notes, items=lambda scores=scores: _items(scores)))  # type: ignore[misc]
+    return files
+
+
+def _items(scores: Mapping[tuple[Any, ...], Mapping[str, float]]) -> Iterator[Item]:
+    places: dict[tuple[Any, ...], dict[str | None, Mapping[str, float]]] = defaultdict(dict)
+    for (*place, metric), values in scores.items():
+        places[*place][metric] = values
+    for (benchmark, run, shots), metrics in places.items():
+        for document in dict.fromkeys(document for values in metrics.values() for document in values):
+            named = [(metric, values[document]) for metric, values in metrics.items() if document in values and metric]
+            first = next(iter(metrics.values()))
+            item: Item = {"benchmark": benchmark, "run": run, "num_fewshot": shots, "doc_id": document}
+            yield item | {"correct": first.get(document), "metric_values": named if len(metrics) > 1 else None}
+
+
+def json_lines(path: Path, hint: str = _OTHER_HINT) -> list[Any]:
+    """The values of a file of JSON lines. Raises InputError, with the line, for what is none."""
+    values = []
+    for number, line in enumerate(read_text(path, hint).split("\n"), 1):
+        try:
+            values += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error}).", hint) from error
+    return values
+
+
+def csv_rows(path: Path, hint: str = _OTHER_HINT) -> list[dict[str, str]]:
+    """The rows of a CSV file by its header."""
+    return list(csv.DictReader(io.StringIO(read_text(path, hint), newline="")))

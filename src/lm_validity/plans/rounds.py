@@ -20,9 +20,9 @@ from lm_validity.config.plan import (
     read_bias_plan,
 )
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.missing import is_known
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, total
 from lm_validity.plans.drawing import planned_cell, write_sheet
+from lm_validity.results.put import Rows
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete import NO_PROCESS, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -37,7 +37,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     mean_standing,
     rank_draws,
 )
-from lm_validity.studies.bias.effects import OPEN, stop_words, task_stops
+from lm_validity.studies.bias.numbers import OPEN, stop_rows, stop_words
 from lm_validity.studies.bias.trials import read_trials
 from lm_validity.tables.schema import TRAINED
 from lm_validity.tables.standard_errors import PERPLEXITY
@@ -416,21 +416,24 @@ def add_batch(run: Run) -> AddedBatch:
         )
     trials = read_trials(path)
     _check_finished(run, trials)
-    stops = task_stops(trials, plan)
+    rows = Rows("bias")
+    stop_rows(rows, trials, plan)
+    stops = [(str(row.said["experiment"]), str(row.subject), row.text) for row in rows.all("stop_state")]
     number = next_round(plan.rows.values(), first=2)
     added = [
         PlannedBatch.model_construct(
-            experiment=stop.experiment,
-            task=stop.task,
+            experiment=experiment,
+            task=task,
             round=number,
-            subsamples=plan.planned(stop.experiment, stop.task) + plan.batch,
-            half_width=stop.half_width if is_known(stop.half_width) else None,
+            subsamples=plan.planned(experiment, task) + plan.batch,
+            half_width=None if row is None else row.value,
         )
-        for stop in stops
-        if stop.state == OPEN
+        for experiment, task, state in stops
+        if state == OPEN
+        for row in [rows.row("stop_half_width", experiment=experiment, subject=task)]
     ]
     several = len(run.bias.experiments) > 1
-    lines = [f"  {f'{stop.experiment}, ' if several else ''}{stop_words(stop)}" for stop in stops]
+    lines = [f"  {f'{stop[0]}, ' if several else ''}{stop_words(rows, stop[0], stop[1])}" for stop in stops]
     if not added:
         last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
         last += "would stay too wide"

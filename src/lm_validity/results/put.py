@@ -79,15 +79,15 @@ class Rows:
         intervals: Mapping[str, Ends] | None = None,
         *,
         counted: tuple[str, int] | None = None,
-        level: float = 0.95,
+        level: float | Mapping[str, float] = 0.95,
         why: str = "",
         **place: Condition,
     ) -> None:
         """A number with its intervals, by what they are over.
 
-        `counted`: what the number rests on, and how many of these. `why`: the reason where a value or an end of an
-        interval is not finite. What else is named is what the number is of. Raises ValueError for such a value or end
-        without a reason.
+        `counted`: what the number rests on, and how many of these. `level`: of all intervals, or of each by its name.
+        `why`: the reason where a value or an end of an interval is not finite. What else is named is what the number is
+        of. Raises ValueError for such a value or end without a reason.
         """
         said = {name: _plain(label) for name, label in (self._common | place).items()}
         subject, other, protocol = (None if (label := said.pop(name, None)) is None else str(label) for name in PLACES)
@@ -114,7 +114,7 @@ class Rows:
                 value=None if isinstance(value, Missing | str) else float(value),
                 low=low,
                 high=high,
-                level=level if over else None,
+                level=None if over is None else level[over] if isinstance(level, Mapping) else level,
                 interval_for=over,
                 n=int(counted[1]) if counted else None,
                 unit=unit,

@@ -1,273 +1,273 @@
-"""What the bias study found: the record of which its page and its summary.json are made."""
+"""The numbers of the bias study as rows: means over tasks, by setting, by cell and task by task, and where tasks stop.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+Effects are fractions of accuracy: boost = accuracy(extra) - accuracy(base), bias = accuracy(test) - accuracy(extra).
+Differences are those of integer counts, so a task without a difference is exactly 0. Trials that lack an arm of an
+effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
+"""
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
-from lm_validity.missing import Missing
-from lm_validity.results.summary import page_only
-from lm_validity.studies.bias.effects import (
-    CellPower,
-    ModelDistributions,
-    TaskEffect,
-    TaskStop,
-    accuracies,
-    cell_effects,
-    cell_power,
-    effects_by_task,
-    headline,
-    model_correlations,
-    model_distributions,
-    task_effects,
-    task_stops,
-    task_tests,
+from lm_validity.config.plan import BiasPlan
+from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode, known
+from lm_validity.results.put import Rows, ends_of, reason_of
+from lm_validity.statistics import holm
+from lm_validity.studies.bias.statistics.effects import (
+    LEVEL,
+    ONE_TASK,
+    ROUNDING,
+    excluded_beyond,
+    mean_over_tasks,
+    sign_flip_p,
+    simultaneous,
 )
-from lm_validity.studies.bias.hierarchy import (
-    Fit,
-    Fits,
-    SettingEffect,
-    SliceShares,
-    TrialSpread,
-    fit_all,
-    setting_effects,
-    slice_shares,
-    trial_spreads,
-    unreliable_fits,
-)
-from lm_validity.studies.bias.statistics.effects import JointMean
-from lm_validity.studies.bias.trials import (
-    EFFECTS,
-    Study,
-    base_by_n,
-    base_drift,
-    coverage_notes,
-    mismatched_test_sets,
-    pretraining_losses,
-    provenance_notes,
-)
+from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING
 
-READING_NOTES = (
-    "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
-    "Do not read the two together as if they were independent.",
-    "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
-    "that domain only, and a score that it gains there need not show elsewhere.",
-    "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
-    "n) has the same weight. Intervals are 95% intervals, except those of the sections on the "
-    "formulas and on one subsample per task, which are 89%, as in the paper.",
+ONE_SUBSAMPLE = Missing(
+    Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
+)
+NO_SPREAD = Missing(
+    Reason("All subsamples have the same difference: without a spread there is no interval.", ReasonCode.NO_INTERVAL)
 )
 
 
-@dataclass(frozen=True)
-class CellMeans:
-    """Means of a cell over its tasks' means, their standard errors, and what they rest on (`effects.cell_effects`)."""
-
-    experiment: str
-    language_model: str
-    m: int
-    n: int
-    boost_mean: float | Missing
-    boost_se: float | Missing
-    bias_mean: float | Missing
-    bias_se: float | Missing
-    subsamples: int
-    tasks: int
-    trials: int
-    boost_subsamples: int
-    boost_tasks: int
-    boost_trials: int
-    bias_subsamples: int
-    bias_tasks: int
-    bias_trials: int
+def without_arms(effect: str) -> Missing:
+    """Why an effect is unknown where no trial has both its arms."""
+    return Missing(f"No trial there has the arms {' and '.join(reversed(EFFECTS[effect]))}.")
 
 
-@dataclass(frozen=True)
-class TaskMeans:
-    """Means of a task over its `cells`, which weigh the same (`effects.task_effects`)."""
-
-    experiment: str
-    task: str
-    boost: float | Missing
-    bias: float | Missing
-    cells: int
+def with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+    """The trials with both arms of `effect`, its `change` in right answers and its `difference` of accuracies."""
+    treatment, control = EFFECTS[effect]
+    change = trials[treatment] - trials[control]
+    trials = trials.assign(change=change, difference=change / trials["total"])
+    return trials[change.notna()] if change.hasnans else trials
 
 
-@dataclass(frozen=True)
-class TaskTest:
-    """The exact sign-flip test of an effect in a cell of a task (`effects.task_tests`)."""
-
-    experiment: str
-    language_model: str
-    m: int
-    n: int
-    task: str
-    effect: str
-    p: float
-    p_adjusted: float
-    smallest_detectable: float | Missing
-    mean: float = page_only()
-    trials: int = page_only()
+def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.Series:
+    """Mean `effect` by `keys`: the difference of the counts over the observations."""
+    sums = with_difference(trials, effect).groupby(keys)[["change", "total"]].sum()
+    return sums["change"] / sums["total"]
 
 
-@dataclass(frozen=True)
-class ModelCorrelation:
-    """Whether two language models show an effect in the same subsamples (`effects.model_correlations`)."""
-
-    experiment: str
-    m: int
-    n: int
-    effect: str
-    language_model: str
-    other: str
-    tasks: int
-    subsamples: int
-    correlation: float | Missing
-    null_interval: tuple[float, float] | Missing
-    p: float | Missing
+# ----------------------------------------------------------------------------------------------------------------------
+# Means over tasks: of each experiment, of each setting, of each cell.
 
 
-@dataclass(frozen=True)
-class BaseDrift:
-    """Base accuracy at one n against that at another, which cannot depend on it (`trials.base_drift`)."""
+def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
+    """`effect`: the mean over tasks of each experiment, of a task's mean over its cells, which weigh the same.
 
-    experiment: str
-    language_model: str
-    m: int
-    n: int
-    reference_n: int
-    base: float
-    reference_base: float
-    difference: float
-    z: float | Missing
-    p: float
-    mixed: bool
-
-
-@dataclass(frozen=True)
-class PretrainingLoss:
-    """Mean loss of a cell's last epoch, by arm, in nats per predicted token (`trials.pretraining_losses`)."""
-
-    experiment: str
-    language_model: str
-    m: int
-    n: int
-    extra: float
-    test: float
-
-
-@dataclass(frozen=True)
-class TestSetMismatch:
-    """Subsamples that language models share by number but not by test set (`trials.mismatched_test_sets`)."""
-
-    experiment: str
-    m: int
-    n: int
-    task: str
-    subsamples: int
-    mismatched: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How many language models, tasks, settings of m and n, and trials there are."""
-
-    language_models: int
-    tasks: int
-    settings: int
-    trials: int
-
-
-@dataclass(frozen=True)
-class BiasSummary:
-    """What the bias study found.
-
-    headline: by experiment and effect, the mean over tasks. by_task: each task's effects, with intervals over
-    subsamples. stops: of tasks that stop on the width of these. posterior: the fits. permutation: tests by task.
-    correlations: of an effect between language models. meta_analysis: what slices of one subsample a task show.
-
-    extent: of each experiment, what there is. complete: by experiment and effect, what has both its arms. main: the
-    formula to trust.
+    Weighting trials instead would let the cells with small n, which have most subsamples, decide: in the published
+    data 10 instead of 12 tasks then have a positive bias. Intervals hold over `effect_experiments` at once, each effect
+    by itself: with many experiments one interval without 0 is found by chance. `setting_effect` is the same by (m, n);
+    the language models of a task are averaged first.
     """
-
-    headline: dict[str, dict[str, JointMean | Missing]]
-    cells: list[CellMeans]
-    tasks: list[TaskMeans]
-    by_task: list[TaskEffect]
-    stops: list[TaskStop]
-    settings: list[SettingEffect]
-    posterior: tuple[Fit, ...]
-    permutation: list[TaskTest]
-    correlations: list[ModelCorrelation]
-    meta_analysis: list[SliceShares]
-    power: list[CellPower]
-    base_drift: list[BaseDrift]
-    pretraining_loss: list[PretrainingLoss]
-    test_set_mismatches: list[TestSetMismatch]
-    notes: tuple[str, ...]
-    fits: Fits = page_only()
-    extent: dict[str, Extent] = page_only()
-    complete: dict[str, dict[str, Extent]] = page_only()
-    distributions: list[ModelDistributions] = page_only()
-    trial_spreads: list[TrialSpread] = page_only()
-    accuracies: pd.DataFrame = page_only()
-    base_by_n: pd.DataFrame = page_only()
+    for effect in EFFECTS:
+        means = task_means(trials, effect, [*CELL, "task"]).groupby(["experiment", "task"]).mean()
+        by_experiment = {name: values.to_numpy() for name, values in means.groupby("experiment")}
+        joint = dict(zip(by_experiment, simultaneous(list(by_experiment.values())), strict=True))
+        for experiment in sorted(trials["experiment"].unique()):
+            at, mean = rows.of(experiment=experiment, effect=effect), joint.get(experiment)
+            if mean is None:
+                at.put("effect", without_arms(effect), "accuracy", {"tasks": without_arms(effect)})
+                continue
+            counted = ("tasks", mean.tasks)
+            at.put("effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=counted)
+            at.put("effect_excluded_beyond", mean.excluded_beyond, "accuracy", counted=counted)
+            at.put("effect_smallest_detectable", mean.smallest_detectable, "accuracy", counted=counted)
+            at.put("effect_experiments", mean.experiments, "experiments")
+        by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
+        for (experiment, m, n), values in by_model.groupby([*SETTING, "task"]).mean().groupby(SETTING):
+            mean = mean_over_tasks(values.to_numpy())
+            at = rows.of(experiment=experiment, m=m, n=n, effect=effect)
+            at.put("setting_effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=("tasks", mean.tasks))
 
 
-def analyze_bias(study: Study, sampler: str = "laplace", formula: str = "all") -> BiasSummary:
-    """Everything that the trials of a study tell. Raises InputError where they are not those of its plan.
+def cell_rows(rows: Rows, trials: pd.DataFrame) -> None:
+    """`cell_effect`, the paper's table 1: the mean of the task means by language model, m and n, and its error.
 
-    `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`). `formula`: all, or one of
-    `statistics.latent.FORMULAS`.
+    That is their standard deviation over the root of the number of tasks. Where every task has as many subsamples, the
+    mean is that over all trials; elsewhere that would let the tasks with most subsamples decide, which are the noisiest
+    ones where tasks stop on a width. `cell_subsamples` is the largest number that a task has, of whatever arms.
     """
-    trials, plan = study.trials, study.plan
-    stops = task_stops(trials, plan)  # first: it refuses trials that are not those of the plan
-    fits = fit_all(trials, formula, sampler)
-    tasks = task_effects(trials)
-    drift, mismatches = base_drift(trials), mismatched_test_sets(trials)
-    of_experiment = {name: trials[trials["experiment"] == name] for name in study.experiments}
-    return BiasSummary(
-        headline=headline(tasks),
-        cells=_records(CellMeans, cell_effects(trials)),
-        tasks=_records(TaskMeans, tasks),
-        by_task=effects_by_task(trials, plan),
-        stops=stops,
-        settings=setting_effects(trials),
-        posterior=fits.fits,
-        permutation=_records(TaskTest, task_tests(trials)),
-        correlations=_records(ModelCorrelation, model_correlations(trials)),
-        meta_analysis=slice_shares(fits),
-        power=cell_power(trials),
-        base_drift=_records(BaseDrift, drift),
-        pretraining_loss=_records(PretrainingLoss, pretraining_losses(trials)),
-        test_set_mismatches=_records(TestSetMismatch, mismatches),
-        notes=(
-            *READING_NOTES,
-            *coverage_notes(trials, plan),
-            *unreliable_fits(fits),
-            *provenance_notes(drift, mismatches),
-        ),
-        fits=fits,
-        extent={name: _extent(rows) for name, rows in of_experiment.items()},
-        complete={
-            name: {effect: _extent(rows.dropna(subset=list(arms))) for effect, arms in EFFECTS.items()}
-            for name, rows in of_experiment.items()
-        },
-        distributions=model_distributions(trials),
-        trial_spreads=trial_spreads(trials),
-        accuracies=accuracies(trials),
-        base_by_n=base_by_n(trials),
-    )
+    for (experiment, model, m, n), cell in trials.groupby(CELL):
+        at, sizes = rows.of(experiment=experiment, language_model=model, m=m, n=n), cell.groupby("task").size()
+        at.put("cell_subsamples", sizes.max(), "subsamples")
+        at.put("cell_tasks", len(sizes), "tasks")
+        at.put("cell_trials", len(cell), "trials")
+        for effect in EFFECTS:
+            means, of_effect, without = task_means(cell, effect, ["task"]), at.of(effect=effect), without_arms(effect)
+            counted = (f"{effect}_tasks", len(means))
+            value = float(means.mean()) if len(means) else without
+            error = known(float(means.sem()), ONE_TASK) if len(means) else without
+            of_effect.put("cell_effect", value, "accuracy", counted=counted)
+            of_effect.put("cell_effect_standard_error", error, "accuracy", counted=counted)
 
 
-RecordType = TypeVar("RecordType")
+# ----------------------------------------------------------------------------------------------------------------------
+# One task by itself: its mean effect with an interval over subsamples, its tests, and how its subsamples differ.
 
 
-def _records(kind: Callable[..., RecordType], frame: pd.DataFrame) -> list[RecordType]:
-    """The rows of a frame, whose columns are the fields of `kind`."""
-    return [kind(**row) for row in frame.to_dict("records")]
+def task_rows(rows: Rows, trials: pd.DataFrame, plan: BiasPlan | None = None) -> None:
+    """`task_effect` by (experiment, task), of trials with both arms.
+
+    Every one of the C cells (language model, m, n) weighs the same. With d a trial's difference, n_c the trials of a
+    cell and S the number of subsamples,
+
+        mean ± t(.975, S - 1) · √(S / (S - 1) Σ_s u_s²),   u_s = Σ_c (d_cs - mean_c) / (C n_c)
+
+    the cluster-robust error of the mean, subsamples being the clusters: language models share those of a number.
+
+    With a `plan`, the bias' interval of a task that has not all subsamples is at least as wide as the width
+    that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
+    chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
+    """
+    present = trials.groupby(["experiment", "task"])["subsample"].nunique()
+    for effect in EFFECTS:
+        for (experiment, task), group in with_difference(trials, effect).groupby(["experiment", "task"]):
+            mean = float(group.groupby(CELL)["difference"].mean().mean())
+            parts = apart(group).groupby(group["subsample"]).sum().to_numpy()
+            may_stop = plan is not None and plan.may_stop(experiment, task, present[experiment, task])
+            least = plan.half_width if plan and may_stop and effect == "bias" else 0.0
+            interval, excluded = interval_over_subsamples(mean, parts, least)
+            at = rows.of(experiment=experiment, subject=task, effect=effect)
+            counted = ("subsamples", len(parts))
+            at.put("task_effect", mean, "accuracy", {"subsamples": interval}, counted=counted)
+            at.put("task_effect_excluded_beyond", excluded, "accuracy", counted=counted)
+            at.put("task_effect_subsamples", len(parts), "subsamples")
+            at.put("task_effect_trials", len(group), "trials")
+    adjusted_rows(rows)
 
 
-def _extent(trials: pd.DataFrame) -> Extent:
-    settings = trials[["m", "n"]].drop_duplicates()
-    return Extent(trials["language_model"].nunique(), trials["task"].nunique(), len(settings), len(trials))
+def adjusted_rows(rows: Rows) -> None:
+    """`task_effect_p_adjusted`, of the t test of each bias' interval that it is 0, by Holm over all tasks of all
+    experiments. In simulated studies without an effect 0% to 5.5% had one below 5%."""
+    effects, p = rows.all("task_effect", effect="bias"), dict[int, float]()
+    for index, row in enumerate(effects):
+        if row.n and row.value is not None and (ends := ends_of(row)):
+            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - LEVEL / 2, row.n - 1)
+            p[index] = float(2 * stats.t.sf(abs(row.value) / error, row.n - 1))
+    adjusted = dict(zip(p, holm(np.array([*p.values()])).tolist(), strict=True))
+    for index, row in enumerate(effects):
+        value = adjusted.get(index, reason_of(row) or NO_SPREAD)
+        at = rows.of(subject=row.subject, **row.said)
+        at.put("task_effect_p_adjusted", value, "probability", counted=("subsamples", row.n or 0))
+
+
+def apart(trials: pd.DataFrame) -> pd.Series:
+    """Of each trial of a task: (d_cs - mean_c) / (C n_c), whose sums over cells are the u_s."""
+    by_cell = trials.groupby(CELL)["difference"]
+    return (trials["difference"] - by_cell.transform("mean")) / (by_cell.ngroups * by_cell.transform("size"))
+
+
+def interval_over_subsamples(
+    mean: float, parts: np.ndarray, least: float
+) -> tuple[tuple[float, float] | Missing, float | Missing]:
+    """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
+    (subsamples,)."""
+    number = len(parts)
+    if number < 2 or np.abs(parts).max() <= ROUNDING:
+        reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
+        return reason, reason
+    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
+    error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
+    reach = quantile * error
+    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+
+
+def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
+    """By cell, task and effect: exact one-sided sign-flip tests, adjusted by Benjamini & Hochberg (1995) over the tasks
+    of a cell, and `subsample_effect`, the paper's figure 1: the median over subsamples with their middle 90% and 50%.
+    """
+    levels = {"subsamples": 0.9, "middle_subsamples": 0.5}
+    for effect in EFFECTS:
+        for (experiment, model, m, n), cell in with_difference(trials, effect).groupby(CELL):
+            by_task = cell.groupby("task")
+            p = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy()))
+            for (task, differences), q in zip(by_task["difference"], stats.false_discovery_control(p), strict=True):
+                at = rows.of(experiment=experiment, language_model=model, m=m, n=n, subject=task, effect=effect)
+                at.put("permutation_p", float(p[task]), "probability")
+                at.put("permutation_p_adjusted", float(q), "probability")
+                low, lower, median, upper, high = np.quantile(differences, (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()
+                middle, counted = dict(zip(levels, ((low, high), (lower, upper)), strict=True)), len(differences)
+                at.put("subsample_effect", median, "accuracy", middle, counted=("subsamples", counted), level=levels)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where tasks stop on the width of their interval.
+
+STOPPED, OPEN, ALL, PLANNED = "stopped", "too wide", "all subsamples", "planned, not there yet"
+HOPELESS = "cannot be narrow"  # cells that have all their subsamples keep it above the width
+STATES = {
+    STOPPED: ", stopped because {reason}",
+    OPEN: ", needs more because {reason}",
+    ALL: ", which is all; {reason}",
+    HOPELESS: ", stopped although {reason}: cells that have all their subsamples keep it too wide",
+    PLANNED: ", more are planned but not finished; {reason}",
+}
+
+
+def stop_rows(rows: Rows, trials: pd.DataFrame, plan: BiasPlan) -> None:
+    """`stop_state` of each task with a bias, and the half-width that it was looked at with: 0 where all differences are
+    the same.
+
+    Only the width of the bias' interval is read, never where it lies. Raises InputError where the trials are not those
+    of the plan's experiments.
+    """
+    if strange := sorted(set(trials["experiment"]) - set(plan.subsamples)):
+        raise InputError(
+            f"experiment {strange[0]!r} of the trials is not in the configuration.",
+            f"give the configuration that they were made with; it has {', '.join(plan.subsamples)}.",
+        )
+    looked_at = Rows("bias")
+    task_rows(looked_at, trials)
+    for row in looked_at.all("task_effect", effect="bias"):
+        experiment, task = str(row.said["experiment"]), str(row.subject)
+        of_task = trials[(trials["experiment"] == experiment) & (trials["task"] == task)]
+        present, most = of_task["subsample"].nunique(), plan.subsamples[experiment]
+        width: float | Missing = Missing(row.reason or "")
+        if ends := ends_of(row):
+            width = (ends[1] - ends[0]) / 2
+        elif row.reason_code == ReasonCode.NO_INTERVAL:
+            width = 0.0
+        if present < plan.planned(experiment, task):
+            state = PLANNED
+        elif not plan.may_stop(experiment, task, present):
+            state = ALL
+        elif not isinstance(width, Missing) and width <= plan.half_width:
+            state = STOPPED
+        else:
+            state = HOPELESS if least_half_width(of_task, most) > plan.half_width else OPEN
+        at = rows.of(experiment=experiment, subject=task)
+        at.put("stop_subsamples", row.n or 0, "subsamples", counted=("most", most))
+        at.put("stop_half_width", width, "accuracy", counted=("subsamples", row.n or 0))
+        at.put("stop_state", state, "text")
+
+
+def stop_words(rows: Rows, experiment: str, task: str) -> str:
+    """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
+    at = {"experiment": experiment, "subject": task}
+    state, subsamples = rows.row("stop_state", **at), rows.row("stop_subsamples", **at)
+    width = rows.value("stop_half_width", **at)
+    reason = "all differences are the same" if width == 0 else f"the interval is ±{width:.4f}"
+    reason = reason if np.isfinite(width) else "the interval is unknown"
+    numbers = f"{subsamples.value:.0f} of {subsamples.n}" if subsamples else ""
+    return f"{task}: {numbers} subsamples{STATES[str(state and state.text)].format(reason=reason)}"
+
+
+def least_half_width(trials: pd.DataFrame, limit: int) -> float:
+    """Half-width of a task's bias that cells with fewer subsamples than the task leave, however many the others get.
+
+    `trials` of one task. Those cells have all of theirs. This is the interval of `task_rows` with the u_s over
+    them alone, as if the other cells had no error, and with the S = `limit` that the task can have. 0 without such
+    cells.
+    """
+    complete = with_difference(trials, "bias")
+    sizes = complete.groupby(CELL)["difference"].transform("size")
+    full = complete[sizes < complete["subsample"].nunique()]
+    if full.empty:
+        return 0.0
+    parts = apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
+    return float(stats.t.ppf(1 - LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))

@@ -1,38 +1,52 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
-from markupsafe import Markup
+import numpy as np
 
 from lm_validity.config.plan import BiasPlan
-from lm_validity.missing import Missing, is_known, number
-from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
-from lm_validity.results.files import joined, write_report
-from lm_validity.studies.bias.effect_sections import (
-    belonging,
-    cell_section,
-    power_section,
-    shared_section,
-    stop_section,
-    task_section,
-    test_section,
+from lm_validity.pages.page import Answer, Finding, Lede, Page
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Condition, Rows, ends_of
+from lm_validity.results.rows import Row
+from lm_validity.results.sections import Dots, PanelOf, Says, SectionOf, Series, TableOf, Written, interval_words
+from lm_validity.studies.bias.fits import model_rows, unreliable_fits
+from lm_validity.studies.bias.numbers import (
+    STOPPED,
+    cell_rows,
+    mean_rows,
+    stop_rows,
+    stop_words,
+    task_rows,
+    trial_rows,
 )
-from lm_validity.studies.bias.effects import (
-    DETECTABLE_BIAS,
-    TaskEffect,
-    biases_found,
-    tasks_found,
-)
-from lm_validity.studies.bias.model_sections import SHORT, formula_section, power_words, setting_section, slice_section
-from lm_validity.studies.bias.numbers import BiasSummary, Extent, analyze_bias
-from lm_validity.studies.bias.trials import Study, read_trials
-from lm_validity.words import count, with_interval
+from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials
+from lm_validity.words import count
 
-if TYPE_CHECKING:
-    from lm_validity.studies.bias.statistics.effects import JointMean
+READING_NOTES = (
+    "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
+    "Do not read the two together as if they were independent.",
+    "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
+    "that domain only, and a score that it gains there need not show elsewhere.",
+    "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
+    "n) has the same weight. Intervals are 95% intervals, except those of posteriors, which are 89%, as in the paper.",
+)
+MEANT = {
+    "bias": "the test's own texts instead of other texts",
+    "boost": "other texts of the same source instead of none",
+}
+NAMES = {
+    "equations": "the printed formula",
+    "notebooks": "the author's fitted formula",
+    "overdispersed": "the formula with training noise",
+}
+BIAS, BOOST = {"effect": "bias"}, {"effect": "boost"}
+SETTING = {"experiment": "{}", "m": "m={}", "n": "n={}"}  # what a setting is called in a chart
+LEVEL, CHANCE = 0.05, 0.11
+SMALL = 0.005  # half a point of accuracy, which an experiment should be able to find
+POINTS = "Change in accuracy, in points"
+CHANGE = "+.4f"  # how a table shows an effect
 
 
 def report_bias(
@@ -42,364 +56,393 @@ def report_bias(
     formula: str = "all",
     plan: BiasPlan | None = None,
 ) -> None:
-    """Write summary.json, tables, figures and the page of the bias report under `output`.
+    """Write results.parquet, results.csv and the page of the bias report under `output`.
 
-    `trials`: a trials table. `sampler`, `formula`: as `analyze_bias` has them. `plan`: where tasks stop on the width of
-    their interval.
+    `trials`: a trials table. `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`). `formula`:
+    all, or one of `statistics.latent.FORMULAS`. `plan`: where tasks stop on the width of their interval.
     """
     study = Study(read_trials(trials), plan)
-    summary = analyze_bias(study, sampler, formula)
-    write_report(bias_page(study, summary), summary, output)
+    rows = bias_rows(study, sampler, formula)
+    write_rows(bias_page(study, rows), rows, output)
 
 
-def bias_page(study: Study, summary: BiasSummary) -> Page:
-    """The page: the means over tasks, then a section for each question."""
-    excludes_zero = biases_found(summary.headline)
-    quoted = quoted_experiment(study, excludes_zero)
-    figures: dict[str, Means] = {
-        experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
-        for experiment, by_effect in summary.headline.items()
+def bias_rows(study: Study, sampler: str = "laplace", formula: str = "all") -> Rows:
+    """Everything that the trials of a study tell. Raises InputError where they are not those of its plan."""
+    rows, trials = Rows("bias"), study.trials
+    if study.plan is not None:
+        stop_rows(rows, trials, study.plan)  # first: it refuses trials that are not those of the plan
+    mean_rows(rows, trials)
+    task_rows(rows, trials, study.plan)
+    cell_rows(rows, trials)
+    model_rows(rows, trials, formula, sampler)
+    trial_rows(rows, trials)
+    return rows
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the page shows, as data.
+
+FINDINGS = (
+    Says(
+        "effect",
+        "{experiment}Pretraining on {effect} changes accuracy by {value:+} points ({interval}), over {n:task}, each "
+        "cell with the same weight.",
+        by={"experiment": {}, "effect": MEANT},
+    ),
+    Says(
+        "effect_excluded_beyond",
+        "{experiment}Two one-sided tests at 5% exclude a bias of {value} points or more in either direction.",
+        BIAS,
+        by={"experiment": {}},
+    ),
+    Says(
+        "task_effect_p_adjusted",
+        "{experiment}By itself the bias of {significant} of {count:task} differs from 0 (t tests over subsamples at 5% "
+        "after Holm's correction over the tasks of all experiments).",
+        BIAS,
+        by={"experiment": {}},
+    ),
+    Says(
+        "marginal_effect",
+        "{experiment}In the hierarchical model of all answers, with {formula}, the 95% interval of the {effect} of a "
+        "setting by itself excludes zero in {apart} of {count:setting}.",
+        by={"experiment": {}, "effect": {"bias": "bias", "boost": "boost"}, "formula": NAMES},
+    ),
+)
+
+
+def both(quantity: str, names: dict[str, str], heading: str = "", **where: str) -> list[Series]:
+    """Boost in grey over bias in ink."""
+    return [
+        Series(quantity, names, BOOST | where, "s", f"reading {MEANT['boost']}", heading),
+        Series(quantity, names, BIAS | where, "k", f"reading {MEANT['bias']}", heading),
+    ]
+
+
+def picture(quoted: str) -> Dots:
+    """All tasks of each experiment on top, then each task of the one that is quoted."""
+    return Dots(
+        [
+            *both("effect", {"experiment": "{}"}, "All {n} tasks"),
+            *both("task_effect", {"subject": "{}"}, experiment=quoted),
+        ],
+        f"{POINTS}, with 95% intervals: of each task over random draws of the texts, of all tasks "
+        "over tasks. Band: one point up or down",
+        band=0.01,
+        sorted=True,
+    )
+
+
+def panels(rows: Rows, quoted: str) -> list[PanelOf]:
+    """Three questions, each with its chart."""
+    of_quoted = BIAS | {"experiment": quoted}
+    smallest = np.nan_to_num(rows.value("effect_smallest_detectable", **of_quoted))
+    return [
+        PanelOf(
+            "Would 0.5 points have been found?",
+            Says(
+                "effect_smallest_detectable",
+                "**{value} points** would be found with 80% power; smaller ones (grey band) more rarely; dashed: 0.5",
+                of_quoted,
+            ),
+            Dots(
+                [Series("effect", {"effect": "the change"}, of_quoted)], POINTS, band=smallest, dashed=(-SMALL, SMALL)
+            ),
+            outcome=lambda smallest: "yes" if smallest <= SMALL else "no",
+        ),
+        PanelOf(
+            "In which settings?",
+            Says(
+                "setting_effect",
+                "**{apart} of {with_interval}** settings have an interval without zero (by chance: 1 in 20)",
+                BIAS,
+            ),
+            Dots([Series("setting_effect", SETTING, BIAS)], "Change by the test's own texts, in points, by setting"),
+        ),
+        PanelOf(
+            "What would one draw of the texts show?",
+            Says(
+                "slices_excluding_zero",
+                "**{span}** of studies with one draw find an effect; 11% (dashed) if there is none",
+            ),
+            Dots(
+                [Series("slices_excluding_zero", SETTING)],
+                "Studies with one draw that find an effect",
+                dashed=(0, CHANCE, 1),
+            ),
+        ),
+    ]
+
+
+def of_task(effect: str) -> dict[str, Column]:
+    """The columns of a task's effect."""
+    where = {"effect": effect}
+    return {
+        effect: Column("task_effect", effect, CHANGE, where=where),
+        f"{effect}_low": Column("task_effect", f"{effect}, low", CHANGE, "low", where),
+        f"{effect}_high": Column("task_effect", f"{effect}, high", CHANGE, "high", where),
+        f"{effect}_excluded_beyond": Column("task_effect_excluded_beyond", "excluded beyond", ".4f", where=where),
+        f"{effect}_subsamples": Column("task_effect_subsamples", "subsamples", ".0f", where=where),
     }
-    parts = joined(
-        _headline(study, summary, figures, quoted),
-        cell_section(summary.cells),
-        task_section(study, summary.tasks, summary.by_task, summary.distributions),
-        stop_section(study, summary.stops),
-        setting_section(study, summary.settings, summary.fits),
-        formula_section(study, summary.fits, summary.trial_spreads),
-        test_section(study, summary.permutation),
-        shared_section(summary.correlations, summary.accuracies),
-        slice_section(study, summary.meta_analysis),
-        power_section(study, summary.power),
-        belonging(summary.base_drift, summary.base_by_n, summary.pretraining_loss, summary.test_set_mismatches),
-    )
-    basis, verdict = (
-        _basis_words(study, quoted, summary.extent[quoted]),
-        _verdict(figures, excludes_zero, summary.by_task),
-    )
+
+
+def distributions(rows: Rows) -> Iterator[Dots]:
+    """The paper's figure 1 for each language model, in the largest of its settings."""
+    largest = dict[tuple[Condition, Condition], tuple[Condition, Condition]]()
+    for row in rows.all("cell_trials"):
+        at = row.said
+        key, setting = (at["experiment"], at["language_model"]), (at["m"], at["n"])
+        largest[key] = max(largest.get(key, setting), setting)
+    for (experiment, model), (m, n) in largest.items():
+        where = {"experiment": experiment, "language_model": model, "m": m, "n": n}
+        yield Dots(
+            [
+                Series("subsample_effect", {"subject": "{}"}, where | effect, mark, name, inner="middle_subsamples")
+                for name, effect, mark in (("boost", BOOST, "s"), ("bias", BIAS, "k"))
+            ],
+            f"{experiment}, {model}, m={m}, n={n}: change in accuracy in a single subsample, in points; the "
+            "median, the middle half (bar) and the middle 90% of the subsamples",
+            sorted=True,
+        )
+
+
+SECTIONS = (
+    SectionOf(
+        "By language model, m and n",
+        Says("cell_effect", "{experiment}The bias is {span:+} points in {count:cell}.", BIAS, by={"experiment": {}}),
+        TableOf(
+            "cells",
+            {"experiment": "experiment", "language_model": "language model", "m": "m", "n": "n"},
+            {
+                "boost_mean": Column("cell_effect", "boost", CHANGE, where=BOOST),
+                "boost_se": Column("cell_effect_standard_error", "its error", ".4f", where=BOOST),
+                "bias_mean": Column("cell_effect", "bias", CHANGE, where=BIAS),
+                "bias_se": Column("cell_effect_standard_error", "its error", ".4f", where=BIAS),
+                "subsamples": Column("cell_subsamples", "subsamples", ".0f"),
+                "tasks": Column("cell_tasks", "tasks", ".0f"),
+                "trials": Column("cell_trials", "trials", ".0f"),
+            },
+            "Means by language model, m and n",
+            "Means and standard errors over task means: every task has the same weight.",
+        ),
+        explanation="There are three arms: base (no pretraining), extra (pretraining on other text from the same "
+        "source) and test (pretraining on the test set's own text). The boost is accuracy under extra minus accuracy "
+        "under base. The bias is accuracy under test minus accuracy under extra. m labelled examples train the "
+        "classifier, n texts are pretrained on, and n test items are scored.",
+        hint="the cells of the study",
+    ),
+    SectionOf(
+        "Task by task",
+        Says(
+            "task_effect",
+            "{experiment}{above} of {count:task} have a positive bias, {apart} an interval without zero. The largest "
+            "in size is {value:+} points ({name}; {interval}).",
+            BIAS,
+            by={"experiment": {}},
+        ),
+        TableOf(
+            "tasks",
+            {"experiment": "experiment", "subject": "task"},
+            of_task("boost")
+            | of_task("bias")
+            | {"p_adjusted": Column("task_effect_p_adjusted", "p of the bias (Holm)", "p", where=BIAS)},
+            "Boost and bias by task",
+            "Every cell (language model, m, n) has the same weight. Excluded beyond: one-sided tests at 5% exclude "
+            "effects of this size or larger.",
+            sorted_by="bias",
+        ),
+        distributions,
+        "Subsamples differ in training set, test set and training noise. That is why single experiments disagree.",
+        "distributions over draws of the texts",
+    ),
+    SectionOf(
+        "How the conclusion depends on the formula",
+        Says(
+            "beta",
+            "{experiment}With {formula}, the 89% interval of the bias excludes zero in {apart} of {count:setting} "
+            "({apart_above} up, {apart_below} down).",
+            BIAS,
+            by={"experiment": {}, "formula": NAMES},
+        ),
+        TableOf(
+            "posterior",
+            {
+                "experiment": "experiment",
+                "m": "m",
+                "n": "n",
+                "effect": "effect",
+                "formula": "formula",
+                "sampler": "sampler",
+            },
+            {
+                "beta_mean": Column("beta", "beta", CHANGE),
+                "beta_low": Column("beta", "low", CHANGE, "low"),
+                "beta_high": Column("beta", "high", CHANGE, "high"),
+                "beta_sd": Column("beta_sd", "standard deviation of beta", ".4f"),
+                "marginal": Column("marginal_effect", "effect in accuracy", CHANGE),
+                "difference": Column("predicted_difference", "difference", CHANGE),
+                "difference_low": Column("predicted_difference", "low", CHANGE, "low"),
+                "difference_high": Column("predicted_difference", "high", CHANGE, "high"),
+                "log_evidence": Column("log_evidence", "log evidence", ".1f"),
+                "divergences": Column("divergences", "divergences", ".0f"),
+                "rhat_max": Column("rhat_max", "largest R-hat", ".3f"),
+                "effective_nodes": Column("effective_nodes", "effective nodes", ".0f"),
+                "effective_draws_min": Column("effective_draws_min", "effective draws", ".0f"),
+            },
+            "All fits",
+            "beta is in log-odds, differences are in accuracy, intervals are 89%. Compare log evidence within one "
+            "setting and effect only.",
+            folded=True,
+        ),
+        [
+            Dots(
+                [
+                    Series("beta", SETTING, BIAS | {"formula": formula}, mark, words)
+                    for (formula, words), mark in zip(NAMES.items(), "sdk", strict=True)
+                ],
+                "beta of the bias, in log-odds: posterior means with 89% intervals, as in the paper",
+            ),
+            Dots(
+                [
+                    Series(
+                        "predicted_difference",
+                        SETTING,
+                        {"effect": effect, "formula": "overdispersed"},
+                        mark,
+                        effect,
+                    )
+                    for effect, mark in (("boost", "s"), ("bias", "k"))
+                ],
+                "Average accuracy difference in points if these same classifiers answered new test items, with 89% "
+                "intervals (the formula with training noise)",
+            ),
+        ],
+        "All three formulas model how likely a right answer is. The printed formula (equations) is that of the paper "
+        "(arXiv:2410.00179). It gives each task and each subsample a level and explains the rest by the drawing of n "
+        "test items. But a model trained twice on the same subsample also gives different answers. A formula that "
+        "ignores such training noise mistakes it for information, and finds effects that another training would not "
+        "show. The author's fitted formula (notebooks) gives each task its own effect and is more cautious. The "
+        "formula with training noise (overdispersed, the default) also lets language models differ by task and "
+        "measures the training noise of each.",
+        "as in the paper",
+    ),
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The answer over all experiments, and the page.
+
+
+def excludes_zero(row: Row) -> bool | None:
+    """Whether an interval lies apart from 0; None without one."""
+    ends = ends_of(row)
+    return None if ends is None else ends[0] > 0 or ends[1] < 0
+
+
+def quoted_experiment(rows: Rows) -> str:
+    """The experiment whose numbers are quoted: that with most trials or, where others decide the answer, of these."""
+    trials = dict.fromkeys((str(each) for each in rows.labels("experiment", "effect")), 0.0)
+    for row in rows.all("cell_trials"):
+        trials[str(row.said["experiment"])] += row.value or 0.0
+    deciding = [str(row.said["experiment"]) for row in rows.all("effect", **BIAS) if excludes_zero(row)]
+    main = max(trials, key=trials.__getitem__)
+    return main if main in deciding or not deciding else max(deciding, key=trials.__getitem__)
+
+
+def verdict(rows: Rows) -> tuple[str, str]:
+    """The heading of the page, and how the first page's answer begins, from the intervals of all experiments: in how
+    many of them scores surely rise, and in how many they fall; where none decides, on how many tasks they change."""
+    means = rows.all("effect", **BIAS)
+    signs = [(row.value or 0.0) > 0 for row in means if excludes_zero(row)]
+    extent = count(len(means), "experiment")
+    if not signs:
+        tests = [row.value for row in rows.all("task_effect_p_adjusted", **BIAS) if row.value is not None]
+        if found := sum(p < LEVEL for p in tests):
+            on = f"{found} of {count(len(tests), 'task')}, not shown over all" if len(tests) > 1 else "the one task"
+            return f"Having read the test's texts changes scores on {on}", f"On {on}"
+        if any(excludes_zero(row) is False for row in means):
+            return "No effect found of having read the test's texts", "No effect found"
+        state = "Not known" if any(row.value is not None for row in means) else "Not measured"
+        return f"{state}: does having read the test's texts change scores?", "Not known"
+    if len(set(signs)) == 2:
+        words = f"raises scores in {sum(signs)} and lowers them in {signs.count(False)} of {extent}"
+        return f"Having read the test's texts {words}", f"It {words}"
+    where = "" if len(signs) == len(means) else f" in {len(signs)} of {extent}"
+    answer = f"Yes{where and ','}{where}" if signs[0] else f"It lowers scores{where}"
+    return f"Having read the test's texts changes scores{where}", answer
+
+
+def bias_page(study: Study, rows: Rows) -> Page:
+    """The page: the mean over tasks, three panels, and a section for each question."""
+    quoted, (heading, answer) = quoted_experiment(rows), verdict(rows)
+    lede, answers = Lede(heading), list[Answer]()
+    mean = rows.row("effect", experiment=quoted, **BIAS)
+    if mean is not None and mean.value is not None:
+        change = f"{Written(mean.value, mean.unit):+} points"
+        begin = f"In {quoted}, reading" if len(study.experiments) > 1 else "Reading"
+        interval = interval_words(mean, rows)
+        lede = Lede(heading, f"{begin} {MEANT['bias']} changes accuracy by {change}", interval)
+        chart = Dots(both("effect", {"effect": "{}"}, experiment=quoted), POINTS).draw(rows)
+        models = count(len(rows.labels("language_model", "cell_trials")), "language model")
+        basis = f"{study.prefix(quoted)}{count(mean.n or 0, 'task')}, {models}"
+        where = f" in {quoted}" if len(study.experiments) > 1 else ""
+        sentence = f"{answer}: the mean change in accuracy{where} is {change}"
+        question = "Does having seen test text inflate a score?"
+        answers.append(Answer(question, sentence, chart.svg, interval, basis, "The experiment"))
     return Page(
         name="bias",
         title="Test text seen",
         question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
         "pretraining on other text from the same source adds to accuracy. The bias is what the test set's own text "
         "adds beyond that.",
-        findings=parts.findings,
-        sections=parts.sections,
-        notes=summary.notes,
-        lede=_lede(figures, verdict, quoted),
-        picture=_forest(figures, [row for row in summary.by_task if row.experiment == quoted], basis),
-        panels=parts.panels,
-        answers=_answers(figures, basis, verdict, quoted),
+        findings=[*_alarm(rows), *(Finding(sentence) for each in FINDINGS for sentence in each.sentences(rows))],
+        sections=[section.drawn(rows) for section in SECTIONS],
+        notes=[
+            *READING_NOTES,
+            *coverage_notes(study.trials, study.plan),
+            *stop_notes(study, rows),
+            *still_notes(rows),
+            *unreliable_fits(rows),
+            *provenance_notes(study.trials),
+        ],
+        lede=lede,
+        picture=picture(quoted).draw(rows),
+        panels=[panel for each in panels(rows, quoted) if (panel := each.drawn(rows)) is not None],
+        answers=answers,
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The answer: means over tasks.
+def stop_notes(study: Study, rows: Rows) -> Iterator[str]:
+    """Which tasks stopped on the width of their interval, and why the others have no more subsamples."""
+    if study.plan is None:
+        return
+    yield (
+        "A task gets further subsamples until the 95% interval of its bias is "
+        f"±{study.plan.half_width:g} or narrower. Only the width decides, never the sign of the bias, its size or a "
+        "p-value. Such intervals are slightly too often too narrow, so the interval of a task that may stop is at "
+        "least that wide here and on cards."
+    )
+    for experiment in rows.labels("experiment", "stop_state"):
+        of_experiment = rows.all("stop_state", experiment=experiment)
+        stopped = sum(row.text == STOPPED for row in of_experiment)
+        words = "; ".join(stop_words(rows, str(experiment), str(row.subject)) for row in of_experiment)
+        yield f"{study.prefix(str(experiment))}{stopped} of {count(len(of_experiment), 'task')} stopped so. {words}."
 
 
-def _headline(study: Study, summary: BiasSummary, figures: "Mapping[str, Means]", quoted: str) -> Part:
-    """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed; the size that the
-    `quoted` experiment could have found."""
-    fits = summary.fits
-    findings = []
-    unreliable = sum(not fit.reliable for fit in fits.fits)
-    if unreliable:
-        findings.append(
-            Finding(
-                f"{unreliable} of {count(len(fits.fits), 'fit')} did not converge: do not use their intervals.",
-                "They are listed under the notes on these data.",
-                alarm=True,
+def still_notes(rows: Rows) -> Iterator[str]:
+    """What tasks without any difference do to the interval over tasks, where they are a third of all or more."""
+    for experiment in rows.labels("experiment", "effect"):
+        values = [row.value for row in rows.all("task_effect", experiment=experiment, **BIAS)]
+        if 3 * values.count(0.0) >= len(values) > 1:
+            yield (
+                f"Experiment {experiment}: {values.count(0.0)} of {len(values)} tasks show no difference at all, which "
+                "makes the t interval over tasks too narrow. In simulations where half of the tasks were like that, it "
+                "contained the truth in 88% of cases with 5 tasks and in 94% with 25."
             )
-        )
-    for experiment in study.experiments:
-        for effect, meant in MEANT.items():
-            mean = figures[experiment].get(effect)
-            if mean is None:
-                continue
-            ends = None if isinstance(mean.interval, Missing) else mean.interval
-            sentence = f"{study.prefix(experiment)}{unmoved(mean)}Pretraining on {meant} changes accuracy by "
-            sentence += f"{with_interval(mean.mean, ends, 4, signed=True)}."
-            if effect == "bias" and is_known(mean.excluded_beyond):
-                sentence += " Two one-sided tests at 5%, which correspond to a narrower interval, exclude a bias "
-                sentence += f"of {number(mean.excluded_beyond):.4f} or more in either direction."
-            signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
-            basis = _basis(summary.complete[experiment][effect], mean)
-            findings.append(Finding(sentence, f"{basis} {signs} {_by_setting(summary, experiment, effect)}"))
-    if with_effect := tasks_found(summary.by_task):
-        tested = _tested(summary.by_task)
-        largest = max(with_effect, key=lambda row: abs(row.mean))
-        ends = None if isinstance(largest.interval, Missing) else largest.interval
-        sentence = f"On {len(with_effect)} of {count(tested, 'task')} the bias differs from 0, most on "
-        sentence += (
-            f"{study.prefix(largest.experiment)}{largest.task}: {with_interval(largest.mean, ends, 4, signed=True)}."
-        )
-        findings.append(Finding(sentence, "t tests over subsamples, at 5% after Holm's correction over the tasks."))
-    return Part({}, findings=findings, panel=_size_panel(figures[quoted].get("bias")))
 
 
-def _tested(rows: Sequence[TaskEffect]) -> int:
-    """How many tasks have a test of their own."""
-    return sum(not isinstance(row.p_adjusted, Missing) for row in rows)
-
-
-def unmoved(mean: "JointMean") -> str:
-    """What tasks without any difference do to the interval; empty for fewer than a third of the tasks."""
-    still = mean.tasks - mean.positive - mean.negative
-    if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
-        return ""
-    return (
-        f"{still} of {count(mean.tasks, 'task')} show no difference at all. This makes the t interval too narrow. In "
-        "simulations where half of the tasks were like that, it contained the truth in 88% of cases with 5 tasks and "
-        "in 94% with 25. "
-    )
-
-
-def _basis(complete: Extent, mean: "JointMean") -> str:
-    """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
-    interval = "95% t interval over the tasks' means, with equal weight for each cell."
-    if mean.experiments > 1:
-        interval += f" It holds over {mean.experiments} experiments at once (Bonferroni's correction)."
-    if isinstance(mean.interval, Missing):
-        interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
-    parts = [
-        count(complete.language_models, "language model"),
-        count(complete.settings, "setting") + " of m (labelled texts) and n (texts of pretraining)",
-        count(complete.trials, "trial"),
-    ]
-    return f"{', '.join(parts)}. Model-free: {interval}"
-
-
-def _by_setting(summary: BiasSummary, experiment: str, effect: str) -> str:
-    """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
-    fits = summary.fits
-    fits_of_effect = fits.of(effect, experiment, fits.main)
-    outside = sum(low > 0 or high < 0 for low, high in (fit.marginal_interval for fit in fits_of_effect))
-    words = (
-        f"In the hierarchical model of all answers ({SHORT[fits.main]}), the 95% interval of a setting by itself "
-        f"excludes zero in {outside} of {count(len(fits_of_effect), 'setting')}"
-    )
-    means = [row.over_tasks for row in summary.settings if (row.experiment, row.effect) == (experiment, effect)]
-    intervals = [mean.interval for mean in means if not isinstance(mean.interval, Missing)]
-    words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in intervals)}." if intervals else "."
-    power = power_words(means)
-    return words if outside or power is None else f"{words} {power}"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Above the folds.
-
-Means = Mapping[str, "JointMean"]  # by effect, where it is known
-MEANT = {
-    "bias": "the test's own texts instead of other texts",
-    "boost": "other texts of the same source instead of none",
-}
-KINDS = {"boost": "s", "bias": "k"}  # of marks
-BAND = 0.01  # accuracy: one point
-MOST_ROWS = 60  # tasks that the picture shows
-
-
-def quoted_experiment(study: Study, found: Mapping[str, bool | None]) -> str:
-    """The experiment whose numbers are quoted: that with most trials or, where others decide the answer, of these.
-
-    `found`: of `biases_found`.
-    """
-    if found[study.main] or True not in found.values():
-        return study.main
-    trials = study.trials["experiment"].value_counts(sort=False)
-    return str(trials[[name for name, decided in found.items() if decided]].idxmax())
-
-
-def _points(value: float) -> str:
-    return svg.points(value, 2, signed=True)
-
-
-def _interval_words(mean: "JointMean | TaskEffect") -> str:
-    if isinstance(mean.interval, Missing):
-        return ""
-    experiments = 1 if isinstance(mean, TaskEffect) else mean.experiments
-    over = f" over {experiments} experiments" if experiments > 1 else ""
-    return f"95%{over}: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
-
-
-class _Verdict(NamedTuple):
-    """What the experiments find together: the heading of the page, and how the first page's answer begins."""
-
-    heading: str
-    answer: str
-    of_tasks: bool = False  # that single tasks have an effect, and the mean over all is not shown to
-
-
-def _verdict(
-    means: Mapping[str, Means], excludes_zero: Mapping[str, bool | None], rows: Sequence[TaskEffect]
-) -> _Verdict:
-    """From the intervals of all experiments: in how many of them scores surely rise, and in how many they fall. Where
-    none decides, in how many tasks by themselves scores surely change.
-
-    `excludes_zero`: of `biases_found`. `rows`: the effects by task.
-    """
-    if True not in excludes_zero.values():
-        if with_effect := tasks_found(rows):
-            tasks = _tested(rows)
-            extent = f"{len(with_effect)} of {count(tasks, 'task')}" if tasks > 1 else "the one task"
-            remainder = ", not shown over all" if tasks > 1 else ""
-            heading = f"Having read the test's texts changes scores on {extent}{remainder}"
-            return _Verdict(heading, f"On {extent}{remainder}", of_tasks=True)
-        if False in excludes_zero.values():
-            return _Verdict("No effect found of having read the test's texts", "No effect found")
-        state = "Not known" if any("bias" in row for row in means.values()) else "Not measured"
-        return _Verdict(f"{state}: does having read the test's texts change scores?", "Not known")
-    raised = sum(bool(decided) and means[name]["bias"].mean > 0 for name, decided in excludes_zero.items())
-    lowered = sum(map(bool, excludes_zero.values())) - raised
-    extent = count(len(excludes_zero), "experiment")
-    if raised and lowered:
-        words = f"raises scores in {raised} and lowers them in {lowered} of {extent}"
-        return _Verdict(f"Having read the test's texts {words}", f"It {words}")
-    where = "" if raised + lowered == len(excludes_zero) else f" in {raised + lowered} of {extent}"
-    answer = f"Yes{where and ','}{where}" if raised else f"It lowers scores{where}"
-    return _Verdict(f"Having read the test's texts changes scores{where}", answer)
-
-
-def _lede(means: Mapping[str, Means], verdict: _Verdict, quoted: str) -> Lede:
-    """The answer over all experiments, and the number of the one that is quoted."""
-    bias = means[quoted].get("bias")
-    if bias is None:
-        return Lede(verdict.heading)
-    begin = f"In {quoted}, reading" if len(means) > 1 else "Reading"
-    sentence = f"{begin} {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
-    return Lede(verdict.heading, sentence, _interval_words(bias))
-
-
-Effects = Mapping[str, "JointMean | TaskEffect"]  # what a row of the picture shows
-
-
-def _forest(means: Mapping[str, Means], rows: Sequence[TaskEffect], basis: str) -> Picture:
-    """All tasks of each experiment on top, then each task of the one that is quoted: bias, and boost in grey."""
-    moved = {row.task: row.mean for row in rows if row.effect == "bias"}
-    order = {row.task: row.mean for row in rows if row.effect == "boost"} or moved
-    tasks = sorted(dict.fromkeys(row.task for row in rows), key=lambda task: -abs(moved.get(task, 0.0)))
-    largest = sorted(tasks[:MOST_ROWS], key=lambda task: -order.get(task, -1.0))
-    tasks_shown = [(task, {row.effect: row for row in rows if row.task == task}) for task in largest]
-    total_rows = []
-    for name, effects in means.items():
-        if effects:
-            words = f"All {count(max(mean.tasks for mean in effects.values()), 'task')}"
-            total_rows.append((words + (f", {name}" if len(means) > 1 else ""), effects))
-    note = (
-        f"Change in accuracy, in points. {basis}. Each task: mean over its models and settings, with its "
-        "interval over random draws of the texts. All tasks: interval over tasks. Band: one point up or down."
-    )
-    if len(tasks_shown) < len(tasks):
-        note += f" Drawn are the {len(tasks_shown)} of {len(tasks)} tasks that their own texts change most."
-    measured = {effect for effects in means.values() for effect in effects}
-    entries = [(KINDS[effect], f"reading {meant}") for effect, meant in MEANT.items() if effect in measured]
-    sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
-    return Picture(
-        svg.key(*entries) + Markup("").join(_rows_svg(total_rows, tasks_shown, *size) for size in sizes), note
-    )
-
-
-def _rows_svg(
-    total_rows: Sequence[tuple[str, Effects]], rows: Sequence[tuple[str, Effects]], width: float, room: float, kind: str
-) -> Markup:
-    """The picture, with `room` pixels for names."""
-    ends = _ends(effect for _, row in (*total_rows, *rows) for effect in row.values())
-    axis = svg.Axis(min(-1.3 * BAND, *ends), max(1.3 * BAND, *ends), room, width - 16)
-    step, top = (19 if len(rows) > 8 else 26), 32 + 38 * len(total_rows)
-    height = top + step * len(rows) + 34
-    values = svg.round_values(axis.low, axis.high, 12 if width > 500 else 6)
-    written = svg.written_points(values)
-    marks = [
-        svg.box(axis(-BAND), 20, axis(BAND) - axis(-BAND), height - 50, "zone"),
-        svg.ticks(axis, values, 20, height - 30, written),
-        *(svg.text(axis(value), 12, words, "", "middle") for value, words in zip(values, written, strict=True)),
-        svg.line(0, top - 4, width, top - 4, "ax"),
-    ]
-    places = [(40.0 + 38 * index, 6.0, 4.6, "num", *row) for index, row in enumerate(total_rows)]
-    places += [(top + 4 + step * (index + 0.5), 3.5, 3.4, "lab", *row) for index, row in enumerate(rows)]
-    for y, apart, radius, style, name, effects in places:
-        marks.append(svg.text(0, y + 4, svg.shortened(name, int(room / 6.4)), style))
-        for effect, sign in (("boost", -1), ("bias", 1)):
-            if effect in effects:
-                marks.append(_mark(axis, effects[effect], y + sign * apart, KINDS[effect], radius))
-    description = "; ".join(f"{name}: {_said(effects)}" for name, effects in total_rows)
-    label = f"Change in accuracy, in points. {description}. Below, a row for each of {count(len(rows), 'task')}."
-    return svg.svg(width, height, label, *marks, kind=kind)
-
-
-def _ends(effects: Iterable["JointMean | TaskEffect"]) -> list[float]:
-    """All that an axis has to hold."""
-    known_effects = [(effect.mean, effect.interval) for effect in effects]
-    return [
-        end for mean, interval in known_effects for end in (mean, *(() if isinstance(interval, Missing) else interval))
-    ]
-
-
-def _mark(axis: svg.Axis, effect: "JointMean | TaskEffect", y: float, kind: str, radius: float) -> Markup:
-    ends = None if isinstance(effect.interval, Missing) else effect.interval
-    return svg.whisker(axis, ends, y, kind) + svg.dot(axis(effect.mean), y, kind, radius)
-
-
-def _said(effects: Effects) -> str:
-    """The numbers of a row for a label."""
-    return ", ".join(
-        f"{MEANT[name]} {_points(effect.mean)} ({_interval_words(effect) or 'no interval'})"
-        for name, effect in effects.items()
-    )
-
-
-def _basis_words(study: Study, experiment: str, extent: Extent) -> str:
-    return f"{study.prefix(experiment)}{count(extent.tasks, 'task')}, {count(extent.language_models, 'language model')}"
-
-
-def _answers(by_experiment: Mapping[str, Means], basis: str, verdict: _Verdict, quoted: str) -> list[Answer]:
-    """What a site's first page says, with the numbers of the experiment that is quoted; nothing where no trial has the
-    arms."""
-    means = by_experiment[quoted]
-    if "bias" not in means:
-        return []
-    bias = means["bias"]
-    changed = f"in {quoted} by" if len(by_experiment) > 1 else f"{MEANT['bias']} change accuracy by"
-    changed = "the mean change in accuracy is" if verdict.of_tasks else changed
-    sentence = f"{verdict.answer}: {changed} {_points(bias.mean)} points"
-    ends = _ends(means.values())
-    axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
-    values = svg.round_values(axis.low, axis.high, 8)
-    marks = [
-        svg.ticks(axis, values, 6, 100, svg.written_points(values)),
-        svg.text(12, 129, "change in accuracy, points"),
-    ]
-    for effect, y, words in (
-        ("boost", 44, "reading other texts first"),
-        ("bias", 88, "reading the test's own texts instead"),
-    ):
-        if effect in means:
-            marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, means[effect], y, KINDS[effect], 4.2)]
-    picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(means)}.", *marks)
-    question = "Does having seen test text inflate a score?"
-    return [Answer(question, sentence, picture, _interval_words(bias), basis, "The experiment")]
-
-
-def _size_panel(bias: "JointMean | None") -> Panel | None:
-    """What the interval over tasks could have found, beside half a point."""
-    if bias is None or isinstance(bias.smallest_detectable, Missing):
-        return None
-    smallest = bias.smallest_detectable
-    reach = 1.1 * max(smallest, DETECTABLE_BIAS, *map(abs, _ends([bias])))
-    axis = svg.Axis(-reach, reach, 12, 348)
-    values = svg.round_values(-reach, reach, 7)
-    picture = svg.svg(
-        360,
-        112,
-        f"Effects smaller than {svg.points(smallest, 2)} points are too small to detect reliably (80% power). Here: "
-        f"{_said({'bias': bias})}.",
-        svg.box(axis(-smallest), 16, axis(smallest) - axis(-smallest), 64, "zone"),
-        svg.ticks(axis, values, 10, 86, svg.written_points(values)),
-        *(svg.line(axis(end), 10, axis(end), 86, "chance") for end in (-DETECTABLE_BIAS, DETECTABLE_BIAS)),
-        _mark(axis, bias, 48, "k", 4.2),
-    )
-    return Panel(
-        f"Would {svg.points(DETECTABLE_BIAS, 1)} points have been found?",
-        f"**{svg.points(smallest, 2)} points** would be found with 80% power; smaller ones (grey band) more rarely",
-        picture,
-        "yes" if smallest <= DETECTABLE_BIAS else "no",
-    )
+def _alarm(rows: Rows) -> Sequence[Finding]:
+    fits = rows.all("fit_reliable")
+    failed = sum(not row.value for row in fits)
+    words = f"{failed} of {count(len(fits), 'fit')} did not converge: do not use their intervals."
+    return [Finding(words, "They are listed under the notes on these data.", alarm=True)] if failed else []

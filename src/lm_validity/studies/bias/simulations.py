@@ -8,9 +8,17 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.pages.figures import CATEGORY_COLORS, Layers, chart_data, layered, lines, tooltips
+from lm_validity.pages.figures import (
+    CATEGORY_COLORS,
+    Layers,
+    chart_data,
+    cycled_colors,
+    layered,
+    lines,
+    listed_color,
+    tooltips,
+)
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
-from lm_validity.studies.bias.effect_sections import series_color
 from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.model import equal_tailed, prior_predictive
@@ -33,7 +41,7 @@ def write_pca_simulation(output: str | Path, splits: int) -> None:
         bands[["rank", "n", "bias", "low", "high"]],
         x="n",
         y="bias",
-        color=series_color(bands["rank"].drop_duplicates(), "rank", "Effective rank"),
+        color=listed_color("rank", cycled_colors(bands["rank"].drop_duplicates()), "Effective rank", columns=2),
         x_title="n",
         y_title="Bias of R²",
         tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),

@@ -4,11 +4,10 @@ A trial is (experiment, language model, task, m, n, subsample); its arms share t
 language models are matched by these keys, never by the position of a row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ from scipy import stats
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, is_known
 from lm_validity.studies.bias.statistics.latent import PairedCounts
 from lm_validity.tables.schema import TRIALS, read_table
 from lm_validity.words import count, listing
@@ -41,28 +39,9 @@ class Study:
         """The names of the experiments, in the order of the tables."""
         return list(map(str, self.trials["experiment"].unique()))
 
-    @property
-    def main(self) -> str:
-        """The experiment with most trials, the first of several."""
-        return str(self.trials["experiment"].value_counts(sort=False).idxmax())
-
     def prefix(self, experiment: str) -> str:
         """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
         return f"{experiment}: " if len(self.experiments) > 1 else ""
-
-    def label(self, experiment: str, m: int, n: int) -> str:
-        """What figures call a setting, such as `m=50, n=100`; before it the experiment, where there are several."""
-        return f"{self.prefix(experiment)}m={m}, n={n}"
-
-    def labels(self) -> list[str]:
-        """The labels of all settings, in their order."""
-        settings = self.trials[SETTING].drop_duplicates().sort_values(SETTING)
-        return [self.label(*setting) for setting in settings.itertuples(index=False, name=None)]
-
-    def sentences(self, rows: pd.DataFrame, sentence: Callable[[pd.DataFrame], str]) -> str:
-        """What `sentence` says of the rows of each experiment; empty sentences are left out."""
-        sentence_of = {name: sentence(rows[rows["experiment"] == name]) for name in self.experiments}
-        return " ".join(self.prefix(name) + words for name, words in sentence_of.items() if words)
 
 
 def read_trials(path: str | Path) -> pd.DataFrame:
@@ -71,8 +50,7 @@ def read_trials(path: str | Path) -> pd.DataFrame:
 
 
 def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
-    """One row per trial: its keys, `total`, `test_hash`, the right answers `base`, `extra`, `test` (NaN: no such arm),
-    and the pretraining losses `loss_extra`, `loss_test` (NaN: unknown).
+    """One row per trial: its keys, `total`, `test_hash`, the right answers `base`, `extra`, `test` (NaN: no such arm).
 
     Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
     arm, an arm twice, impossible counts, and arms of one trial that were evaluated on different test sets.
@@ -92,10 +70,8 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
                 "arms are compared on the same observations: correct `subsample` or run the trial again.",
             )
     wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
-    losses = trials.pivot(index=TRIAL, columns="arm", values="pretraining_loss").astype("float64")
-    losses = losses.reindex(columns=list(ARMS[1:])).add_prefix("loss_")
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
-    return shared.astype({"total": "int64"}).join(wide).join(losses).sort_index().reset_index()
+    return shared.astype({"total": "int64"}).join(wide).sort_index().reset_index()
 
 
 def paired_counts(trials: pd.DataFrame, effect: str) -> PairedCounts:
@@ -266,7 +242,6 @@ def _gap_words(gaps: pd.DataFrame) -> str:
 DRIFT_LEVEL = 1e-4  # familywise, so that a report is not marked by chance
 DRIFT_SIZE = 0.01  # accuracy; smaller drifts are not worth a warning
 ROUNDING = 1e-12  # accuracy; means of equal numbers differ by less
-NO_SPREAD = "No task's base accuracies vary within either value of n, but those of the two differ: z has no bound."
 
 
 def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
@@ -276,7 +251,7 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     one with most trials (`reference_n`): `base`, `reference_base`, `difference` (means over the shared tasks), `z` =
     difference over its standard error from the spread of the subsamples, `p` two-sided, `mixed` = p below
     `DRIFT_LEVEL` after Bonferroni and a difference of at least `DRIFT_SIZE`. Where accuracies differ between n but
-    nowhere within, z has no bound and p is 0. A value of n without tasks with two subsamples in common with the
+    nowhere within, z is infinite and p is 0. A value of n without tasks with two subsamples in common with the
     reference is left out.
     """
     complete = trials.dropna(subset=["base"])
@@ -294,17 +269,7 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     return drift.assign(mixed=(drift["p"].astype(float) * len(drift) < DRIFT_LEVEL) & large)
 
 
-class _Compared(NamedTuple):
-    """Base accuracy of the tasks that two values of n share, the difference, and its test."""
-
-    base: float
-    reference_base: float
-    difference: float
-    z: float | Missing
-    p: float
-
-
-def _compared(tasks: pd.DataFrame) -> _Compared:
+def _compared(tasks: pd.DataFrame) -> tuple[float, float, float, float, float]:
     """base, reference_base, difference, z, p, of the tasks that two values of n share."""
     means, variances, counts = (tasks[[name, f"{name}_of_reference"]].to_numpy().T for name in ("mean", "var", "count"))
     (base, reference_base), difference = means.mean(axis=1).tolist(), float((means[0] - means[1]).mean())
@@ -312,8 +277,8 @@ def _compared(tasks: pd.DataFrame) -> _Compared:
     error = float(np.sqrt((variances / counts).sum())) / len(tasks)
     if error > ROUNDING:
         z = difference / error
-        return _Compared(base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum())))
-    return _Compared(base, reference_base, difference, *((Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0)))
+        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum()))
+    return base, reference_base, difference, *((np.inf, 0.0) if difference else (0.0, 1.0))
 
 
 def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
@@ -330,14 +295,16 @@ def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
     return counts[counts["mismatched"] > 0].reset_index(drop=True)
 
 
-def provenance_notes(drift: pd.DataFrame, mismatches: pd.DataFrame) -> Iterator[str]:
-    """What `base_drift` and `mismatched_test_sets` found, as notes on the data."""
+def provenance_notes(trials: pd.DataFrame) -> Iterator[str]:
+    """What `base_drift` and `mismatched_test_sets` find, as notes on the data."""
+    drift, mismatches = base_drift(trials), mismatched_test_sets(trials)
     for row in drift[drift["mixed"]].itertuples():
         yield (
             f"Mixed provenance: the base accuracy of {row.language_model} at m = {row.m} is {row.base:.4f} for n = "
             f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} "
-            f"({f'z = {row.z:.1f}' if is_known(row.z) else 'no spread within subsamples'}), though the base arm never "
-            "sees the n texts. These rows come from different code or data; trends over n at this m are confounded."
+            f"({f'z = {row.z:.1f}' if np.isfinite(row.z) else 'no spread within subsamples'}), though the base arm "
+            "never sees the n texts. These rows come from different code or data; trends over n at this m are "
+            "confounded."
         )
     if len(mismatches):
         places = mismatches.groupby(["m", "n"], sort=False)["mismatched"].sum().items()
@@ -347,21 +314,3 @@ def provenance_notes(drift: pd.DataFrame, mismatches: pd.DataFrame) -> Iterator[
             f"{', '.join(sorted(mismatches['task'].unique()))}). The formulas equations and notebooks take models to "
             "share these sets and are wrong here. The formula overdispersed is not affected."
         )
-
-
-def pretraining_losses(trials: pd.DataFrame) -> pd.DataFrame:
-    """Mean loss of the last epoch of pretraining by cell, in nats per predicted token: [*CELL, extra, test].
-
-    Trials count that have the losses of both arms.
-    """
-    arms = {"loss_extra": "extra", "loss_test": "test"}
-    return trials.dropna(subset=list(arms)).groupby(CELL)[list(arms)].mean().rename(columns=arms).reset_index()
-
-
-def base_by_n(trials: pd.DataFrame) -> pd.DataFrame:
-    """Base accuracy by cell, a mean of the tasks' means: [*CELL, base, `line`: language model and m]."""
-    complete = trials.dropna(subset=["base"])
-    complete = complete.assign(base=complete["base"] / complete["total"])
-    means = complete.groupby([*CELL, "task"])["base"].mean().groupby(CELL).mean().reset_index()
-    means["line"] = [f"{row.language_model}, m={row.m}" for row in means.itertuples()]
-    return means

@@ -269,76 +269,33 @@ def _curvature(target: _Target, centre: np.ndarray) -> np.ndarray:
 STRATA = 25  # standard deviations among which the draws are divided
 
 
-@dataclass(frozen=True)
-class Predictive:
-    """Draws (R,) of the mean accuracy difference, a fraction.
-
-    by_task (R, T): draws of the same for each task by itself. predicted, observed (Q,): mean accuracy by pattern (task,
-    model, arm); NaN for a pattern without observations.
-    """
-
-    draws: np.ndarray
-    by_task: np.ndarray
-    predicted: np.ndarray
-    observed: np.ndarray
-
-
 def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> Interval[float]:
     """The equal-tailed interval of probability `level`."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 
-def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000) -> Predictive:
-    """Posterior predictive mean difference, treated minus control, in accuracy."""
-    generator, of_tasks = np.random.default_rng(0), np.random.default_rng(1)
+def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000) -> np.ndarray:
+    """Draws (R,) of the mean difference of new counts, treated minus control, in accuracy."""
+    generator = np.random.default_rng(0)
     # systematic resampling: each node appears in proportion to its weight
     places = (generator.random() + np.arange(STRATA)) / STRATA
     nodes = np.minimum(np.searchsorted(np.cumsum(posterior.weights), places), len(posterior.weights) - 1)
-    per_node = -(-size // STRATA)
-    parts, probability, by_task = list[np.ndarray](), np.zeros_like(design.correct), list[np.ndarray]()
     modes = find_modes(design, posterior.scales[nodes], posterior.mode)
-    for predictor in draw_predictors(design, modes, per_node, generator):
-        drawn = expit(predictor)
-        mean, variance, share = _differences_by_task(design, drawn)
-        parts.append(_drawn(mean @ share, variance @ share**2, generator))
-        by_task.append(_drawn(mean.T, variance.T, of_tasks).T)
-        probability += drawn.mean(axis=0) / STRATA
-    return Predictive(
-        draws=np.concatenate(parts),
-        by_task=np.concatenate(by_task),
-        predicted=_by_pattern(design, probability),
-        observed=_by_pattern(design, design.correct / np.maximum(design.total, 1)),
-    )
-
-
-class _Differences(NamedTuple):
-    """Mean and variance (R, T) of each task's mean difference of new counts, and the task's share (T,) of the
-    trials."""
-
-    mean: np.ndarray
-    variance: np.ndarray
-    share: np.ndarray
-
-
-def _differences_by_task(design: Design, probability: np.ndarray) -> _Differences:
-    """Given probabilities (R, P, S)."""
-    first = np.flatnonzero(np.diff(design.pattern[:, 0] // design.patterns, prepend=-1))  # a pair is of one task
-    present = design.total > 0
-    trials = np.add.reduceat(present.sum(axis=1), first) / 2
-    sign, noise = np.where(design.arm == 1, 1.0, -1.0) * present, present / np.maximum(design.total, 1)
-    mean = np.add.reduceat(np.einsum("ps,rps->rp", sign, probability), first, axis=1)
-    variance = np.add.reduceat(np.einsum("ps,rps->rp", noise, probability * (1 - probability)), first, axis=1)
-    return _Differences(mean / trials, variance / trials**2, trials / trials.sum())
+    drawn = draw_predictors(design, modes, -(-size // STRATA), generator)
+    return np.concatenate([difference_draws(design, expit(predictor), generator) for predictor in drawn])
 
 
 def difference_draws(design: Design, probability: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """(R,) mean differences of new counts given probabilities (R, P, S)."""
-    mean, variance, share = _differences_by_task(design, probability)
-    return _drawn(mean @ share, variance @ share**2, generator)
-
-
-def _drawn(mean: np.ndarray, variance: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    first = np.flatnonzero(np.diff(design.pattern[:, 0] // design.patterns, prepend=-1))  # a pair is of one task
+    present = design.total > 0
+    trials = np.add.reduceat(present.sum(axis=1), first) / 2
+    sign, noise = np.where(design.arm == 1, 1.0, -1.0) * present, present / np.maximum(design.total, 1)
+    mean = np.add.reduceat(np.einsum("ps,rps->rp", sign, probability), first, axis=1) / trials
+    variance = np.add.reduceat(np.einsum("ps,rps->rp", noise, probability * (1 - probability)), first, axis=1)
+    share = trials / trials.sum()
+    mean, variance = mean @ share, (variance / trials**2) @ share**2
     result: np.ndarray = mean + np.sqrt(variance) * generator.standard_normal(mean.shape)
     return result
 

@@ -137,6 +137,11 @@ def results_page() -> str:
             words = (line.path, line.quantity, line.unit, line.counted, line.over)
             lines.append(f"| {' | '.join(f'`{word}`' if word else '' for word in words)} |")
         lines.append("")
+    lines += ["## Quantities", "", "Those of reports whose numbers are no keys of summary.json.", ""]
+    for record in sorted((FOLDER.parent.parent / "tests" / "golden" / "rows").glob("*.json")):
+        if record.stem not in KEYS:
+            names = sorted({name for world in json.loads(record.read_text()).values() for name in world})
+            lines += [f"### {record.stem}", "", f"{', '.join(f'`{name}`' for name in names)}.", ""]
     lines += ["## Quantities of cards", "", "Those of a [benchmark card](cards.md) that are rows of a report, of the",
               "card's benchmark. The others come from the tables, the benchmarks sheet or the splits.", "",
               "| quantity of the card | report | quantity | conditions |", "|---|---|---|---|"]  # fmt: skip

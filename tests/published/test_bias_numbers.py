@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.effects import cell_effects, headline, task_effects, task_tests
-from lm_validity.studies.bias.hierarchy import fit_setting
+from lm_validity.results.put import Rows
+from lm_validity.studies.bias.fits import fit_rows
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
-from lm_validity.studies.bias.model_sections import SHORT
+from lm_validity.studies.bias.numbers import cell_rows, mean_rows, task_rows, trial_rows
 from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
@@ -65,59 +65,67 @@ def test_every_trial_is_there_and_counts_are_rounded(table, trials):
     assert truncated == 2652  # one too low in the authors' notebooks
 
 
-def test_table_1(trials):
-    cells = cell_effects(trials).set_index(["m", "n", "language_model"])
-    assert len(cells) == 16
+@pytest.fixture(scope="module")
+def rows(trials):
+    """The rows without a model."""
+    rows = Rows("bias")
+    for put in (mean_rows, cell_rows, task_rows, trial_rows):
+        put(rows, trials)
+    return rows
+
+
+def test_table_1(rows):
+    assert len(rows.all("cell_trials")) == 16
     for (m, n), expected in TABLE_1.items():
-        found = [cells.loc[(m, n, model), f"{e}_mean"] for model in ("bert", "gpt2") for e in ("boost", "bias")]
+        found = [
+            rows.value("cell_effect", m=m, n=n, language_model=model, effect=effect)
+            for model in ("bert", "gpt2")
+            for effect in ("boost", "bias")
+        ]
         assert found == pytest.approx(expected, abs=1e-9)
-    assert cells["boost_se"].min() == pytest.approx(0.0095, abs=1e-4)
-    assert cells["boost_se"].max() == pytest.approx(0.0180, abs=1e-4)
-    assert cells["bias_se"].min() == pytest.approx(0.00067, abs=1e-5)
-    assert cells["bias_se"].max() == pytest.approx(0.00520, abs=1e-5)
-    assert cells["subsamples"].groupby("n").first().to_dict() == {50: 100, 100: 100, 200: 50, 500: 20}
+    for effect, least, most in (("boost", 0.0095, 0.0180), ("bias", 0.00067, 0.00520)):
+        errors = [row.value for row in rows.all("cell_effect_standard_error", effect=effect)]
+        assert (min(errors), max(errors)) == pytest.approx((least, most), abs=1e-4)
+    assert {(row.said["n"], row.value) for row in rows.all("cell_subsamples")} == {
+        (50, 100), (100, 100), (200, 50), (500, 20)
+    }  # fmt: skip
 
 
-def test_tasks(trials):
-    rows = task_effects(trials)
-    tasks = rows.set_index("task")
-    assert (tasks["bias"] > 0).sum() == 12
-    assert tasks["bias"].abs().idxmax() == "amazon_counterfactual_en"
-    assert tasks["bias"].abs().max() == pytest.approx(0.00930625, abs=1e-12)
-    assert tasks.index[tasks["boost"] < 0].tolist() == ["blog_authorship_corpus", "movie_rationales"]
-    assert tasks.loc["blog_authorship_corpus", "boost"] == pytest.approx(-0.0095875, abs=1e-12)
-    assert tasks.loc["movie_rationales", "boost"] == pytest.approx(-0.004675, abs=1e-12)
-    bias = headline(rows)["main"]["bias"]
-    assert bias.interval[0] < 0 < bias.interval[1]
-    assert [(test.margin, test.p) for test in bias.equivalence] == [
-        (0.005, pytest.approx(1.04e-7, rel=0.01)),
-        (0.0025, pytest.approx(0.00084, rel=0.01)),
-        (0.0015, pytest.approx(0.0239, rel=0.01)),
-    ]
-    assert bias.excluded_beyond == pytest.approx(0.00124, abs=1e-5)
+def test_tasks(rows):
+    bias, boost = ({row.subject: row.value for row in rows.all("task_effect", effect=effect)}
+                   for effect in ("bias", "boost"))  # fmt: skip
+    assert sum(value > 0 for value in bias.values()) == 12
+    largest = max(bias, key=lambda task: abs(bias[task]))
+    assert (largest, bias[largest]) == ("amazon_counterfactual_en", pytest.approx(0.00930625, abs=1e-12))
+    below = {task: value for task, value in boost.items() if value < 0}
+    assert below == pytest.approx({"blog_authorship_corpus": -0.0095875, "movie_rationales": -0.004675}, abs=1e-12)
+    mean = rows.row("effect", effect="bias")
+    assert mean.low < 0 < mean.high
+    assert rows.value("effect_excluded_beyond", effect="bias") == pytest.approx(0.00124, abs=1e-5)
 
 
 @pytest.mark.parametrize("effect, excludes", [("bias", 0), ("boost", 1)])
 def test_marginal_effects_agree_with_beta(largest, effect, excludes):
-    fit = fit_setting(("main", 100, 500, effect), largest[effect], "overdispersed")
-    low, high = fit.marginal_interval
-    assert int(low > 0) - int(high < 0) == excludes
-    assert low < fit.marginal_mean < high
+    rows = fit_rows(("main", 100, 500, effect), largest[effect], "overdispersed")
+    marginal, predicted = rows.row("marginal_effect"), rows.row("predicted_difference")
+    assert int(marginal.low > 0) - int(marginal.high < 0) == excludes
+    assert marginal.low < marginal.value < marginal.high
     # the posterior predictive interval, of these very classifiers, excludes zero for the bias too
-    assert fit.difference_interval[1] < 0.0005 or effect == "boost"
-    assert fit.difference_interval[1] - fit.difference_interval[0] < 0.7 * (high - low)
+    assert predicted.high < 0.0005 or effect == "boost"
+    assert predicted.high - predicted.low < 0.7 * (marginal.high - marginal.low)
 
 
-def test_no_task_has_a_significant_bias(trials):
-    table = task_tests(trials)
-    bias = table[table["effect"] == "bias"]
-    assert len(bias) == 400
-    assert (bias["p_adjusted"] >= 0.05).all()
-    smallest = bias.loc[bias["p"].idxmin()]
-    assert (smallest["language_model"], smallest["m"], smallest["n"]) == ("gpt2", 50, 50)
+def test_no_task_has_a_significant_bias(rows):
+    tests = rows.all("permutation_p", effect="bias")
+    assert len(tests) == 400
+    adjusted = [row.value for row in rows.all("permutation_p_adjusted", effect="bias")]
+    smallest = min(tests, key=lambda row: row.value)
+    assert {name: smallest.said[name] for name in ("language_model", "m", "n")} == {
+        "language_model": "gpt2", "m": 50, "n": 50
+    }  # fmt: skip
     # exact; a Monte-Carlo test on float means loses ties and gives about .0028, so q = .070
-    assert smallest["p"] == pytest.approx(0.00325713, abs=1e-8)
-    assert bias["p_adjusted"].min() == pytest.approx(25 * 0.00325713, abs=1e-6)
+    assert smallest.value == pytest.approx(0.00325713, abs=1e-8)
+    assert min(adjusted) == pytest.approx(25 * 0.00325713, abs=1e-6) and min(adjusted) >= 0.05
 
 
 def test_the_exact_p_is_what_drawing_signs_gives(trials):
@@ -156,8 +164,8 @@ def test_the_binomial_alone_is_too_sure(largest):
 def test_posterior_predictive_difference(largest):
     design = build_design(largest["bias"], FORMULAS["equations"])
     predictive = posterior_predictive(design, fit_laplace(design), size=2000)
-    assert predictive.draws.mean() == pytest.approx(-0.00181, abs=0.0001)
-    assert predictive.draws.std() == pytest.approx(0.00125, rel=0.06)
+    assert predictive.mean() == pytest.approx(-0.00181, abs=0.0001)
+    assert predictive.std() == pytest.approx(0.00125, rel=0.06)
 
 
 def test_mixed_provenance_is_found(trials):
@@ -178,9 +186,8 @@ def test_misaligned_rows_are_found(trials):
 def test_meta_analysis(largest):
     result = meta_analysis(largest["bias"])
     # the author's stored slices: 46.2%; binomial standard error of 500 slices: 2.2 points
-    assert result.share_beyond == pytest.approx(0.45, abs=0.06)
-    assert result.share_excluding_zero == pytest.approx(0.54, abs=0.06)
-    assert result.share_t_excluding_zero == pytest.approx(0.113, abs=0.01)
+    assert result.beyond == pytest.approx(0.45, abs=0.06)
+    assert result.excluding_zero == pytest.approx(0.54, abs=0.06)
 
 
 @pytest.mark.slow
@@ -212,17 +219,19 @@ def test_the_whole_report(table, tmp_path):
     start = time.perf_counter()
     report_bias(tmp_path / "trials.parquet", tmp_path / "bias")
     assert time.perf_counter() - start < 600  # alone on two cores: about one minute
-    summary = json.loads((tmp_path / "bias" / "summary.json").read_text())
-    assert len(summary["posterior"]) == 48 and all(row["reliable"] for row in summary["posterior"])
-    outside = {name: [] for name in FORMULAS}
-    for row in summary["posterior"]:
-        low, high = row["interval89"]
-        if row["effect"] == "bias" and (low > 0 or high < 0):
-            outside[row["formula"]].append((row["m"], row["n"], "+" if low > 0 else "-"))
+    rows = Rows.read(tmp_path / "bias" / "results.parquet")
+    assert [row.value for row in rows.all("fit_reliable")] == [1.0] * 48
+    outside = {
+        name: {
+            (row.said["m"], row.said["n"], "+" if row.low > 0 else "-")
+            for row in rows.all("beta", formula=name, effect="bias")
+            if row.low > 0 or row.high < 0
+        }
+        for name in FORMULAS
+    }
     # (50, 100) only just: centred NUTS gives an interval from -0.00002 to 0.0148
     certain = {(50, 200, "-"), (50, 500, "+"), (100, 100, "-"), (100, 200, "+"), (100, 500, "-")}
-    assert certain <= set(outside["equations"]) <= certain | {(50, 100, "+")}
-    assert outside["notebooks"] == [] and outside["overdispersed"] == []
-    findings = [one["sentence"] for one in json.loads((tmp_path / "bias" / "page.json").read_text())["findings"]]
-    assert any(all(name in sentence for name in SHORT.values()) for sentence in findings)
-    assert any(row["mixed"] for row in summary["base_drift"])
+    assert certain <= outside["equations"] <= certain | {(50, 100, "+")}
+    assert not outside["notebooks"] and not outside["overdispersed"]
+    page = json.loads((tmp_path / "bias" / "page.json").read_text())
+    assert any("Mixed provenance" in note for note in page["notes"])

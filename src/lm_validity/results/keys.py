@@ -41,8 +41,8 @@ INTERVALS = {
     "convention": "nothing: it is a setting",
     "tasks": "tasks",
     "subsamples": "subsamples",
+    "middle_subsamples": "subsamples: the middle half of them",
     "posterior": "the posterior",
-    "chance": "subsamples that have nothing in common",
 }
 LEVEL = 0.95
 
@@ -91,17 +91,7 @@ ranking_consistency.{subject}.pairs[size,first,second]
   .base_checkpoints                           consistency_base_checkpoints      checkpoints  -            -
   .later_checkpoints                          consistency_later_checkpoints     checkpoints  -            -
 """
-_EFFECT = """
-headline.{experiment}.{effect}
-  .mean                                       effect                            accuracy     tasks        tasks
-  .standard_error                             effect_standard_error             accuracy     tasks        -
-  .tasks                                      effect_tasks                      tasks        -            -
-  .positive                                   effect_tasks_above_zero           tasks        tasks        -
-  .negative                                   effect_tasks_below_zero           tasks        tasks        -
-  .excluded_beyond                            effect_excluded_beyond            accuracy     tasks        -
-headline.{experiment}.{effect}.equivalence[margin].p effect_equivalence_p              probability  tasks        -
-headline.{experiment}.{effect}.smallest_detectable effect_smallest_detectable        accuracy     tasks        -
-"""
+
 
 KEYS: Mapping[str, str] = {
     "agreement": """
@@ -412,89 +402,6 @@ subgroups.{subject}[kind,name]
   .last_log_likelihood_per_token              subgroup_last_log_likelihood_per_token nats         items        -
 """
     + _CHECKS,
-    "bias": "headline.{experiment}.{effect}.experiments effect_experiments experiments - -"
-    + _EFFECT
-    + """
-cells[experiment,language_model,m,n]
-  .{effect}_mean                              cell_effect                       accuracy     {effect}_tasks -
-  .{effect}_se                                cell_effect_standard_error        accuracy     {effect}_tasks -
-  .subsamples                                 cell_subsamples                   subsamples   -            -
-  .tasks                                      cell_tasks                        tasks        -            -
-  .trials                                     cell_trials                       trials       -            -
-  .{effect}_subsamples                        cell_effect_subsamples            subsamples   -            -
-  .{effect}_tasks                             cell_effect_tasks                 tasks        -            -
-  .{effect}_trials                            cell_effect_trials                trials       -            -
-tasks[experiment,task=subject]
-  .cells                                      task_cells                        cells        -            -
-  .{effect}                                   task_effect_of_cells              accuracy     cells        -
-by_task[experiment,task=subject,effect]
-  .mean                                       task_effect                       accuracy     subsamples   subsamples
-  .excluded_beyond                            task_effect_excluded_beyond       accuracy     subsamples   -
-  .p_adjusted                                 task_effect_p_adjusted            probability  subsamples   -
-  .cells                                      task_effect_cells                 cells        -            -
-  .subsamples                                 task_effect_subsamples            subsamples   -            -
-  .trials                                     task_effect_trials                trials       -            -
-stops[experiment,task=subject]
-  .subsamples                                 stop_subsamples                   subsamples   most         -
-  .most                                       stop_subsamples_most              subsamples   -            -
-  .half_width                                 stop_half_width                   accuracy     subsamples   -
-  .stop_at                                    stop_at                           accuracy     -            -
-  .state                                      stop_state                        text         -            -
-"""
-    + _EFFECT.replace("headline.{experiment}.{effect}", "settings[experiment,m,n,effect].over_tasks").replace(
-        " effect", " setting_effect"
-    )
-    + """
-posterior[experiment,m,n,effect,formula,sampler]
-  .beta_mean  beta  log_odds  -  interval89:posterior@0.89
-  .beta_sd                                    beta_sd                           log_odds     -            -
-  .marginal_mean  marginal_effect  accuracy  -  marginal_interval:posterior
-  .difference_mean  predicted_difference  accuracy  -  difference_interval89:posterior@0.89
-  .divergences                                divergences                       draws        -            -
-  .rhat_max                                   rhat_max                          ratio        -            -
-  .effective_nodes                            effective_nodes                   nodes        -            -
-  .effective_draws_min                        effective_draws_min               draws        -            -
-  .reliable                                   fit_reliable                      yes_or_no    -            -
-  .log_evidence                               log_evidence                      nats         -            -
-  .standard_deviations.{scale}                standard_deviation                log_odds     -            -
-permutation[experiment,language_model,m,n,task=subject,effect]
-  .p                                          permutation_p                     probability  -            -
-  .p_adjusted                                 permutation_p_adjusted            probability  -            -
-  .smallest_detectable                        permutation_smallest_detectable   accuracy     -            -
-correlations[experiment,m,n,effect,language_model,other=other_language_model]
-  .correlation                                correlation                       correlation  tasks        -
-  .null_interval                              correlation_null                  correlation  -            =chance
-  .p                                          correlation_p                     probability  tasks        -
-  .tasks                                      correlation_tasks                 tasks        -            -
-  .subsamples                                 correlation_subsamples            subsamples   -            -
-meta_analysis[experiment,m,n]
-  .slices                                     slices                            slices       -            -
-  .threshold                                  slices_threshold                  log_odds     -            -
-  .share_beyond                               slices_beyond                     share        slices       -
-  .share_excluding_zero                       slices_excluding_zero             share        slices       -
-  .share_t_excluding_zero                     slices_t_excluding_zero           share        slices       -
-power[experiment,language_model,m,n,effect_size]
-  .within_task_sd                             power_within_task_sd              accuracy     -            -
-  .between_tasks_sd                           power_between_tasks_sd            accuracy     -            -
-  .tasks                                      power_tasks                       tasks        -            -
-  .subsamples                                 power_subsamples                  subsamples   -            -
-  .power                                      power                             probability  -            -
-  .smallest_detectable                        power_smallest_detectable         accuracy     -            -
-  .subsamples_needed                          power_subsamples_needed           subsamples   -            -
-  .tasks_needed                               power_tasks_needed                tasks        -            -
-base_drift[experiment,language_model,m,n]
-  .reference_n                                base_reference_n                  texts        -            -
-  .base                                       base                              accuracy     -            -
-  .reference_base                             base_reference                    accuracy     -            -
-  .difference                                 base_difference                   accuracy     -            -
-  .z                                          base_difference_z                 sd           -            -
-  .p                                          base_difference_p                 probability  -            -
-  .mixed                                      base_mixed                        yes_or_no    -            -
-pretraining_loss[experiment,language_model,m,n].{arm} pretraining_loss                  nats         -            -
-test_set_mismatches[experiment,m,n,task=subject]
-  .subsamples                                 shared_subsamples                 subsamples   -            -
-  .mismatched                                 mismatched_subsamples             subsamples   subsamples   -
-""",
     "items": """
 benchmarks[benchmark=subject,protocol]
   .models                                     models                            models       -            -

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +18,10 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.plans.rounds import add_batch
+from lm_validity.results.put import Rows, ends_of
 from lm_validity.run.grid import Grid
-from lm_validity.studies.bias.effect_sections import stop_section
-from lm_validity.studies.bias.effects import (
-    HOPELESS,
-    PLANNED,
-    effects_by_task,
-    least_half_width,
-    stop_words,
-    task_stops,
-)
-from lm_validity.studies.bias.trials import Study, missing_trials, pair_arms, read_trials
+from lm_validity.studies.bias.numbers import HOPELESS, PLANNED, least_half_width, stop_rows, stop_words, task_rows
+from lm_validity.studies.bias.trials import missing_trials, pair_arms, read_trials
 from lm_validity.tables.schema import TRIALS, write_table
 
 STOP = {"stop_at_half_width": 0.02, "plan": "plan.tsv", "subsamples_a_cell": 5}
@@ -144,14 +136,28 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     assert mail.startswith("  mail: 22 of 22 ") and numbers(nothing) == ["0.02"]
 
 
-def said_of_stops(trials, plan) -> str:
-    """What the page's section begins with."""
-    return stop_section(Study(trials, plan), task_stops(trials, plan)).section.finding
+def biases(trials, plan=None) -> Rows:
+    """The rows of single tasks."""
+    rows = Rows("bias")
+    task_rows(rows, trials, plan)
+    return rows
+
+
+def half_width(rows: Rows, task: str) -> float:
+    """Of the interval of a task's bias."""
+    return np.diff(ends_of(rows.row("task_effect", subject=task, effect="bias")))[0] / 2
+
+
+def stops(trials, plan) -> Rows:
+    """Where tasks stop."""
+    rows = Rows("bias")
+    stop_rows(rows, trials, plan)
+    return rows
 
 
 def _half_widths(run, plan) -> dict:
-    trials = read_trials(run.results / "tables" / "trials.parquet")
-    return {row.task: np.diff(row.interval)[0] / 2 for row in effects_by_task(trials) if row.effect == "bias"}
+    rows = biases(read_trials(run.results / "tables" / "trials.parquet"))
+    return {task: half_width(rows, task) for task in rows.labels("subject", "task_effect")}
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, -0.3])
@@ -178,11 +184,9 @@ def test_no_batch_is_bought_that_cannot_help(start):
     least = least_half_width(trials[trials.task == "mail"], 200)
     endless = pd.concat([trials.assign(subsample=trials.subsample + 15 * k) for k in range(400)])  # of n = 30 alone
     endless = pd.concat([trials[trials.n == 200], endless[endless.n == 30]])
-    wide = [row for row in effects_by_task(endless) if (row.task, row.effect) == ("mail", "bias")]
-    assert np.diff(wide[0].interval)[0] / 2 == pytest.approx(least, rel=0.02)
-    stops = task_stops(trials, run.bias_plan)
-    assert [stop.task for stop in stops if stop.state == HOPELESS] == ["mail"]
-    assert said_of_stops(trials, run.bias_plan).endswith(": mail.")
+    assert half_width(biases(endless), "mail") == pytest.approx(least, rel=0.02)
+    states = stops(trials, run.bias_plan).all("stop_state")
+    assert [row.subject for row in states if row.text == HOPELESS] == ["mail"]
 
 
 def test_the_last_batch_may_be_smaller(start):
@@ -213,24 +217,24 @@ def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(star
     run = start()
     rows = measure(run, {"news": 0.005, "mail": 0.08}, 0.01)
     trials, plan = pair_arms(rows), run.bias_plan
-    shown = {row.task: row for row in effects_by_task(trials, plan) if row.effect == "bias"}
-    own = {row.task: row for row in effects_by_task(trials) if row.effect == "bias"}
-    adjusted = own["mail"].p_adjusted  # by Holm over both tasks, of which the other one's interval is wider now
-    assert replace(shown["mail"], p_adjusted=adjusted) == own["mail"] and shown["news"].mean == own["news"].mean
-    assert shown["news"].p_adjusted > own["news"].p_adjusted
-    low, high = shown["news"].interval
-    assert (high - low) / 2 == pytest.approx(0.02) and np.diff(own["news"].interval)[0] / 2 < 0.01
-    reach = shown["news"].excluded_beyond - abs(own["news"].mean)
-    assert reach == pytest.approx(
-        0.02 * (own["news"].excluded_beyond - own["news"].mean) / (np.diff(own["news"].interval)[0] / 2)
+    shown, own = biases(trials, plan), biases(trials)
+    news, mail = {"subject": "news", "effect": "bias"}, {"subject": "mail", "effect": "bias"}
+    # by Holm over both tasks, of which the other one's interval is wider now
+    assert shown.row("task_effect", **mail) == own.row("task_effect", **mail)
+    assert shown.value("task_effect", **news) == own.value("task_effect", **news)
+    assert shown.value("task_effect_p_adjusted", **news) > own.value("task_effect_p_adjusted", **news)
+    assert half_width(shown, "news") == pytest.approx(0.02) and half_width(own, "news") < 0.01
+    reach, before = (
+        rows.value("task_effect_excluded_beyond", **news) - abs(rows.value("task_effect", **news))
+        for rows in (shown, own)
     )
-    boosts = [[row for row in effects_by_task(trials, one) if row.effect == "boost"] for one in (plan, None)]
-    assert boosts[0] == boosts[1]
+    assert reach == pytest.approx(0.02 * before / half_width(own, "news"))
+    assert shown.all("task_effect", effect="boost") == own.all("task_effect", effect="boost")
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\n")
     run = load_run(CONFIG)
     trials = pair_arms(measure(run, {"news": 0.005, "mail": 0.08}, 0.01))
-    own, whole = ([row for row in effects_by_task(trials, one) if row.task == "news"] for one in (None, run.bias_plan))
-    assert whole == own  # all subsamples are planned and there: nothing was stopped
+    whole, without = (biases(trials, one).all("task_effect", subject="news") for one in (run.bias_plan, None))
+    assert whole == without  # all subsamples are planned and there: nothing was stopped
 
 
 def test_what_is_not_planned_is_not_missing(start):
@@ -245,19 +249,20 @@ def test_what_is_not_planned_is_not_missing(start):
 
 def test_the_page_says_how_many_subsamples_and_why(start, monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.hierarchy.SLICES", 20)
+    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
     run = start()
     measure(run, {"news": 0.005, "mail": 0.08})
     trials, output = run.results / "tables" / "trials.parquet", Path("report")
     report_command(trials, output, "laplace", "overdispersed", CONFIG)
-    summary, page = (json.loads((output / name).read_text()) for name in ("summary.json", "page.json"))
-    stops = {row["task"]: (row["subsamples"], row["most"], row["state"]) for row in summary["stops"]}
-    assert stops == {"news": (10, 22, "stopped"), "mail": (10, 22, "too wide")}
-    (finding,) = (one["finding"] for one in page["sections"] if "task_stops" in str(one["tables"]))
-    assert numbers(finding) == ["1", "2", "22", "10.0"] and ": mail." in finding and "news" not in finding
-    assert not any("gaps" in note for note in summary["notes"])
+    rows, page = Rows.read(output / "results.parquet"), json.loads((output / "page.json").read_text())
+    found = {row.subject: (row.value, row.n) for row in rows.all("stop_subsamples")}
+    assert found == {"news": (10, 22), "mail": (10, 22)}
+    assert {row.subject: row.text for row in rows.all("stop_state")} == {"news": "stopped", "mail": "too wide"}
+    (note,) = (note for note in page["notes"] if "stopped so" in note)
+    assert note.startswith("1 of 2 tasks") and "mail: 10 of 22 subsamples, needs more" in note
+    assert not any("gaps" in note for note in page["notes"])
     report_command(trials, output, "laplace", "overdispersed", None)
-    assert json.loads((output / "summary.json").read_text())["stops"] == []
+    assert Rows.read(output / "results.parquet").all("stop_state") == []
 
 
 def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(start):
@@ -266,16 +271,11 @@ def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(sta
     rows = measure(run, {"news": 0.005, "mail": 0.005}, 0.01)
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\nhead\tmail\t2\t15\t\n")
     run, trials = load_run(CONFIG), pair_arms(rows)
-    for stop in task_stops(trials, run.bias_plan):
-        assert stop.state == PLANNED and stop_words(stop).startswith(f"{stop.task}: 10 of 22 ")
-    for row in effects_by_task(trials, run.bias_plan):
-        assert row.effect != "bias" or np.diff(row.interval)[0] / 2 == pytest.approx(0.02)
-    said = said_of_stops(trials, run.bias_plan)
-    without = trials.assign(test=np.nan)
-    three = pd.concat([without.assign(experiment="body"), trials, without.assign(experiment="last")])
-    plan = replace(run.bias_plan, subsamples=dict.fromkeys(["body", "head", "last"], 22))
-    assert said_of_stops(three, plan) == f"head: {said}"  # an experiment without the bias leaves no blank
-    assert numbers(said)[:2] == ["0", "2"] and said.endswith(": mail, news.")
+    rows = stops(trials, run.bias_plan)
+    for row in rows.all("stop_state"):
+        assert row.text == PLANNED and stop_words(rows, "head", row.subject).startswith(f"{row.subject}: 10 of 22 ")
+    for task in ("news", "mail"):
+        assert half_width(biases(trials, run.bias_plan), task) == pytest.approx(0.02)
 
 
 def test_trials_of_another_configuration_are_named(start):

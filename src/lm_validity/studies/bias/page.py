@@ -385,8 +385,8 @@ def bias_page(study: Study, rows: Rows) -> Page:
         chart = Dots(both("effect", {"effect": "{}"}, experiment=quoted), POINTS).draw(rows)
         models = count(len(rows.labels("language_model", "cell_trials")), "language model")
         basis = f"{study.prefix(quoted)}{count(mean.n or 0, 'task')}, {models}"
-        where = f" in {quoted}" if len(study.experiments) > 1 else ""
-        sentence = f"{answer}: the mean change in accuracy{where} is {change}"
+        where = f"in {quoted}" if len(study.experiments) > 1 else "the mean change in accuracy is"
+        sentence = f"{answer}: {where} {change}"
         question = "Does having seen test text inflate a score?"
         answers.append(Answer(question, sentence, chart.svg, interval, basis, "The experiment"))
     return Page(

@@ -91,7 +91,8 @@ def test_tasks_at_the_ceiling_and_models_under_two_names_are_named(trials):
     twice = pd.concat([once, once.assign(language_model="copy")], ignore_index=True)
     arms = ["base", "extra", "test"]
     for task, share in (("task0", 1), ("task1", 0)):
-        twice.loc[twice["task"] == task, arms] = share * twice["total"].to_numpy()[:, None] * np.ones(3)
+        for arm in arms:
+            twice[arm] = twice[arm].where(twice["task"] != task, share * twice["total"])
     notes = " ".join(coverage_notes(twice))
     assert "2 of 3 tasks at the ceiling or the floor (task0, task1)" in notes
     assert "copy and lm0" in notes and f"{len(once)} trials" in notes

@@ -1,7 +1,6 @@
 """config/test_bias.yaml through every rule of the bias study, what a second run computes after a cell was lost, and the
 same study in batches."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from scipy.stats import t, ttest_1samp
+from scipy.stats import sem, t, ttest_1samp
 from tests.workflow.conftest import Project
-from tests.workflow.test_dry_run import jobs
+
+from lm_validity.results.put import Rows, ends_of
 
 CONFIG = ("--configfile", "config/test_bias.yaml")
 RESULTS = Path("results/test_bias")
@@ -56,21 +56,16 @@ def test_a_run_gives_trials_probabilities_and_a_page(finished):
 
 
 def test_a_planted_bias_is_found_and_none_where_none_was_planted(finished):
-    summary = json.loads((finished.folder / RESULTS / "reports" / "bias" / "summary.json").read_text())
-    of = {
-        name: {
-            row["formula"]: row for row in summary["posterior"] if (row["experiment"], row["effect"]) == (name, "bias")
-        }
-        for name in ("clean", "planted")
-    }
-    assert all(row["interval89"][0] > 0 for row in of["planted"].values())
-    bias = summary["headline"]["planted"]["bias"]
-    reach = t.ppf(0.975, bias["tasks"] - 1) * bias["standard_error"]  # by itself; the headline's is of two experiments
-    assert bias["mean"] - reach > 0 and bias["experiments"] == 2
-    low, high = of["clean"]["overdispersed"]["interval89"]
-    assert low < 0 < high
-    found = pd.DataFrame(summary["permutation"]).query("effect == 'bias' and p_adjusted < 0.05")
-    assert set(found.experiment) == {"planted"}
+    rows = Rows.read(finished.folder / RESULTS / "reports" / "bias" / "results.parquet")
+    assert all(row.low > 0 for row in rows.all("beta", experiment="planted", effect="bias"))
+    own = [row.value for row in rows.all("task_effect", experiment="planted", effect="bias")]
+    reach = t.ppf(0.975, len(own) - 1) * sem(own)  # by itself; that of `effect` is of two experiments
+    assert rows.value("effect", experiment="planted", effect="bias") - reach > 0
+    assert rows.value("effect_experiments", experiment="planted", effect="bias") == 2
+    clean = rows.row("beta", experiment="clean", effect="bias", formula="overdispersed")
+    assert clean.low < 0 < clean.high
+    found = [row.said["experiment"] for row in rows.all("permutation_p_adjusted", effect="bias") if row.value < 0.05]
+    assert set(found) == {"planted"}
 
 
 def test_a_second_run_does_nothing(finished):
@@ -78,14 +73,6 @@ def test_a_second_run_does_nothing(finished):
     done = finished.snakemake(*CONFIG)
     assert "Nothing to be done" in done.stdout + done.stderr
     assert sidecars(finished) == before
-
-
-def test_the_report_of_a_version_without_results_parquet_is_written_again(finished, tmp_path):
-    """0.1 and 0.2 wrote summary.json alone; the site is made of both."""
-    project = finished.copy_to(tmp_path / "copy")
-    (project.folder / RESULTS / "reports/bias/results.parquet").unlink()
-    done = project.snakemake("-n", "--quiet", "rules", *CONFIG)
-    assert jobs(done.stdout) == {"report_bias": 1, "build_site": 1, "all": 1, "total": 3}
 
 
 def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
@@ -121,20 +108,21 @@ def in_batches(project: Project) -> pd.DataFrame:
     trials = pd.read_parquet(project.folder / TRIALS)
     keys = ["task", "subsample"]
     arms = trials.pivot(index=keys, columns="arm", values="correct") / trials.groupby(keys).total.first().iloc[0]
-    summary = json.loads((project.folder / RESULTS / "reports/bias/summary.json").read_text())
-    found = pd.DataFrame(summary["stops"]).set_index("task")
-    shown = {row["task"]: row for row in summary["by_task"] if row["effect"] == "bias"}
+    rows = Rows.read(project.folder / RESULTS / "reports/bias/results.parquet")
+    found = {}
     for task, own in (arms.test - arms.extra).groupby("task"):
         low, high = ttest_1samp(own, 0).confidence_interval()
-        row = found.loc[task]
-        assert (row.subsamples, row.most) == (len(own), MOST)
-        assert row.half_width == pytest.approx((high - low) / 2)
-        narrow, whole = row.half_width <= WIDTH, len(own) == MOST
-        assert row.state == ("all subsamples" if whole else "stopped" if narrow else "too wide")
-        reach = row.half_width if whole else max(row.half_width, WIDTH)
-        assert np.mean(shown[task]["interval"]) == pytest.approx(own.mean())
-        assert np.ptp(shown[task]["interval"]) == pytest.approx(2 * reach)
-    return found
+        subsamples, state = (rows.row(name, subject=task) for name in ("stop_subsamples", "stop_state"))
+        width, shown = rows.value("stop_half_width", subject=task), rows.row("task_effect", subject=task, effect="bias")
+        assert (subsamples.value, subsamples.n) == (len(own), MOST)
+        assert width == pytest.approx((high - low) / 2)
+        narrow, whole = width <= WIDTH, len(own) == MOST
+        assert state.text == ("all subsamples" if whole else "stopped" if narrow else "too wide")
+        reach = width if whole else max(width, WIDTH)
+        assert np.mean(ends_of(shown)) == pytest.approx(own.mean())
+        assert np.ptp(ends_of(shown)) == pytest.approx(2 * reach)
+        found[task] = (len(own), width, state.text)
+    return pd.DataFrame.from_dict(found, "index", columns=["subsamples", "half_width", "state"])
 
 
 @pytest.mark.slow

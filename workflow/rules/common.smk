@@ -181,7 +181,7 @@ def study_reports(*studies):
         for study in studies
         if study in RUN.configuration.studies
         for name in reports_of(study, RUN.configuration)
-        for file in ("summary.json", "results.parquet")
+        for file in ("results.parquet",)
     ]
 
 

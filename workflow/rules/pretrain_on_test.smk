@@ -2,7 +2,7 @@
 
 REQUIRED INPUTS: the sheets of the configuration's section `bias`
 OUTPUTS: results/<run>/prefetch/{language_models,tasks}/<id>.json; cells/pretrain_on_test/<language_model>/<batch>.json;
-tables/{trials,probabilities}.parquet; reports/bias/{summary.json,results.parquet}
+tables/{trials,probabilities}.parquet; reports/bias/results.parquet
 """
 
 
@@ -120,7 +120,6 @@ rule report_bias:
         trials=f"{RESULTS}/tables/trials.parquet",
         plan=from_user(BIAS_PLAN),
     output:
-        f"{RESULTS}/reports/bias/summary.json",
         f"{RESULTS}/reports/bias/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/bias/figures"),

@@ -1,7 +1,7 @@
 """From tables to pages. CPU only; the same commands run on imported scores.
 
 REQUIRED INPUTS: results/<run>/tables/*.parquet and the sheets of the configuration
-OUTPUTS: results/<run>/reports/<report>/{summary.json,results.parquet}
+OUTPUTS: results/<run>/reports/<report>/results.parquet
 """
 
 
@@ -15,7 +15,6 @@ rule report_agreement:
         benchmarks=from_user(RUN.configuration.benchmarks),
         plan=from_user(RUN.configuration.plan),
     output:
-        f"{RESULTS}/reports/agreement/summary.json",
         f"{RESULTS}/reports/agreement/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/agreement/figures"),
@@ -51,7 +50,6 @@ rule report_factors:
         benchmarks=from_user(RUN.configuration.benchmarks),
         plan=from_user(RUN.configuration.plan),
     output:
-        f"{RESULTS}/reports/factors/summary.json",
         f"{RESULTS}/reports/factors/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/factors/figures"),
@@ -87,7 +85,6 @@ rule report_readiness:
         benchmarks=from_user(RUN.configuration.benchmarks),
         plan=from_user(RUN.configuration.plan),
     output:
-        f"{RESULTS}/reports/readiness/summary.json",
         f"{RESULTS}/reports/readiness/results.parquet",
     log:
         f"{LOGS}/report_readiness.log",
@@ -116,7 +113,6 @@ rule report_signal:
         models=from_user(RUN.configuration.models),
         benchmarks=from_user(RUN.configuration.benchmarks),
     output:
-        f"{RESULTS}/reports/signal/summary.json",
         f"{RESULTS}/reports/signal/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/signal/figures"),

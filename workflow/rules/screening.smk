@@ -1,7 +1,7 @@
 """Candidate benchmarks: which can serve in the agreement study, and why the others cannot. Only when asked for.
 
 REQUIRED INPUTS: results/<run>/tables/scores.parquet, the prefetch records of the benchmarks
-OUTPUTS: results/<run>/reports/screening/{summary.json,index.html,tables/screening.csv}
+OUTPUTS: results/<run>/reports/screening/{results.parquet,index.html,tables/screening.csv}
 """
 
 
@@ -13,7 +13,7 @@ rule report_screening:
         benchmarks=from_user(RUN.configuration.benchmarks),
         plan=from_user(RUN.configuration.plan),
     output:
-        f"{RESULTS}/reports/screening/summary.json",
+        f"{RESULTS}/reports/screening/results.parquet",
     log:
         f"{LOGS}/report_screening.log",
     conda:
@@ -38,7 +38,7 @@ rule report_screening:
 rule screening:
     """Every candidate of the benchmarks sheet with the reason why it stays or leaves."""
     input:
-        f"{RESULTS}/reports/screening/summary.json",
+        f"{RESULTS}/reports/screening/results.parquet",
     localrule: True
     message:
         f"done: {PLACE}/reports/screening/index.html"

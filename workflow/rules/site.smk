@@ -1,6 +1,6 @@
 """From reports to the site, and the targets that people type.
 
-REQUIRED INPUTS: results/<run>/reports/<report>/{summary.json,results.parquet}
+REQUIRED INPUTS: results/<run>/reports/<report>/results.parquet
 OUTPUTS: results/<run>/report/index.html
 """
 

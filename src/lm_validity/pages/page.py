@@ -22,16 +22,7 @@ from markupsafe import Markup, escape
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
 from lm_validity.missing import Missing
-from lm_validity.pages.figures import (
-    Chart,
-    Spec,
-    can_draw,
-    check_address_space,
-    is_empty,
-    label_room,
-    save_figure,
-    vega_lite,
-)
+from lm_validity.pages import figures as drawing
 from lm_validity.words import UNDER, no_scores
 
 if TYPE_CHECKING:
@@ -112,7 +103,7 @@ class FigureDocument(TypedDict):
     caption: str
     wide: bool
     min_width: int
-    spec: Spec
+    spec: drawing.Spec
 
 
 class ColumnDocument(TypedDict):
@@ -366,7 +357,7 @@ class Figure:
 
     name: str
     title: str
-    chart: Chart
+    chart: drawing.Chart
     caption: str = ""
     wide: bool = False
     min_width: int = 320
@@ -489,8 +480,8 @@ def write_page(page: Page, output: str | Path) -> None:
     """Write the page with its tables and figures under `output`; `index.html` last."""
     output = Path(output)
     _check_names(page)
-    if any(section.figures for section in page.sections) and can_draw():
-        check_address_space()
+    if any(section.figures for section in page.sections) and drawing.can_draw():
+        drawing.check_address_space()
     for section in page.sections:
         for table in section.tables:
             frame = without_missing(table.frame)
@@ -499,7 +490,7 @@ def write_page(page: Page, output: str | Path) -> None:
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for section_shown in document["sections"]:
         for figure in section_shown["figures"]:
-            save_figure(figure["spec"], output / "figures" / figure["name"])
+            drawing.save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
 
@@ -515,7 +506,7 @@ def page_document(page: Page) -> PageDocument:
             "explanation": section.explanation,
             "pictures": [{"svg": picture.svg, "note": picture.note} for picture in section.pictures],
             "figures": [
-                document for figure in section.figures if can_draw() and (document := _figure_document(figure))
+                document for figure in section.figures if drawing.can_draw() and (document := _figure_document(figure))
             ],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
@@ -536,7 +527,7 @@ def page_document(page: Page) -> PageDocument:
             {"sentence": finding.sentence, "basis": finding.basis, "alarm": finding.alarm} for finding in page.findings
         ],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
-        "notes": [*page.notes, *([] if can_draw() else [NOT_DRAWN])],
+        "notes": [*page.notes, *([] if drawing.can_draw() else [NOT_DRAWN])],
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
     }
 
@@ -693,10 +684,10 @@ def _packed_rows(table: TableDocument) -> str:
 
 def _figure_document(figure: Figure) -> FigureDocument | None:
     """The figure as JSON, wide enough for its labels; None where it would show no value."""
-    spec = vega_lite(figure.chart)
-    if is_empty(spec):
+    spec = drawing.vega_lite(figure.chart)
+    if drawing.is_empty(spec):
         return None
-    min_width = max(figure.min_width, label_room(spec))
+    min_width = max(figure.min_width, drawing.label_room(spec))
     return {
         "name": figure.name,
         "title": figure.title,
@@ -730,7 +721,7 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(specs: Iterable[Spec]) -> set[str]:
+def _families(specs: Iterable[drawing.Spec]) -> set[str]:
     """Families that figures can focus: those of their rows."""
     rows = (row for spec in specs for values in spec["datasets"].values() for row in values)
     return {row["family"] for row in rows if isinstance(row.get("family"), str)}
@@ -770,7 +761,7 @@ def asset(name: str) -> str:
 
 def write_library(site: Path) -> None:
     """Write what draws the figures of a site's pages, which do without one of their own that are written later."""
-    check_address_space()
+    drawing.check_address_space()
     write_text(site / LIBRARY, vega_script())
 
 

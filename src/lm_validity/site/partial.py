@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json, write_json, write_text
+from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.write import run_sources
 from lm_validity.site.first_page import about_run, build_site
@@ -77,10 +77,8 @@ def lead_to_report(results: Path) -> None:
 
 
 def mark_unfinished(folder: Path, missing: list[str]) -> None:
-    """Say on a report's own page, and under `missing` of its summary.json, which cells it does without."""
-    document = read_json(folder / "page.json")
-    write_html(document, folder, missing=missing)
-    write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
+    """Say on a report's own page which cells it does without."""
+    write_html(read_json(folder / "page.json"), folder, missing=missing)
 
 
 def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[ReportJob]:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm_validity.config.sections import Cards, Reports
-from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.missing import Missing
 from lm_validity.results.rows import Row, rows_of
@@ -426,13 +425,6 @@ def test_signal_and_bias_come_from_their_rows(tmp_path):
     found = {one.values[0]: one.outcome for one in card.verdict.statements if one.rule != "ready"}
     assert (found["signal_from"], found["settled_from"], found["bias"]) == (NO, NOT_KNOWN, NO)
     assert card.notes[0].endswith("Missing: cell one.") and card.notes[1:] == ("Scores of a are odd.",)
-
-
-def test_a_report_of_an_earlier_version_is_named(tmp_path):
-    sources = made_up(tmp_path, signal=[])
-    (tmp_path / "signal/results.parquet").rename(tmp_path / "signal/summary.json")
-    with pytest.raises(InputError, match=r"signal: a report of an earlier version"):
-        make_card(sources, "a")
 
 
 @pytest.mark.parametrize(

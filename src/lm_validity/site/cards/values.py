@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lm_validity.config.sections import Cards
-from lm_validity.errors import InputError
 from lm_validity.files import read_json_or
 from lm_validity.outputs import read_page
 from lm_validity.results.keys import CARDS
@@ -324,16 +323,11 @@ class CardSources:
 
     @cached_property
     def results(self) -> dict[str, Results]:
-        """The rows of results.parquet by report, of those that are there. Raises InputError for a report without."""
+        """The rows of results.parquet by report, of those that are there."""
         results = {}
         for folder in filter(lambda folder: folder.name in USED, map(Path, self.reports)):
             if (folder / "results.parquet").is_file():
                 results[folder.name] = Results(folder / "results.parquet", USED[folder.name])
-            elif (folder / "summary.json").is_file():
-                raise InputError(
-                    f"{folder}: a report of an earlier version, without results.parquet.",
-                    "remove its summary.json and write the report again.",
-                )
         return results
 
     def row(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,

@@ -9,18 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from lm_validity.missing import Missing
 from lm_validity.results.put import Rows, labels_of
+from lm_validity.studies.bias.statistics import model
 from lm_validity.studies.bias.statistics.effects import SLICES, meta_analysis
 from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
-from lm_validity.studies.bias.statistics.model import (
-    INTERVAL,
-    LaplacePosterior,
-    equal_tailed,
-    fit_laplace,
-    marginal_effect,
-    model_levels,
-    model_spreads,
-    posterior_predictive,
-)
 from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
 from lm_validity.studies.bias.trials import setting_counts
 
@@ -62,28 +53,28 @@ def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str,
     """
     (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
     rows = Rows("bias").of(experiment=experiment, m=m, n=n, effect=effect, formula=formula, sampler=sampler)
-    posterior: LaplacePosterior | NutsPosterior
+    posterior: model.LaplacePosterior | NutsPosterior
     if sampler == "nuts":
         posterior = fit_nuts(counts, FORMULAS[formula])
         draws, fixed = posterior.difference_draws, posterior.fixed
         weights = np.full(len(draws), 1 / len(draws))
-        ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
+        ends = model.equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
         rows.put("divergences", posterior.divergences, "draws")
         rows.put("rhat_max", posterior.rhat_max, "ratio")
         rows.put("effective_draws_min", posterior.effective_draws_min, "draws")
     else:
-        posterior = fit_laplace(design)
-        draws, fixed = posterior_predictive(design, posterior), posterior.mode.u[0, : design.beta]
+        posterior = model.fit_laplace(design)
+        draws, fixed = model.posterior_predictive(design, posterior), posterior.mode.u[0, : design.beta]
         weights, ends = posterior.weights, posterior.interval_at(MARGINAL_LEVEL)
         rows.put("effective_nodes", posterior.effective_nodes, "nodes")
         rows.put("log_evidence", posterior.log_evidence, "nats")
-    levels, spreads = model_levels(design, fixed), model_spreads(design, posterior.scales)
-    mean, low, high = marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
-    rows.put("beta", posterior.beta_mean, "log_odds", {"posterior": posterior.interval}, level=INTERVAL)
+    levels, spreads = model.model_levels(design, fixed), model.model_spreads(design, posterior.scales)
+    mean, low, high = model.marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
+    rows.put("beta", posterior.beta_mean, "log_odds", {"posterior": posterior.interval}, level=model.INTERVAL)
     rows.put("beta_sd", posterior.beta_sd, "log_odds")
     rows.put("marginal_effect", mean, "accuracy", {"posterior": (low, high)}, level=MARGINAL_LEVEL)
-    predicted = {"posterior": equal_tailed(draws)}
-    rows.put("predicted_difference", float(draws.mean()), "accuracy", predicted, level=INTERVAL)
+    predicted = {"posterior": model.equal_tailed(draws)}
+    rows.put("predicted_difference", float(draws.mean()), "accuracy", predicted, level=model.INTERVAL)
     rows.put("fit_reliable", posterior.reliable, "yes_or_no")
     return rows
 

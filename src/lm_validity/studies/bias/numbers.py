@@ -14,15 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.put import Rows, ends_of, reason_of
 from lm_validity.statistics import holm
-from lm_validity.studies.bias.statistics.effects import (
-    LEVEL,
-    ONE_TASK,
-    ROUNDING,
-    excluded_beyond,
-    mean_over_tasks,
-    sign_flip_p,
-    simultaneous,
-)
+from lm_validity.studies.bias.statistics import effects
 from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING
 
 ONE_SUBSAMPLE = Missing(
@@ -67,7 +59,7 @@ def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
     for effect in EFFECTS:
         means = task_means(trials, effect, [*CELL, "task"]).groupby(["experiment", "task"]).mean()
         by_experiment = {name: values.to_numpy() for name, values in means.groupby("experiment")}
-        joint = dict(zip(by_experiment, simultaneous(list(by_experiment.values())), strict=True))
+        joint = dict(zip(by_experiment, effects.simultaneous(list(by_experiment.values())), strict=True))
         for experiment in sorted(trials["experiment"].unique()):
             at, mean = rows.of(experiment=experiment, effect=effect), joint.get(experiment)
             if mean is None:
@@ -80,7 +72,7 @@ def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
             at.put("effect_experiments", mean.experiments, "experiments")
         by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
         for (experiment, m, n), values in by_model.groupby([*SETTING, "task"]).mean().groupby(SETTING):
-            mean = mean_over_tasks(values.to_numpy())
+            mean = effects.mean_over_tasks(values.to_numpy())
             at = rows.of(experiment=experiment, m=m, n=n, effect=effect)
             at.put("setting_effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=("tasks", mean.tasks))
 
@@ -101,7 +93,7 @@ def cell_rows(rows: Rows, trials: pd.DataFrame) -> None:
             means, of_effect, without = task_means(cell, effect, ["task"]), at.of(effect=effect), without_arms(effect)
             counted = (f"{effect}_tasks", len(means))
             value = float(means.mean()) if len(means) else without
-            error = known(float(means.sem()), ONE_TASK) if len(means) else without
+            error = known(float(means.sem()), effects.ONE_TASK) if len(means) else without
             of_effect.put("cell_effect", value, "accuracy", counted=counted)
             of_effect.put("cell_effect_standard_error", error, "accuracy", counted=counted)
 
@@ -144,13 +136,13 @@ def task_rows(rows: Rows, trials: pd.DataFrame, plan: BiasPlan | None = None) ->
 def adjusted_rows(rows: Rows) -> None:
     """`task_effect_p_adjusted`, of the t test of each bias' interval that it is 0, by Holm over all tasks of all
     experiments. In simulated studies without an effect 0% to 5.5% had one below 5%."""
-    effects, p = rows.all("task_effect", effect="bias"), dict[int, float]()
-    for index, row in enumerate(effects):
+    biases, p = rows.all("task_effect", effect="bias"), dict[int, float]()
+    for index, row in enumerate(biases):
         if row.n and row.value is not None and (ends := ends_of(row)):
-            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - LEVEL / 2, row.n - 1)
+            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - effects.LEVEL / 2, row.n - 1)
             p[index] = float(2 * stats.t.sf(abs(row.value) / error, row.n - 1))
     adjusted = dict(zip(p, holm(np.array([*p.values()])).tolist(), strict=True))
-    for index, row in enumerate(effects):
+    for index, row in enumerate(biases):
         value = adjusted.get(index, reason_of(row) or NO_SPREAD)
         at = rows.of(subject=row.subject, **row.said)
         at.put("task_effect_p_adjusted", value, "probability", counted=("subsamples", row.n or 0))
@@ -168,13 +160,13 @@ def interval_over_subsamples(
     """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
     (subsamples,)."""
     number = len(parts)
-    if number < 2 or np.abs(parts).max() <= ROUNDING:
+    if number < 2 or np.abs(parts).max() <= effects.ROUNDING:
         reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
         return reason, reason
-    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
+    quantile = float(stats.t.ppf(1 - effects.LEVEL / 2, number - 1))
     error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
     reach = quantile * error
-    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+    return (mean - reach, mean + reach), effects.excluded_beyond(mean, error, number)
 
 
 def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
@@ -185,7 +177,7 @@ def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
     for effect in EFFECTS:
         for (experiment, model, m, n), cell in with_difference(trials, effect).groupby(CELL):
             by_task = cell.groupby("task")
-            p = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy()))
+            p = by_task["change"].agg(lambda values: effects.sign_flip_p(values.to_numpy()))
             for (task, differences), q in zip(by_task["difference"], stats.false_discovery_control(p), strict=True):
                 at = rows.of(experiment=experiment, language_model=model, m=m, n=n, subject=task, effect=effect)
                 at.put("permutation_p", float(p[task]), "probability")
@@ -270,4 +262,4 @@ def least_half_width(trials: pd.DataFrame, limit: int) -> float:
     if full.empty:
         return 0.0
     parts = apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
-    return float(stats.t.ppf(1 - LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
+    return float(stats.t.ppf(1 - effects.LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))

@@ -11,16 +11,8 @@ from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Condition, Rows, ends_of
 from lm_validity.results.rows import Row
 from lm_validity.results.sections import Dots, PanelOf, Says, SectionOf, Series, TableOf, Written, interval_words
+from lm_validity.studies.bias import numbers
 from lm_validity.studies.bias.fits import model_rows, unreliable_fits
-from lm_validity.studies.bias.numbers import (
-    STOPPED,
-    cell_rows,
-    mean_rows,
-    stop_rows,
-    stop_words,
-    task_rows,
-    trial_rows,
-)
 from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials
 from lm_validity.words import count
 
@@ -70,12 +62,12 @@ def bias_rows(study: Study, sampler: str = "laplace", formula: str = "all") -> R
     """Everything that the trials of a study tell. Raises InputError where they are not those of its plan."""
     rows, trials = Rows("bias"), study.trials
     if study.plan is not None:
-        stop_rows(rows, trials, study.plan)  # first: it refuses trials that are not those of the plan
-    mean_rows(rows, trials)
-    task_rows(rows, trials, study.plan)
-    cell_rows(rows, trials)
+        numbers.stop_rows(rows, trials, study.plan)  # first: it refuses trials that are not those of the plan
+    numbers.mean_rows(rows, trials)
+    numbers.task_rows(rows, trials, study.plan)
+    numbers.cell_rows(rows, trials)
     model_rows(rows, trials, formula, sampler)
-    trial_rows(rows, trials)
+    numbers.trial_rows(rows, trials)
     return rows
 
 
@@ -424,8 +416,8 @@ def stop_notes(study: Study, rows: Rows) -> Iterator[str]:
     )
     for experiment in rows.labels("experiment", "stop_state"):
         of_experiment = rows.all("stop_state", experiment=experiment)
-        stopped = sum(row.text == STOPPED for row in of_experiment)
-        words = "; ".join(stop_words(rows, str(experiment), str(row.subject)) for row in of_experiment)
+        stopped = sum(row.text == numbers.STOPPED for row in of_experiment)
+        words = "; ".join(numbers.stop_words(rows, str(experiment), str(row.subject)) for row in of_experiment)
         yield f"{study.prefix(str(experiment))}{stopped} of {count(len(of_experiment), 'task')} stopped so. {words}."
 
 

@@ -8,16 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.pages.figures import (
-    CATEGORY_COLORS,
-    Layers,
-    chart_data,
-    cycled_colors,
-    layered,
-    lines,
-    listed_color,
-    tooltips,
-)
+from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
@@ -37,14 +28,15 @@ def write_pca_simulation(output: str | Path, splits: int) -> None:
     frame = pd.DataFrame(rows, columns=["effective_rank", "n", "bias", "bias_se", "boost", "boost_se"])
     bands = frame.assign(rank=frame["effective_rank"].astype(str), low=frame["bias"] - 1.96 * frame["bias_se"],
                          high=frame["bias"] + 1.96 * frame["bias_se"])  # fmt: skip
-    chart = lines(
+    colors = figures.cycled_colors(bands["rank"].drop_duplicates())
+    chart = figures.lines(
         bands[["rank", "n", "bias", "low", "high"]],
         x="n",
         y="bias",
-        color=listed_color("rank", cycled_colors(bands["rank"].drop_duplicates()), "Effective rank", columns=2),
+        color=figures.listed_color("rank", colors, "Effective rank", columns=2),
         x_title="n",
         y_title="Bias of R²",
-        tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),
+        tooltip=figures.tooltips(rank="Rank", n="n", bias="Bias|.3f"),
     )
     worst = frame.loc[frame["bias"].idxmax()]
     finding = (
@@ -100,16 +92,16 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
     write_page(Page("prior", "What the priors of the bias study say", [finding], [section]), output)
 
 
-def _histogram(values: np.ndarray, title: str, low: float) -> Layers:
+def _histogram(values: np.ndarray, title: str, low: float) -> figures.Layers:
     """Of values from `low` to 1."""
     number, edges = np.histogram(values, bins=40, range=(low, 1.0))
     frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
-    bars = alt.Chart(chart_data(frame)).mark_bar(color=CATEGORY_COLORS[0], opacity=0.8)
+    bars = alt.Chart(figures.chart_data(frame)).mark_bar(color=figures.CATEGORY_COLORS[0], opacity=0.8)
     axis = alt.Axis(values=np.linspace(low, 1.0, 6 if low == 0 else 5).tolist(), format=".1f")
     bars = bars.encode(
         x=alt.X("start:Q", title=title, bin="binned", axis=axis),
         x2=alt.X2("end:Q"),
         y=alt.Y("share:Q", title="Share of draws"),
-        tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
+        tooltip=figures.tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
     )
-    return layered(bars, height=200)
+    return figures.layered(bars, height=200)

@@ -10,14 +10,7 @@ from scipy import optimize, stats
 from scipy.special import softmax
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known
-from lm_validity.studies.bias.statistics.latent import (
-    PAIR_SCALE,
-    Formula,
-    Modes,
-    PairedCounts,
-    build_design,
-    find_modes,
-)
+from lm_validity.studies.bias.statistics import latent
 from lm_validity.studies.bias.statistics.model import INTERVAL
 
 LEVEL, POWER = 0.05, 0.8
@@ -146,7 +139,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
 SLICES = 500
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
 ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
-SLICE_FORMULA = Formula("slice", groups={}, pair_within_model=False)
+SLICE_FORMULA = latent.Formula("slice", groups={}, pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 
 
@@ -158,7 +151,7 @@ class MetaAnalysis(NamedTuple):
     excluding_zero: float
 
 
-def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> MetaAnalysis | Missing:
+def meta_analysis(counts: latent.PairedCounts, slices: int = SLICES, seed: int = 0) -> MetaAnalysis | Missing:
     """Analyse `slices` random slices with one subsample per (language model, task)."""
     generator = np.random.default_rng(seed)
     group = counts.task * len(counts.language_models) + counts.language_model
@@ -170,12 +163,12 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
     rows = order[first + generator.integers(size, size=(slices, len(size)))]
     answers = {name: getattr(counts, name)[rows] for name in ("total", "control", "treatment")}
     layout = {name: getattr(counts, name)[rows[0]] for name in ("task", "language_model")}  # the same in all slices
-    design = build_design(replace(counts, subsample=np.zeros_like(rows[0]), **layout, **answers), SLICE_FORMULA)
-    prior = stats.halfnorm.logpdf(GRID, scale=PAIR_SCALE) + np.log(GRID)
+    design = latent.build_design(replace(counts, subsample=np.zeros_like(rows[0]), **layout, **answers), SLICE_FORMULA)
+    prior = stats.halfnorm.logpdf(GRID, scale=latent.PAIR_SCALE) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID), slices))
-    modes: Modes | None = None
+    modes: latent.Modes | None = None
     for index, scale in enumerate(GRID):
-        modes = find_modes(design, np.full((slices, 1), scale), modes)
+        modes = latent.find_modes(design, np.full((slices, 1), scale), modes)
         density[index] = modes.log_marginal + prior[index]
         means[index], variances[index] = modes.u[:, design.beta], modes.beta_variance
     weights = softmax(density, axis=0)

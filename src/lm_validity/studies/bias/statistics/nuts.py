@@ -20,17 +20,7 @@ from typing import Any
 import numpy as np
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.statistics.latent import (
-    EFFECT_SCALE,
-    INTERCEPT_SCALE,
-    LANGUAGE_MODEL_SCALE,
-    Design,
-    Formula,
-    PairedCounts,
-    System,
-    build_design,
-    system_at,
-)
+from lm_validity.studies.bias.statistics import latent
 from lm_validity.studies.bias.statistics.model import equal_tailed, fit_laplace
 
 CHAINS = 4
@@ -68,7 +58,7 @@ class NutsPosterior:
         return self.divergences == 0 and mixed
 
 
-def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
+def fit_nuts(counts: latent.PairedCounts, formula: latent.Formula, *, cores: int = 1) -> NutsPosterior:
     """Sample the posterior of `formula` with `CHAINS` chains of `DRAWS` draws after `TUNE` steps."""
     try:
         import arviz
@@ -80,7 +70,7 @@ def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsP
             f"the NUTS sampler needs a package that is not installed ({error.name}).",
             "pip install 'lm-validity[bayes]', or use --sampler laplace.",
         ) from error
-    design = build_design(counts, formula)
+    design = latent.build_design(counts, formula)
     model = _Model(counts, formula, design, pymc, tensor).build(_centred(design))
     trace = nutpie.sample(
         nutpie.compile_pymc_model(model),
@@ -111,13 +101,13 @@ def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsP
     )
 
 
-def _centred(design: Design) -> dict[str, bool]:
+def _centred(design: latent.Design) -> dict[str, bool]:
     """By standard deviation: whether its effects vary more than the data of a single one leave uncertain.
 
     Decided for slopes, pairs and observations; the levels of tasks always do.
     """
     fit = fit_laplace(design, nodes=64)
-    system = system_at(design, fit.mode)
+    system = latent.system_at(design, fit.mode)
     slopes = _slope_uncertainty(design, system) / np.sqrt(2)
     uncertainty = {name: slopes if name.endswith("arm") else 0.0 for name in design.names}
     uncertainty["pair"] = float(np.median(system.residual_weight[0].sum(axis=1) ** -0.5))
@@ -129,7 +119,7 @@ def _centred(design: Design) -> dict[str, bool]:
     return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
 
 
-def _slope_uncertainty(design: Design, system: System) -> float:
+def _slope_uncertainty(design: latent.Design, system: latent.System) -> float:
     """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
     information = np.bincount(design.pattern.ravel(), system.residual_weight[0].ravel(), len(design.columns))
     arms = information.reshape(-1, 2)
@@ -140,7 +130,9 @@ def _slope_uncertainty(design: Design, system: System) -> float:
 class _Model:
     """Writes a formula as a PyMC model with the priors and the data of `design`."""
 
-    def __init__(self, counts: PairedCounts, formula: Formula, design: Design, pymc: Any, tensor: Any):
+    def __init__(
+        self, counts: latent.PairedCounts, formula: latent.Formula, design: latent.Design, pymc: Any, tensor: Any
+    ):
         self.pymc, self.tensor = pymc, tensor
         self.formula, self.design = formula, design
         self.tasks, self.models = len(counts.tasks), len(counts.language_models)
@@ -175,9 +167,9 @@ class _Model:
     def _levels(self, centred: dict[str, bool]) -> Any:
         """(P, S) mean of the two arms of each observation's pair."""
         pymc, design = self.pymc, self.design
-        mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), np.zeros(1)
+        mu, alpha = pymc.Normal("mu", 0, latent.INTERCEPT_SCALE), np.zeros(1)
         if self.models > 1:  # centred effects of the language models, the first one being the reference
-            other_models = pymc.Normal("alpha", 0, LANGUAGE_MODEL_SCALE, shape=self.models - 1)
+            other_models = pymc.Normal("alpha", 0, latent.LANGUAGE_MODEL_SCALE, shape=self.models - 1)
             alpha = self.tensor.concatenate([alpha, other_models])
             alpha = alpha - self.tensor.dot(self.share, alpha)
         level = pymc.Normal("level task", mu, self._spread("task", "task x arm"), shape=self.tasks)
@@ -208,7 +200,7 @@ class _Model:
 
     def _slopes(self, centred: dict[str, bool]) -> Any:
         """(tasks, models) treated minus control."""
-        slope = self.pymc.Normal("beta", 0, EFFECT_SCALE)
+        slope = self.pymc.Normal("beta", 0, latent.EFFECT_SCALE)
         for name, shape in (("task x arm", (self.tasks, 1)), ("task x model x arm", (self.tasks, self.models))):
             if name not in self.sd:
                 continue

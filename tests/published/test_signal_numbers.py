@@ -38,7 +38,7 @@ def summary(tmp_path_factory) -> dict:
     arguments = ["--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv", "--output", folder / "r"]
     arguments += ["--selection", "e2lm", "--resamples", "199"]
     with pytest.MonkeyPatch.context() as patch:  # nothing here looks at the figures' files
-        patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+        patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
         run = CliRunner().invoke(reports.app, ["signal", *map(str, arguments)])
     assert run.exit_code == 0, run.output
     return json.loads((folder / "r" / "summary.json").read_text())

@@ -208,7 +208,7 @@ def audited_family(table, rows, folder: Path, family: str) -> list[Path]:
 def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, rows, tmp_path, family, warned):
     """What other families say of Llama models is surer of itself than it should be; of Gemma models it is right."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+        patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
         *files, plan = audited_family(table, rows, tmp_path, family)
         report_agreement(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
     summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))

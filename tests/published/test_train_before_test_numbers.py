@@ -37,7 +37,7 @@ def reports(tmp_path_factory) -> dict:
     summaries = {"folder": folder}
     for name in ("agreement", "factors"):
         with pytest.MonkeyPatch.context() as patch:  # nothing here looks at the figures' files
-            patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+            patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
             run(
                 *("report", name, "--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv"),
                 *("--benchmarks", PUBLISHED / "benchmarks.csv", "--output", folder / name, "--resamples", 0),

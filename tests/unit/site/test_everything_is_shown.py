@@ -26,7 +26,7 @@ def made(tmp_path, monkeypatch):
     """The site, and the specifications of its figures, of both protocols, curves of two architectures in three sizes, a
     group, trials."""
     figures: dict[str, dict] = {}
-    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: figures.update({str(stem): spec}))
+    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: figures.update({str(stem): spec}))
     rng, rows, sheet = np.random.default_rng(0), [], []
     row = {"split": "test", "metric": "acc,none", "selected": True, "source": "test", "stderr": 0.012}
     for number in range(12):

@@ -24,7 +24,7 @@ DIRECT, TRAINED = "direct", "train_before_test"
 def quick(request, monkeypatch):
     """SVG and PDF take most of a report's time; only the tests that look at them have them made."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+        monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
 
 
 # four models, three benchmarks and a corpus (bits per byte, lower is better)

@@ -145,7 +145,7 @@ def test_impossible_standard_errors_give_no_test(write, answers):
 
 
 def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     app = typer.Typer()
     app.command()(compare)
     folder = write(answers)

@@ -95,7 +95,7 @@ def test_items_of_other_scores_are_an_error(write, tmp_path):
 
 
 def test_the_command_writes_the_report(write, monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     folder = write(world(models=8) | world(models=8, protocol=TRAINED, seed=1))
     scores, items = map(str, files(folder))
     arguments = ["items", "--scores", scores, "--items", items, "--output", str(folder / "report")]

@@ -22,4 +22,4 @@ def rising(tmp_path_factory) -> Files:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """SVG and PDF take most of a report's time. `reported` of test_report.py, which is made before this, has them."""
-    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)

@@ -14,9 +14,10 @@ from lm_validity.studies.agreement.reasons import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
+    parallel_analysis,
     principal_components,
     ranks_over_benchmarks,
-    share_intervals,
+    share_interval,
 )
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
@@ -32,8 +33,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    cluster_multiplicities,
-    hull,
     mean_over_pairs_by_resample,
     means_without_clusters,
     multiplicities,
@@ -206,13 +205,13 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
     for p in PROTOCOLS:
         components = principal_components(table.scores[p])
         share = float(components.explained_variance[0]) if len(components.explained_variance) else float("nan")
+        factors = parallel_analysis(table.scores[p], np.random.default_rng(0), 99).factors
         for name, clusters, truth in (
             ("models|these families", np.arange(len(table.ability)), these),
             ("families|families like these", table.families, like_these),
         ):
-            low, high = share_intervals(table.scores[p], clusters, 1)
-            result = one(share, Interval(low[0], high[0]), truth[p].share)
-            if components.included.all():  # the truth is of all benchmarks
+            result = one(share, share_interval(table.scores[p], clusters), truth[p].share)
+            if components.included.all() and factors:  # the truth is of all benchmarks
                 found[f"first component, {p}|{name}"] = result
             else:
                 found[f"first component, {p}|{name}"] = Result(*NOTHING)
@@ -220,23 +219,14 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
 
 
 def rank_results(world: World, table: Table, rng: np.random.Generator) -> dict[str, Result]:
-    """Ranks on the first component of the prepared scores: over benchmarks, over categories."""
-    prepared = PROTOCOLS[1]
-    scores, benchmarks = table.scores[prepared], len(table.types)
-    over_benchmarks = ranks_over_benchmarks(scores, multiplicities(benchmarks, RANK_RESAMPLES, rng))
-    weights = cluster_multiplicities(table.categories, RANK_RESAMPLES, rng)
-    over_categories = ranks_over_benchmarks(scores, weights, int(table.categories.max()) + 1)
+    """Ranks on the first component of the prepared scores, over benchmarks."""
+    scores = table.scores[PROTOCOLS[1]]
+    drawn = ranks_over_benchmarks(scores, multiplicities(len(table.types), RANK_RESAMPLES, rng))
     able = (-table.ability).argsort().argsort() + 1.0
-    found = {}
-    by_benchmark = over_benchmarks.interval()
-    for name, draws, interval, truth in (
-        ("benchmarks|benchmarks like these", over_benchmarks, by_benchmark, able),
-        ("categories|categories like these", over_categories, hull(over_categories.interval(), by_benchmark), able),
-    ):
-        found |= _rank_results(name, draws, interval, truth)
+    found = _rank_results("benchmarks|benchmarks like these", drawn, drawn.interval(), able)
     if world.category:
         truth = _rank_in_categories(world, table)
-        found |= _rank_results("benchmarks|these categories", over_benchmarks, by_benchmark, truth)
+        found |= _rank_results("benchmarks|these categories", drawn, drawn.interval(), truth)
     return found
 
 

@@ -16,7 +16,7 @@ from tests.browser.conftest import open_folds, open_page, settle, wait_for
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.first_page import build_site
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -144,25 +144,6 @@ def reveal(driver, element):
     return element
 
 
-def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, factors):
-    open_page(driver, factors, 1280, folds=False)
-    reveal(driver, driver.find_element("css selector", "#figure-pc1_by_model"))
-    faded = (
-        "return [...document.querySelectorAll('#figure-pc1_by_model .mark-symbol.role-mark path')]"
-        ".filter(p => p.getAttribute('opacity') < 0.5).length"
-    )
-    assert driver.execute_script(faded) == 0
-    driver.execute_script("document.querySelector('.families button[data-family=Beta]').click()")
-    wait_for(lambda: driver.execute_script(faded) == 8)
-    compute = "table[data-columns*=compute]"
-    reveal(driver, driver.find_element("css selector", compute))
-    rows = f"return document.querySelectorAll('{compute} tbody tr').length"
-    wait_for(lambda: driver.execute_script(rows) == 4)
-    driver.execute_script("document.querySelector('.families button[data-family=\"\"]').click()")
-    wait_for(lambda: driver.execute_script(faded) == 0)
-    assert driver.execute_script(rows) == 12
-
-
 def pair_table(driver):
     tables = "return [...document.querySelectorAll('details.table')]"
     title = "d.querySelector('summary').textContent.startsWith('All pairs')"
@@ -215,17 +196,6 @@ def test_searching_and_downloading_what_is_shown(driver, site):
     assert [row[1] for row in rows[1:]] == shown
     whole = pd.read_csv(site.parent / "tables" / "tau_by_pair.csv")
     assert float(rows[1][2]) in whole["Direct"].tolist()  # unrounded, unlike on the page
-
-
-def test_hovering_tells_the_model(driver, factors):
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    open_page(driver, factors, 1280, folds=False)
-    figure = reveal(driver, driver.find_element("css selector", "#figure-pc1_by_model"))
-    mark = figure.find_elements("css selector", ".mark-symbol.role-mark path")[0]
-    ActionChains(driver).move_to_element(mark).perform()
-    text = wait_for(lambda: driver.execute_script("return document.querySelector('#vg-tooltip-element')?.textContent"))
-    assert "model" in text.lower() and "Family" in text
 
 
 def test_light_and_dark_and_print(driver, site):

@@ -14,6 +14,8 @@ from scipy import stats
 from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
+from lm_validity.results.put import Rows
+
 PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
 pytestmark = pytest.mark.published
@@ -42,7 +44,8 @@ def reports(tmp_path_factory) -> dict:
                 *("report", name, "--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv"),
                 *("--benchmarks", PUBLISHED / "benchmarks.csv", "--output", folder / name, "--resamples", 0),
             )
-        summaries[name] = json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
+    summaries["agreement"] = json.loads((folder / "agreement" / "summary.json").read_text(encoding="utf-8"))
+    summaries["factors"] = Rows.read(folder / "factors" / "results.parquet")
     return summaries
 
 
@@ -126,28 +129,25 @@ def test_perplexity(reports):
 
 
 def test_components(reports):
-    summary = reports["factors"]
-    shares = summary["explained_variance"]
+    rows = reports["factors"]
+    shares = {p: [row.value for row in rows.all("explained_variance", protocol=p)] for p in (DIRECT, TRAINED)}
     assert (shares[DIRECT][0], shares[TRAINED][0]) == (near(0.695849), near(0.863594))
     assert (sum(shares[DIRECT]), sum(shares[TRAINED])) == (near(0.913258), near(0.973751))
-    qwen = summary["families"]["Qwen"]["explained_variance"]
-    assert (qwen[DIRECT][0], qwen[TRAINED][0]) == (near(0.736626), near(0.927972))
-    table = pd.read_csv(reports["folder"] / "factors" / "tables" / "explained_variance_by_family.csv")
-    for row in table[table["family"] == "Qwen"].itertuples():
-        shares = qwen[TRAINED if row.protocol.startswith("Train") else DIRECT]
-        assert [row.share, row.PC2, row.PC3, row.PC4, row.PC5] == [near(share) for share in shares]
-    assert len(summary["pc1_scores"][DIRECT]) == 61
+    for protocol, expected in ((DIRECT, 0.736626), (TRAINED, 0.927972)):
+        place = {"subject": "Qwen", "protocol": protocol, "component": 1}
+        assert rows.value("explained_variance_within_family", **place) == near(expected)
+        assert len(rows.all("first_component_score", protocol=protocol)) == 61
 
 
 def test_first_component_and_compute(reports):
-    relation = reports["factors"]["pc1_compute"]
     expected = {
         DIRECT: {"kendall": 0.739795, "pearson": 0.921701},
         TRAINED: {"kendall": 0.864617, "spearman": 0.968903, "pearson": 0.968505},
     }
     for protocol, values in expected.items():
-        assert relation[protocol]["models"] == 37
-        assert {name: relation[protocol][name] for name in values} == {n: near(v) for n, v in values.items()}
+        for name, value in values.items():
+            row = reports["factors"].row("first_component_compute", protocol=protocol, correlation=name)
+            assert (row.n, row.value) == (37, near(value))
 
 
 def test_significance(reports):
@@ -179,7 +179,6 @@ def test_other_conventions_do_not_give_the_papers_numbers(reports):
 
 def test_the_published_benchmarks_pass_the_published_screening(reports):
     """All 24 stay; a reversed copy of one, and one of which nothing is learnt, leave for that reason."""
-    import pandas as pd
 
     from lm_validity.tables.schema import SCORES, read_table, write_table
 
@@ -212,10 +211,9 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
 @pytest.mark.slow
 def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(reports, tmp_path):
     """Without the trained cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
-    import pandas as pd
 
     from lm_validity.studies.agreement.data import Data
-    from lm_validity.studies.agreement.factors.report import factors
+    from lm_validity.studies.agreement.factors import factors
     from lm_validity.studies.agreement.report import agreement
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
     from lm_validity.tables.schema import SCORES, read_table, write_table
@@ -240,7 +238,7 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
         found[name] = [summary["cells_in_both"], summary["models_in_both"]]
         found[name] += [*change.means.values(), change.test.effect, summary["improved_pairs"]]
         found[name] += [summary["compared_pairs"], significance.improved_pairs, significance.compared_pairs]
-        shares[name] = [share[0] for share in factors(matrix)[1]["explained_variance_in_both"].values()]
+        shares[name] = [row.value for row in factors(matrix)[1].all("explained_variance_in_both", component=1)]
     assert found["absent"][:2] == [49 * 24, 49]
     assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]
     assert found[TRAINED] == found[DIRECT] == pytest.approx(found["absent"])

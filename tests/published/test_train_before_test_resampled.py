@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.sections import Reports
+from lm_validity.results.put import Rows
 from lm_validity.site.first_page import build_site
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.formats.published import read_lm_harmony
 from lm_validity.tables.schema import SCORES, write_table
@@ -31,11 +32,9 @@ def run(tmp_path_factory) -> dict:
     report_factors(*paths, folder / "factors", section=Reports(resamples=2000))
     build_site([folder / "agreement", folder / "factors"], folder / "site")
     seconds = time.process_time() - started
-    summaries = {
-        name: json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
-        for name in ("agreement", "factors")
-    }
-    return {"folder": folder, "seconds": seconds, **summaries}
+    agreement = json.loads((folder / "agreement" / "summary.json").read_text(encoding="utf-8"))
+    factors = Rows.read(folder / "factors" / "results.parquet")
+    return {"folder": folder, "seconds": seconds, "agreement": agreement, "factors": factors}
 
 
 def test_takes_less_than_a_minute_of_one_core(run):
@@ -56,8 +55,8 @@ def test_intervals_hold_their_estimates(run):
         low, high = tau["interval"]
         wide_low, wide_high = tau["interval_population_of_benchmarks"]
         assert wide_low < low < tau["mean"] < high < wide_high
-        share, (low, high) = (factors[f"explained_variance{end}"][protocol][0] for end in ("", "_interval"))
-        assert low < share < high
+        share = factors.row("explained_variance", "models", protocol=protocol, component=1)
+        assert share.low < share.value < share.high
         assert tau["mean"] < tau["ceiling"] < 1
     assert agreement["improvement"]["interval"][0] > 0.1
     assert agreement["improvement"]["test"]["p"] == pytest.approx(1e-4)

@@ -55,7 +55,7 @@ PAIR = ("report", "given/pair.csv", *SITE[2:])  # two models: a third of the wor
 COMMANDS = {
     "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),
     "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
-    "report factors": (("report", "factors", *TABLES, "--resamples", "0", "--output"), ("figures", "summary.json")),
+    "report factors": (("report", "factors", *TABLES, "--resamples", "0", "--output"), ("tables", "results.parquet")),
     "import": (("import", "given/table.csv", "--output"), ("scores.parquet", "import.json")),
     "import csv": (("import", "csv", "given/table.csv", "--output"), ("scores.parquet",)),
     "compare": (

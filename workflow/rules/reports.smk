@@ -51,13 +51,6 @@ rule report_factors:
         plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/factors/results.parquet",
-        figures=report(
-            directory(f"{RESULTS}/reports/factors/figures"),
-            patterns=["{figure}.svg"],
-            caption="../report/factors.rst",
-            category="Factors and potential",
-            labels={"figure": "{figure}"},
-        ),
     log:
         f"{LOGS}/report_factors.log",
     conda:

@@ -173,7 +173,7 @@ def factors(
     plan: Plan = None,
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
-    from lm_validity.studies.agreement.factors.report import report_factors
+    from lm_validity.studies.agreement.factors import report_factors
 
     with replaced_folder(output, "report factors", inputs=[scores], names=PAGE) as folder:
         report_factors(scores, models, benchmarks, folder, section, plan)

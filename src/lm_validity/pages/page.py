@@ -487,7 +487,8 @@ def write_page(page: Page, output: str | Path) -> None:
             frame = without_missing(table.frame)
             write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
     document = page_document(page)
-    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
+    if any(section.figures for section in page.sections):  # the folder that rules declare, also where none is drawn
+        (output / "figures").mkdir(parents=True, exist_ok=True)
     for section_shown in document["sections"]:
         for figure in section_shown["figures"]:
             drawing.save_figure(figure["spec"], output / "figures" / figure["name"])

@@ -32,7 +32,6 @@ INTERVALS = {
     "categories": "categories of benchmarks, as a sample of a population of categories",
     "items": "test items, or scores by their standard errors",
     "missing_cells": "the scores that are missing",
-    "prediction": "a prediction: where 95% of the values of models like the others lie",
     "checkpoints": "checkpoints, or other trainings where there are any",
     "differences": "the differences between models, within their noise",
     "coin_flips": "the order of the models, as though coins decided it",
@@ -213,59 +212,6 @@ prompt_range.{subject}
   .models                                     prompt_range_models               models       -            -
   .prompts                                    prompts                           prompts      -            -
 """
-    + _CHECKS,
-    "factors": """
-resamples                                     resamples                         resamples    -            -
-models                                        models                            models       -            -
-benchmarks                                    benchmarks                        benchmarks   -            -
-cells_in_both                                 cells_in_both                     cells        -            -
-models_in_both                                models_in_both                    models       -            -
-explained_variance_in_both.{protocol}[#component] explained_variance_in_both        share        models_in_both models
-explained_variance_in_both_interval_clustered.{protocol}  explained_variance_in_both  share  -  =families  component=1
-pc1_compute_in_both.{protocol}.models         first_component_compute_models_in_both models       -            -
-pc1_compute_in_both.{protocol}.{correlation}  first_component_compute_in_both   correlation  models       -
-explained_variance.{protocol}[#component]     explained_variance                share        models       models
-explained_variance_interval_clustered.{protocol}  explained_variance  share  -  =families  component=1
-explained_variance_without_size.{protocol}[#component] explained_variance_without_size   share        -            -
-first_component_ceiling.{protocol}            first_component_ceiling           share        -            -
-parallel_analysis.{protocol}
-  .factors                                    factors                           factors      -            -
-  .factors_within_families                    factors_within_families           factors      -            -
-  .null_mean[#component]                      explained_variance_shuffled       share        -            -
-  .null_95[#component]                        explained_variance_shuffled_95    share        -            -
-  .p_first                                    first_component_p                 probability  -            -
-families.{subject}
-  .explained_variance.{protocol}[#component]  explained_variance_within_family  share        -            -
-  .first_component_interval.{protocol}  explained_variance_within_family  share  -  =models  component=1
-pc1_scores.{protocol}.{subject}               first_component_score             sd           -            -
-pc1_loadings.{protocol}.{subject}             first_component_loading           loading      -            -
-pc1_compute.{protocol}
-  .models                                     first_component_compute_models    models       -            -
-  .kendall_interval  first_component_compute  correlation  -  =models  correlation=kendall
-pc1_compute.{protocol}.{correlation}          first_component_compute           correlation  models       -
-potential.{protocol}.{subject}
-  .rank  first_component_rank  rank  -  interval_population_of_{over}:{over},interval_by_pairs:pairs
-  .share_in_top.{top}                         share_in_top                      share        -            -
-best_by_budget.{protocol}[parameters_b]
-  .model                                      best_model                        text         -            -
-  .probability_best                           best_model_probability            share        -            -
-  .rivals[#place]                             best_model_rival                  text         -            -
-direct_excess.{subject}
-  .value                                      direct_excess                     score        -            prediction
-completion.{protocol}
-  .missing_cells                              cells_predicted                   cells        -            -
-  .held_out.mean_absolute_error               prediction_error                  score        cells        -
-  .held_out.baseline_error                    prediction_error_baseline         score        cells        -
-  .held_out.coverage                          prediction_coverage               share        cells        -
-  .held_out.multiplier                        prediction_multiplier             factor       cells        -
-  .held_out.cells                             prediction_cells                  cells        -            -
-  .held_out.level                             prediction_level                  share        -            -
-  .held_out.error_in_sd                       prediction_error_in_sd            sd           cells        -
-  .held_out.baseline_in_sd                    prediction_error_baseline_in_sd   sd           cells        -
-  .second_factor_p                            second_factor_p                   probability  -            -
-  .rank_interval.{subject}                    ability_rank                      rank         -            =missing_cells
-"""
-    + _INFLUENCE
     + _CHECKS,
     "readiness": """
 models                                        models                            models       -            -

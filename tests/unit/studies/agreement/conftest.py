@@ -9,9 +9,10 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.missing import Missing
 from lm_validity.pages.page import Page
+from lm_validity.results.put import Rows
 from lm_validity.results.summary import entries_of
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.factors.report import factors
+from lm_validity.studies.agreement.factors import factors
 from lm_validity.studies.agreement.incomplete import despite_missing_cells
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -74,8 +75,11 @@ def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
 
 
 def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
-    """summary.json of a report."""
+    """summary.json of a report; of one whose numbers are rows, the rows and its page's notes."""
     report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", section=Reports(resamples=resamples))
+    if not (tmp_path / "report" / "summary.json").is_file():
+        page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
+        return {"rows": list(Rows.read(tmp_path / "report" / "results.parquet")), "notes": page["notes"]}
     return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
 
 
@@ -115,12 +119,11 @@ def section_of(page: Page, title: str):
     return section
 
 
-def factors_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
-    """The page and the summary of the factors report, with what is missing and why."""
-    page, summary = factors(matrix_of(tmp_path, rows, **sheets), resamples)
-    return page, as_mappings(summary)
+def factors_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, Rows]:
+    """The page and the rows of the factors report."""
+    return factors(matrix_of(tmp_path, rows, **sheets), resamples)
 
 
-def factors_of(tmp_path, rows, resamples=0, **sheets) -> dict:
-    """The summary of the factors report, with what is missing and why."""
+def factors_of(tmp_path, rows, resamples=0, **sheets) -> Rows:
+    """The rows of the factors report."""
     return factors_page(tmp_path, rows, resamples, **sheets)[1]

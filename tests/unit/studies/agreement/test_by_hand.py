@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, NAMES, SMALL, TRAINED, run, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, NAMES, SMALL, TRAINED, factors_of, run, score_rows
 
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.words import UNDER
 
@@ -44,14 +44,15 @@ def test_significance_by_hand(tmp_path):
 
 
 def test_factors_by_hand(tmp_path):
-    summary = run(tmp_path, score_rows(), report=report_factors)
+    rows = factors_of(tmp_path, score_rows())
     # correlations of (1,2,3,4), (1,3,2,4), (4,3,2,1): .8, -1, -.8; the components of that matrix
     matrix = np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]])
     expected = np.sort(np.linalg.eigvalsh(matrix))[::-1] / 3
-    assert summary["explained_variance"][DIRECT] == pytest.approx(expected.tolist(), abs=1e-12)
-    assert summary["pc1_compute"][TRAINED]["models"] == 4
-    assert summary["pc1_compute"][TRAINED]["kendall"] == pytest.approx(1.0)
-    assert set(summary["pc1_scores"][DIRECT]) == set(NAMES)
+    found = [row.value for row in rows.all("explained_variance", protocol=DIRECT)]
+    assert found == pytest.approx(expected.tolist(), abs=1e-12)
+    relation = rows.row("first_component_compute", protocol=TRAINED, correlation="kendall")
+    assert (relation.n, relation.value) == (4, pytest.approx(1.0))
+    assert rows.labels("subject", "first_component_score") == NAMES
 
 
 def test_several_seeds_are_averaged(tmp_path):

@@ -2,12 +2,10 @@
 
 import json
 
-import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, TRAINED, agreement_of, run, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, run, score_rows
 
 from lm_validity.missing import Missing, is_known
-from lm_validity.studies.agreement.factors.report import report_factors
 
 # m3 has no trained score, and c ranks nobody directly
 TABLE = {
@@ -74,19 +72,22 @@ def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
 
 
 def test_one_factor_is_compared_over_the_same_models(tmp_path):
-    summary = run(tmp_path, score_rows(TABLE), report=report_factors, resamples=20)
-    alone = run(tmp_path, score_rows(TABLE).query("model != 'm3' and benchmark != 'c'"), report=report_factors)
-    assert (summary["models"], summary["models_in_both"], summary["cells_in_both"]) == (4, 3, 6)  # c: none directly
-    assert alone["explained_variance"] == alone["explained_variance_in_both"]
+    table = score_rows(TABLE)
+    rows, alone = (factors_of(tmp_path, each) for each in (table, table.query("model != 'm3' and benchmark != 'c'")))
+    assert [rows.value(name) for name in ("models", "models_in_both", "cells_in_both")] == [4, 3, 6]  # c: none directly
     for protocol in (DIRECT, TRAINED):
-        assert summary["explained_variance_in_both"][protocol] == pytest.approx(alone["explained_variance"][protocol])
-    assert summary["explained_variance"][DIRECT] != pytest.approx(alone["explained_variance"][DIRECT])
+        place = {"protocol": protocol, "component": 1}
+        own = alone.value("explained_variance", **place)
+        assert own == alone.value("explained_variance_in_both", **place)
+        assert rows.value("explained_variance_in_both", **place) == pytest.approx(own)
+    assert rows.value("explained_variance", protocol=DIRECT, component=1) != pytest.approx(
+        alone.value("explained_variance", protocol=DIRECT, component=1)
+    )
 
 
 def test_ranks_are_compared_among_the_models_known_under_both(tmp_path):
-    table = {p: {b: list(v) for b, v in columns.items() if b != "wiki"} for p, columns in TABLE.items()}
-    table[DIRECT] = {name: [0.1, 0.2, 0.3, 0.4] for name in "abc"}
+    table = {DIRECT: {name: [0.1, 0.2, 0.3, 0.4] for name in "abc"}}
     table[TRAINED] = {name: [0.1, 0.2, 0.3, None] for name in "abc"}
-    run(tmp_path, score_rows(table), report=report_factors, models=MODELS, benchmarks=BENCHMARKS, resamples=20)
-    ranks = pd.read_csv(tmp_path / "report" / "tables" / "misleading_direct_ranks.csv").set_index("model")
-    assert ranks.loc[["m0", "m1", "m2"], "gap"].tolist() == [0, 0, 0]  # m3, not fine-tuned, is first directly
+    rows = factors_of(tmp_path, score_rows(table), resamples=20)
+    gaps = [rows.value("rank_gap", subject=name) for name in ("m0", "m1", "m2")]
+    assert gaps == [0, 0, 0]  # m3, not fine-tuned, is first directly

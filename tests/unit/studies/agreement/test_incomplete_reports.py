@@ -16,6 +16,7 @@ from tests.unit.studies.agreement.conftest import (
     TRAINED,
     agreement_of,
     factors_of,
+    factors_page,
     run,
     score_rows,
 )
@@ -25,7 +26,7 @@ from lm_validity.files import write_json
 from lm_validity.missing import Missing, is_known
 from lm_validity.site.partial import lead_to_report, mark_unfinished
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.reasons import NO_SPREAD
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -40,12 +41,6 @@ FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{na
 def four_benchmarks(seed=0) -> dict[str, list]:
     rng = np.random.default_rng(seed)
     return {name: [0.1 * i + 0.02 * rng.random() for i in range(4)] for name in FOUR}
-
-
-def pick_finding(folder) -> str:
-    page = json.loads((folder / "report" / "page.json").read_text(encoding="utf-8"))
-    (sentence,) = [f["sentence"] for f in page["findings"] if "rank 1 of" in f["sentence"]]
-    return sentence
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])
@@ -72,9 +67,10 @@ def test_one_protocol_alone(tmp_path, report):
     if report is report_agreement:
         assert summary["improved_pairs"] is None
         assert summary["kendall_tau"][TRAINED]["mean"] is None
+        assert any(TRAINED in note for note in summary["notes"])
     else:
-        assert summary["explained_variance"][TRAINED] is None
-    assert any(TRAINED in note for note in summary["notes"])
+        (row,) = [row for row in summary["rows"] if (row.quantity, row.protocol) == ("explained_variance", TRAINED)]
+        assert row.reason_code == "no_scores"
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])
@@ -94,32 +90,16 @@ def test_bare_sheets(tmp_path, report, resamples):
     assert "Direction unknown" in text
 
 
-def test_resamples_without_two_benchmarks_that_differ_leave_the_interval_of_a_rank(tmp_path):
-    table = {DIRECT: four_benchmarks() | {"d": [0.0] * 4}}
-    summary = run(tmp_path, score_rows(table), benchmarks=FOUR_BENCHMARKS, report=report_factors, resamples=300)
-    assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] == [1, 1]
-    assert "rank 1 of 4, 95% interval 1 to 1." in pick_finding(tmp_path)
-    assert any("leave out resamples" in note and "m3" in note for note in summary["notes"])
-
-
-def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_a_note_says_why(tmp_path):
+def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_its_row_says_why(tmp_path):
     table = four_benchmarks()
     for name in "bcd":
         table[name][3] = None
-    summary = run(
-        tmp_path, score_rows({DIRECT: table}), benchmarks=FOUR_BENCHMARKS, report=report_factors, resamples=300
-    )
-    assert summary["best_by_budget"][DIRECT][-1]["model"] == "m3"
-    assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] is None
-    assert pick_finding(tmp_path).startswith("m3 ") and pick_finding(tmp_path).endswith("rank 1 of 4.")
-    assert any("potential.direct.m3.interval_population_of_benchmarks" in note for note in summary["notes"])
-
-
-def test_the_model_that_ranks_highest_is_named_though_its_size_is_unknown(tmp_path):
-    sheets = {"models": MODELS.replace("m3,G,4,", "m3,G,,"), "benchmarks": FOUR_BENCHMARKS}
-    summary = run(tmp_path, score_rows({DIRECT: four_benchmarks()}), report=report_factors, resamples=100, **sheets)
-    assert summary["best_by_budget"][DIRECT][-1]["model"] == "m2"
-    assert pick_finding(tmp_path).startswith("m3 ") and "rank 1 of 4" in pick_finding(tmp_path)
+    sheets = {"models": MODELS.replace("m3,G,4,", "m3,G,,"), "benchmarks": FOUR_BENCHMARKS}  # its size is not known
+    page, rows = factors_page(tmp_path, score_rows({DIRECT: table}), resamples=300, **sheets)
+    rank = rows.row("first_component_rank", subject="m3", protocol=DIRECT)
+    assert (rank.value, rank.low) == (1, None) and "has one of them" in rank.reason
+    (sentence,) = [finding.sentence for finding in page.findings if "rank 1 of" in finding.sentence]
+    assert sentence.startswith("m3 ") and sentence.endswith("rank 1 of 4.")
 
 
 def test_resamples_that_all_agree_give_no_interval(tmp_path):
@@ -239,9 +219,9 @@ def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
     rows = score_rows().query("benchmark == 'a'")
     tau = agreement_of(tmp_path, rows)["kendall_tau"][DIRECT]
     assert tau["mean"] == Missing("One benchmark has scores, so there are no two rankings to compare.")
-    factors = factors_of(tmp_path, rows, resamples=20)
-    assert isinstance(factors["explained_variance"][DIRECT], Missing)
-    assert factors["potential"][DIRECT]["m0"]["rank"] == factors["explained_variance"][DIRECT]
+    found = factors_of(tmp_path, rows, resamples=20)
+    rank = found.row("first_component_rank", protocol=DIRECT, subject="m0")
+    assert rank.reason == found.row("explained_variance", protocol=DIRECT, component=1).reason is not None
 
 
 def test_pairs_of_benchmarks_without_a_tau_are_missing(tmp_path):
@@ -279,12 +259,11 @@ def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path)
 def test_factors_that_cannot_be_computed_say_why(tmp_path):
     rows = score_rows()
     apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
-    summary = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
-    assert isinstance(summary["pc1_scores"][DIRECT]["m3"], Missing)
-    assert "0 models" in summary["pc1_compute"][DIRECT]["kendall"].reason
-    assert sum(isinstance(left.first_component, Missing) for left in summary["influence"][DIRECT]) == 2
-    assert len(summary["explained_variance"][TRAINED]) == 2
-    assert isinstance(summary["explained_variance_interval"][TRAINED], Missing)  # the share is 1 without a model
+    found = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
+    assert found.row("first_component_score", subject="m3", protocol=DIRECT).reason
+    assert "0 models" in found.row("first_component_compute", protocol=DIRECT, correlation="kendall").reason
+    assert len(found.all("explained_variance", protocol=TRAINED)) == 2
+    assert found.row("explained_variance", protocol=TRAINED, component=1).low is None  # the share is 1 without a model
 
 
 def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_else(tmp_path):
@@ -298,14 +277,12 @@ def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_
     assert {note.split(".")[0] for note in notes} == {"kendall_tau", "subsets"} | without_sizes
 
 
-def test_an_unfinished_runs_report_says_so_on_its_own_page_and_in_its_summary(tmp_path):
-    before = run(tmp_path, score_rows())
+def test_an_unfinished_runs_report_says_so_on_its_own_page(tmp_path):
+    run(tmp_path, score_rows())
     page = tmp_path / "report" / "index.html"
-    assert "evaluate_model m9" not in page.read_text() and "missing" not in before
+    assert "evaluate_model m9" not in page.read_text()
     mark_unfinished(tmp_path / "report", ["evaluate_model m9 <b>"])
     assert "evaluate_model m9 &lt;b&gt;" in page.read_text()
-    after = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert after == before | {"missing": ["evaluate_model m9 <b>"]}
 
 
 def test_pages_of_an_unfinished_run_lead_to_the_finished_report(tmp_path):

@@ -10,8 +10,9 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.missing import Missing
+from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.incomplete import Trust, despite_missing_cells, fit_cells
 from lm_validity.studies.agreement.incomplete_page import trust_notes
 from lm_validity.studies.agreement.notes import coverage_notes
@@ -187,10 +188,11 @@ def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
     *files, plan = files_of(tmp_path, tables)
     report_factors(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert summary["explained_variance"][TRAINED] is None and summary["parallel_analysis"][TRAINED] is None
-    assert len(summary["explained_variance"][DIRECT]) == 5
-    assert any("fewer than half of the models in common" in note for note in summary["notes"])
+    rows = Rows.read(tmp_path / "report" / "results.parquet")
+    for quantity in ("explained_variance", "factors"):
+        (row,) = rows.all(quantity, protocol=TRAINED)
+        assert row.value is None and "fewer than half of the models in common" in row.reason
+    assert len(rows.all("explained_variance", protocol=DIRECT)) == 5
 
 
 def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_path):
@@ -262,14 +264,11 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monke
     files = written(tmp_path, rows, MODELS, BENCHMARKS)
     report_agreement(*files, tmp_path / "agreement", section=Reports(resamples=20))
     report_factors(*files, tmp_path / "factors", section=Reports(resamples=20))
-    summary, page, factors, factors_page = (
-        json.loads((tmp_path / report / f"{name}.json").read_text())
-        for report in ("agreement", "factors")
-        for name in ("summary", "page")
-    )
+    summary, page = (json.loads((tmp_path / "agreement" / f"{name}.json").read_text()) for name in ("summary", "page"))
+    rows = Rows.read(tmp_path / "factors" / "results.parquet")
     assert (summary["incomplete"][TRAINED]["kendall_tau"]["interval"] is not None) == known
     assert (summary["pooled"]["all"]["change_interval"] is not None) == known
     assert any("changes the" in finding["sentence"] for finding in page["findings"]) == known
-    assert (factors["explained_variance"][TRAINED] is not None) == known
-    ranked = [finding["sentence"] for finding in factors_page["findings"] if "potential" in finding["sentence"]]
-    assert [f"the {trained} models" in sentence for sentence in ranked] == [True] * known
+    assert np.isfinite(rows.value("explained_variance", protocol=TRAINED, component=1)) == known
+    answers = json.loads((tmp_path / "factors" / "page.json").read_text())["answers"]
+    assert [f"of {trained}" in answer["sentence"] for answer in answers] == [True] * known

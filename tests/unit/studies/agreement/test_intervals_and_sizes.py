@@ -9,7 +9,6 @@ from tests.unit.studies.agreement.conftest import (
     agreement_of,
     agreement_page,
     factors_of,
-    factors_page,
     score_rows,
     section_of,
 )
@@ -180,7 +179,10 @@ def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
     both = pd.concat(seeds)
     of_means = both.groupby(["model", "benchmark"], as_index=False).agg({"value": "mean"})
     one_seed = rows.drop(columns="value").merge(of_means, on=["model", "benchmark"])
-    ceilings = [factors_of(tmp_path, each, **SHEETS)["first_component_ceiling"][TRAINED] for each in (both, one_seed)]
+    ceilings = [
+        factors_of(tmp_path, each, **SHEETS).value("first_component_ceiling", protocol=TRAINED)
+        for each in (both, one_seed)
+    ]
     assert ceilings[0] < ceilings[1] - 0.05
 
 
@@ -218,16 +220,6 @@ def test_a_change_is_a_headline_with_its_interval_only(tmp_path, resamples, show
     page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), resamples, **sheets)
     change = f"{summary['improvement']['mean']:+.2f}"
     assert any(change in finding.sentence for finding in page.findings) == shown
-
-
-@pytest.mark.parametrize("benchmarks", [6, 10])
-def test_the_first_components_are_summed_up_where_there_are_twice_as_many_benchmarks(tmp_path, benchmarks):
-    names = [f"b{i}" for i in range(benchmarks)]
-    rng = np.random.default_rng(0)
-    scores = {DIRECT: {name: rng.uniform(0.2, 0.8, 14).tolist() for name in names}}
-    sheet = "benchmark,metric\n" + "".join(f"{name},acc\n" for name in names)
-    page, _ = factors_page(tmp_path, score_rows(scores, NAMES), models=MODELS, benchmarks=sheet)
-    assert bool(section_of(page, "Explained variance").finding) == (benchmarks == 10)
 
 
 def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are_two_equal_groups(tmp_path):

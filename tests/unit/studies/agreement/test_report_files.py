@@ -5,12 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
-import pytest
 from jinja2 import Template
 from tests.unit.studies.agreement.conftest import NAMES, run, score_rows
-
-from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.report import report_agreement
 
 
 def test_hostile_names_are_text(tmp_path):
@@ -34,20 +30,17 @@ def test_report_writes_every_figure_three_times(tmp_path, drawn):
     assert "src=" not in html.split("<script", 1)[0] and "@import" not in html
 
 
-@pytest.mark.parametrize(("report", "name"), [(report_agreement, "agreement"), (report_factors, "factors")])
-def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, name):
+def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path):
     """`snakemake --report` shows the figures with captions by file name."""
-    text = (Path(__file__).parents[4] / "workflow" / "report" / f"{name}.rst").read_text(encoding="utf-8")
-    wildcards = SimpleNamespace(
-        wildcards=SimpleNamespace(figure="tau_by_benchmark" if name == "agreement" else "potential")
-    )
+    text = (Path(__file__).parents[4] / "workflow" / "report" / "agreement.rst").read_text(encoding="utf-8")
+    wildcards = SimpleNamespace(wildcards=SimpleNamespace(figure="tau_by_benchmark"))
     captions = set(Template(text).make_module({"snakemake": wildcards}).captions)
     families = [score_rows(names=[f"{name}{i}" for i in NAMES]) for name in "xyz"]
     rows = pd.concat([rows.assign(value=rows["value"] * (1 - part / 1e4)) for part, rows in enumerate(families)])
     rows = rows[~((rows["model"] == "xm0") & (rows["benchmark"] == "b"))]  # a cell to complete
     models = "model,family,parameters_b,tokens_b,instruction_tuned\n"
     models += "".join(f"{n}{m},{n},{i},1,{int(n == 'x')}\n" for n in "xyz" for i, m in enumerate(NAMES, start=1))
-    run(tmp_path, rows.assign(stderr=0.03), models=models, report=report, resamples=20)
+    run(tmp_path, rows.assign(stderr=0.03), models=models, resamples=20)
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
     shown = {figure["name"] for section in page["sections"] for figure in section["figures"]}
     assert shown == captions

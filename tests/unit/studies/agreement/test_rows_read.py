@@ -7,7 +7,7 @@ from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NA
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.sheets import NO_STUDY

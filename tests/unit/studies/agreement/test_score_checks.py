@@ -8,7 +8,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, SMALL, TRAINED, matrix_of, run, score_rows
 
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 
 

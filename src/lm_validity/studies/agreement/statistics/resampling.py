@@ -242,25 +242,6 @@ def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resample
 # How often a model is among the first, and clusters that are drawn whole.
 
 
-def share_in_top(ranks: np.ndarray, first: int) -> np.ndarray:
-    """(models,) share of the draws `ranks` (draws, models; 1 = best, ties averaged, NaN where unranked) in which a
-    model is among the `first`, also where it shares its place; NaN for a model without a rank.
-
-    A share of resamples is no probability that a model truly is among the best: a model that leads by chance leads in
-    most resamples too.
-    """
-    defined = np.isfinite(ranks)
-    places = stats.rankdata(np.where(defined, ranks, np.inf), method="min", axis=1)
-    return ratio((defined & (places <= first)).sum(axis=0), defined.sum(axis=0))
-
-
-def cluster_multiplicities(clusters: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """(resamples, units) how often each unit is drawn when whole clusters are; `clusters`: (units,) numbers from 0."""
-    number = int(clusters.max()) + 1
-    drawn = rng.multinomial(number, np.full(number, 1 / number), size=resamples)
-    return drawn[:, clusters].astype(float)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Intervals by leaving out clusters, such as families of models.
 

@@ -1,63 +1,12 @@
 """Influence: without one model or benchmark, and one benchmark against all others together."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.factors import first_shares_without_columns, shares_left_out
-from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
-    kendall_tau_matrix,
-    mean_over_pairs,
     pair_signs,
     ratio,
 )
-from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Influence: the headline figures with one family, one benchmark or one model left out.
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Figures without one part: `mean_tau` in [-1, 1] and `first_component` in [0, 1], NaN where undefined."""
-
-    kind: str  # family | benchmark | model
-    name: str
-    mean_tau: float
-    first_component: float
-
-
-def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], families: np.ndarray) -> list[LeftOut]:
-    """Leave out each family, each benchmark and each model in turn.
-
-    `scores`: (models, benchmarks), more is better, NaN where missing; `families`: (models,) names, None
-    where unknown.
-    """
-    signs, tau = pair_signs(scores), kendall_tau_matrix(pair_signs(scores))
-
-    def without(clusters: np.ndarray) -> np.ndarray:
-        taus, _ = taus_left_out(signs, None, np.ones(len(signs.first), dtype=bool), clusters)
-        return finite_mean(np.ascontiguousarray(taus[:, 1:].T), axis=1)
-
-    clusters = cluster_numbers(families)
-    taus, shares, parts = without(clusters), shares_left_out(scores, clusters, 1)[:, 0], []
-    for name in dict.fromkeys(name for name in families if name is not None):
-        remaining = families != name
-        if remaining.sum() >= 2:
-            cluster = clusters[~remaining][0]
-            parts.append(LeftOut("family", name, float(taus[cluster]), float(shares[cluster])))
-    shares = first_shares_without_columns(scores)
-    for j, name in enumerate(benchmarks):
-        remaining = np.arange(len(tau)) != j
-        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(remaining, remaining)]), float(shares[j])))
-    if len(models) > 2:
-        all_models = np.arange(len(models))
-        figures = zip(models, without(all_models), shares_left_out(scores, all_models, 1)[:, 0], strict=True)
-        parts += [LeftOut("model", name, float(mean), float(share)) for name, mean, share in figures]
-    return parts
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How many benchmarks are enough: the ranking from a few benchmarks against the ranking from all.

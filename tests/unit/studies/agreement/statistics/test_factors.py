@@ -6,11 +6,13 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from lm_validity.studies.agreement.statistics.factors import (
+    component_shares,
     pairwise_correlation,
     pretraining_compute,
     principal_components,
     relate_to_compute,
-    share_intervals,
+    share_interval,
+    without_bias,
     without_size,
 )
 
@@ -24,7 +26,6 @@ def test_equals_scikit_learn_where_complete():
     np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance_ratio_, atol=1e-12)
     projection = theirs.transform(scaled)[:, 0]
     np.testing.assert_allclose(ours.scores, projection * np.sign(projection @ ours.scores), atol=1e-9)
-    assert ours.loadings.sum() > 0
 
 
 def test_two_benchmarks_have_shares_of_one_plus_and_minus_the_correlation():
@@ -65,7 +66,7 @@ def test_constant_and_empty_columns_stay_out():
     scores[2] = np.nan
     result = principal_components(scores)
     assert result.included.tolist() == [True, False, True, False, True]
-    assert np.isnan(result.loadings[[1, 3]]).all() and np.isnan(result.scores[2])
+    assert np.isnan(result.scores[2])
     assert len(result.explained_variance) == 3
     assert len(principal_components(scores[:, :2]).explained_variance) == 0
 
@@ -89,17 +90,24 @@ def test_compute():
     assert np.isnan(relate_to_compute(scores[:2], np.array([1e20, 1e21])).kendall)
 
 
-def test_intervals_of_shares_hold_them_and_are_nan_without_the_component():
+def test_intervals_of_the_first_share_hold_it_and_are_nan_without_a_component():
     rng = np.random.default_rng(6)
-    for _ in range(20):
-        scores = rng.normal(size=(9, 7)) + 0.5 * rng.normal(size=(9, 1))
-        shares = principal_components(scores).explained_variance
-        low, high = share_intervals(scores, np.arange(9))
-        assert (low < shares[:5]).all() and (shares[:5] < high).all() and (low > 0).all() and (high < 1).all()
-    families = share_intervals(scores, np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]), components=1)
-    assert families.low[0] < shares[0] < families.high[0]
-    two = share_intervals(scores[:, :2], np.arange(9), components=3)
-    assert np.isfinite(two.low[:2]).all() and np.isnan(two.low[2])
+    for clusters in (np.arange(9), np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])):
+        for _ in range(10):
+            scores = rng.normal(size=(9, 7)) + 0.5 * rng.normal(size=(9, 1))
+            low, high = share_interval(scores, clusters)
+            assert 0 < low < principal_components(scores).explained_variance[0] < high < 1
+    assert np.isnan(share_interval(scores[:, :1], np.arange(9)).low)
+
+
+@pytest.mark.parametrize(("models", "benchmarks", "correlation"), [(30, 20, 0.4), (40, 10, 0.6), (60, 24, 0.15)])
+def test_the_mean_first_share_of_samples_without_its_bias_is_the_populations(models, benchmarks, correlation):
+    rng, truth = np.random.default_rng(7), (1 + (benchmarks - 1) * correlation) / benchmarks
+    tables = np.sqrt(correlation) * rng.normal(size=(400, models, 1))
+    tables = tables + np.sqrt(1 - correlation) * rng.normal(size=(400, models, benchmarks))
+    mean = float(component_shares(tables)[:, 0].mean())
+    assert without_bias(mean, models, benchmarks) == pytest.approx(truth, abs=0.03)
+    assert without_bias(1 / benchmarks, models, benchmarks) == 1 / benchmarks
 
 
 def test_what_size_explains_is_removed():

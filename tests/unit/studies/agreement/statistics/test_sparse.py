@@ -6,10 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.studies.agreement.statistics.one_factor import (
-    ability_ranks,
-    fit_one_factor,
-)
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
     Cells,
@@ -300,11 +296,3 @@ def test_intervals_widen_to_what_the_checked_cells_need_and_never_narrow():
     assert widening_of(2 * normal) == pytest.approx(2, abs=0.06)
     assert widening_of(0.1 * normal) == 1
     assert np.isnan(widening_of(normal[:18])) and np.isfinite(widening_of(normal[:19]))
-
-
-def test_widened_abilities_have_wider_ranks():
-    model = fit_one_factor(table()[0])
-    ranks = [ability_ranks(model, np.random.default_rng(0), widening=one) for one in (1.0, 1.0, 3.0)]
-    np.testing.assert_array_equal(ranks[0], ranks[1])
-    np.testing.assert_array_equal(ranks[0], ability_ranks(model, np.random.default_rng(0)))
-    assert ranks[2].std(axis=0).mean() > 1.3 * ranks[0].std(axis=0).mean()

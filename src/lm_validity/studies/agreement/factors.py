@@ -1,0 +1,746 @@
+"""The factors report: how many factors does the score matrix have, what is the first, and which model to pick?
+
+Above the folds stand what the first factor explains and what it follows, and three panels; the answer for the first
+page of a site is which model is best.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.missing import Missing, Reason, ReasonCode, known
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Finding, Lede, Page
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Ends, Rows, ends_of
+from lm_validity.results.rows import Row
+from lm_validity.results.sections import (
+    Dots,
+    PanelOf,
+    Points,
+    Says,
+    SectionOf,
+    Series,
+    TableOf,
+    Written,
+    interval_words,
+)
+from lm_validity.statistics import LEVEL, section_generator
+from lm_validity.studies.agreement.data import JACKKNIFED, Data
+from lm_validity.studies.agreement.intervals import ends, over_families
+from lm_validity.studies.agreement.notes import (
+    ceiling_notes,
+    comparison_notes,
+    coverage_notes,
+    family_notes,
+    selected_on_test,
+    selection_notes,
+)
+from lm_validity.studies.agreement.reasons import FEW_IN_BOTH, LOST_CLUSTER, SMALL_FAMILY, no_ceiling, no_clusters
+from lm_validity.studies.agreement.score_matrix import (
+    MINIMUM_FAMILY,
+    ScoreMatrix,
+    family_members,
+    measurement_error,
+    read_score_matrix,
+)
+from lm_validity.studies.agreement.statistics.factors import (
+    LEAST_UNITS,
+    Components,
+    ParallelAnalysis,
+    RankDraws,
+    component_ranks,
+    parallel_analysis,
+    principal_components,
+    rank_intervals,
+    ranks_over_benchmarks,
+    relate_to_compute,
+    share_interval,
+    without_group_means,
+    without_size,
+)
+from lm_validity.studies.agreement.statistics.noise import ShareCeiling, share_ceiling, shown_ceiling
+from lm_validity.studies.agreement.statistics.ranking import known_in_all, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.words import UNDER, count, explain_protocols, listing, no_scores, percent
+
+SHOWN, COMPARED = 5, 3  # components of a protocol, and of those beside shuffled tables and of common cells
+MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
+MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
+FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
+LEAST_DRAWN = 3  # models whose compute is known, for the picture
+FIRST_RANKS = 8  # models of the panels with a row for each one
+FEW_IN_COMMON = (
+    f"Two benchmarks have fewer than half of the models in common, or fewer than {JACKKNIFED} models have scores and "
+    "most have none. Correlations over so few models make the first share too large, and so would a table with "
+    "predicted cells."
+)
+NO_COMPONENTS = Reason("Fewer than two benchmarks can take part, so there are no components.", ReasonCode.TOO_FEW)
+NO_SHARE_INTERVAL = Reason(
+    "Without one of the models there is no such component, or its share is 1.", ReasonCode.NO_INTERVAL
+)
+NO_FACTOR = Reason(
+    "Parallel analysis finds no factor: tables with shuffled columns have as large a first share.",
+    ReasonCode.NO_INTERVAL,
+)
+NO_RANK_INTERVAL = (
+    f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the model no "
+    "rank: they contain none of its benchmarks, or fewer than two on which models differ."
+)
+simulations, resamples = (partial(section_generator, seed=seed) for seed in (2, 3))
+Shares = list[float] | Missing
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The numbers.
+
+
+class FactorData(Data):
+    """`common`, `in_both`, `models_in_both` and `whole`: of the benchmarks that take part in the components of both."""
+
+    @cached_property
+    def components(self) -> dict[str, Components]:
+        """By protocol the principal components of all its scores."""
+        return {p: principal_components(self.scores[p]) for p in PROTOCOLS}
+
+    @cached_property
+    def common(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) scores of the cells known under both protocols."""
+        common = known_in_all(self.scores)
+        used_columns = np.logical_and.reduce([principal_components(scores).included for scores in common.values()])
+        return {p: np.where(used_columns, scores, np.nan) for p, scores in common.items()}
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether a comparison of the protocols leaves out no cell."""
+        return all(np.array_equal(self.common[p], self.scores[p], equal_nan=True) for p in PROTOCOLS)
+
+    @cached_property
+    def parallel(self) -> dict[str, ParallelAnalysis | Missing]:
+        """By protocol its components beside those of tables with shuffled columns."""
+        found: dict[str, ParallelAnalysis | Missing] = {}
+        for p, scores in self.scores.items():
+            shares = self.shares(p, scores)
+            null = parallel_analysis(scores, simulations("parallel analysis"))
+            found[p] = shares if isinstance(shares, Missing) else null
+        return found
+
+    @cached_property
+    def ceilings(self) -> dict[str, ShareCeiling]:
+        """By protocol with scores the first share that one order of the models and the noise of the scores leave."""
+        rng = simulations("noise ceiling")
+        return {p: share_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in self.matrix.protocols}
+
+    @cached_property
+    def drawn(self) -> dict[str, RankDraws]:
+        """By protocol the ranks when benchmarks are resampled; nothing without resampling."""
+        return {} if self.no_intervals else self.ranks_of(self.matrix.protocols, self.scores)
+
+    def ranks_of(
+        self, protocols: list[str] | tuple[str, ...], scores: Mapping[str, np.ndarray]
+    ) -> dict[str, RankDraws]:
+        """Ranks over the same resamples of benchmarks under each protocol, so that the gap of a model's two ranks has
+        an interval."""
+        weights = multiplicities(len(self.tasks), self.resamples, resamples("benchmarks"))
+        return {p: ranks_over_benchmarks(scores[p], weights) for p in protocols}
+
+    def shares(self, protocol: str, scores: np.ndarray) -> Shares:
+        """The shares of variance of the components of `scores` (models, benchmarks)."""
+        components = principal_components(scores)
+        if not len(components.explained_variance):
+            return Missing(NO_COMPONENTS if self.matrix.has(protocol) else no_scores(protocol))
+        return (
+            Missing(FEW_IN_COMMON)
+            if _few_in_common(scores[:, components.included])
+            else [*map(float, components.explained_variance)]
+        )
+
+
+def _few_in_common(scores: np.ndarray) -> bool:
+    """Whether two benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common, or so few
+    models have scores that they say nothing about the others."""
+    present = np.isfinite(scores).astype(int)
+    models = present.any(axis=1).sum()
+    return bool((present.T @ present).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
+
+
+def factor_rows(data: FactorData) -> Rows:
+    """All numbers of the report."""
+    rows, matrix = Rows("factors"), data.matrix
+    rows.put("models", len(matrix.models), "models")
+    rows.put("benchmarks", len(data.tasks), "benchmarks")
+    rows.put("cells_in_both", int(data.in_both.sum()), "cells")
+    rows.put("models_in_both", len(data.models_in_both), "models")
+    of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
+    for p in PROTOCOLS:
+        at = rows.of(protocol=p)
+        _put_shares(at, data, p, "explained_variance", data.scores[p], data.scores[p], SHOWN)
+        common = of_both[p] if not data.whole else data.scores[p]
+        _put_shares(at, data, p, "explained_variance_in_both", data.common[p], common, COMPARED)
+        at.put("explained_variance_without_size", _without_size(data, p), "share", component=1)
+        if p in data.ceilings:
+            ceiling = data.ceilings[p]
+            why = no_ceiling(ceiling.included, data.scores[p], p)
+            at.put("first_component_ceiling", known(ceiling.first_component, why), "share")
+        _put_parallel(at, data, p)
+        _put_scores(at, data, p)
+    _put_families(rows, data)
+    for model, compute in zip(matrix.models, matrix.sizes().compute, strict=True):
+        rows.put("compute", compute, "operations", subject=model, why="The model's size or tokens are not known.")
+    _put_ranks(rows, data)
+    return rows
+
+
+def _put_shares(
+    at: Rows, data: FactorData, protocol: str, quantity: str, scores: np.ndarray, of_models: np.ndarray, shown: int
+) -> None:
+    """The first shares of variance of `scores`, and of the first its intervals over the models of the scores
+    `of_models` and over families, where parallel analysis finds a factor."""
+    counted = ("models_in_both", len(data.models_in_both)) if shown == COMPARED else ("models", len(data.matrix.models))
+    shares, names = data.shares(protocol, scores), data.matrix.families
+    if isinstance(shares, Missing):
+        at.put(quantity, shares, "share", {"models": shares}, counted=counted, component=1)
+        return
+    null, over_models, clustered = data.parallel[protocol], Missing(NO_FACTOR), Missing(NO_FACTOR)
+    intervals: dict[str, Ends] = {"models": over_models, "families": clustered}
+    reason = data.no_intervals or (FEW_IN_BOTH if len(of_models) < MINIMUM_FAMILY else None)
+    if reason is not None:
+        intervals = {"models": Missing(reason)}
+    elif isinstance(null, Missing) or null.factors:
+        no_families, own = no_clusters(names), share_interval(of_models, np.arange(len(of_models)))
+        models = own if np.isfinite(own.low) else Missing(NO_SHARE_INTERVAL)
+        intervals = {"models": models, "families": Missing(no_families or "")}
+        if no_families is None:
+            families = ends(shares[0], share_interval(scores, cluster_numbers(names)), LOST_CLUSTER)
+            intervals["families"] = over_families(families, models, names)
+    # the wider one first: the one that a claim about other models quotes
+    width = {over: -np.ptp(pair) if isinstance(pair, tuple) else 0.0 for over, pair in intervals.items()}
+    intervals = {over: intervals[over] for over in sorted(intervals, key=lambda over: width[over])}
+    for number, share in enumerate(shares[:shown], 1):
+        at.put(quantity, share, "share", intervals if number == 1 else None, counted=counted, component=number)
+
+
+def _without_size(data: FactorData, protocol: str) -> float | Missing:
+    """The first share of scores less what goes with the logarithm of the number of parameters."""
+    size, _ = data.matrix.sizes()
+    residuals = without_size(data.scores[protocol], size)
+    own = principal_components(residuals).explained_variance
+    if np.isfinite(size).sum() < MINIMUM_FAMILY or not len(own):
+        too_few = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
+        return Missing(too_few if data.matrix.has(protocol) else no_scores(protocol))
+    few = _few_in_common(data.scores[protocol][:, principal_components(residuals).included])
+    return Missing(FEW_IN_COMMON) if few else float(own[0])
+
+
+def _put_parallel(at: Rows, data: FactorData, protocol: str) -> None:
+    """How many factors there are, overall and within families, and what shuffled tables have."""
+    null = data.parallel[protocol]
+    if isinstance(null, Missing):
+        for quantity, unit in (("factors", "factors"), ("factors_within_families", "factors"),
+                               ("first_component_p", "probability")):  # fmt: skip
+            at.put(quantity, null, unit)
+        return
+    inner = without_group_means(data.scores[protocol], data.matrix.families)
+    within = parallel_analysis(inner.scores, simulations("within families"), 200, inner.groups)
+    few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
+    at.put("factors", null.factors, "factors")
+    at.put("factors_within_families", within.factors if len(within.observed) else few, "factors")
+    for number, share in enumerate(null.null_95[:COMPARED], 1):
+        at.put("explained_variance_shuffled_95", float(share), "share", component=number)
+    at.put("first_component_p", null.p_first, "probability")
+
+
+def _put_families(rows: Rows, data: FactorData) -> None:
+    """The shares of the components within each family, and the first one's interval in large families."""
+    for family, members in family_members(data.matrix.families).items():
+        few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
+        reason = data.no_intervals or (None if len(members) >= MINIMUM_RESAMPLED_FAMILY else few)
+        for p in PROTOCOLS:
+            at, scores = rows.of(subject=family, protocol=p), data.scores[p][members]
+            shares = _family_shares(data, p, scores)
+            if isinstance(shares, Missing):
+                at.put("explained_variance_within_family", shares, "share", {"models": shares}, component=1)
+                continue
+            interval: Ends = Missing(reason or NO_FACTOR)
+            if reason is None and parallel_analysis(scores, simulations(f"family {family}"), 200).factors:
+                interval = ends(shares[0], share_interval(scores, np.arange(len(members))), no_scores(p))
+            for number, share in enumerate(shares[:SHOWN], 1):
+                over = {"models": interval} if number == 1 else None
+                at.put("explained_variance_within_family", share, "share", over, component=number)
+
+
+def _family_shares(data: FactorData, protocol: str, scores: np.ndarray) -> Shares:
+    if not data.matrix.has(protocol):
+        return Missing(no_scores(protocol))
+    if len(scores) < MINIMUM_FAMILY:
+        return Missing(SMALL_FAMILY)
+    shares = principal_components(scores).explained_variance
+    if not len(shares):
+        return Missing("Models of the family differ on fewer than two benchmarks.")
+    few = _few_in_common(scores[:, np.isfinite(scores).any(axis=0)])
+    return Missing(FEW_IN_COMMON) if few else [*map(float, shares)]
+
+
+def _put_scores(at: Rows, data: FactorData, protocol: str) -> None:
+    """The models' scores on the first component, and how these go with pretraining compute."""
+    components, compute = data.components[protocol], data.matrix.sizes().compute
+    lacks = NO_COMPONENTS if data.matrix.has(protocol) else no_scores(protocol)
+    why = "The model has no score on a benchmark of the components." if len(components.explained_variance) else lacks
+    for model, score in zip(data.matrix.models, components.scores, strict=True):
+        at.put("first_component_score", score, "sd", subject=model, why=why)
+    relation = relate_to_compute(components.scores, compute)
+    why = "Models are equal in compute or in the first component."
+    if relation.models < MINIMUM_FAMILY:
+        why = f"{count(relation.models, 'model')} with a first component and known compute: too few for a relation."
+    why = why if data.matrix.has(protocol) else no_scores(protocol)
+    interval = None
+    if data.no_intervals is None and np.isfinite(relation.kendall):
+        pairs = np.column_stack([components.scores, compute])
+        pairs = pairs[np.isfinite(pairs).all(axis=1)]
+        weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {protocol}"))
+        interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
+    for name in ("kendall", "spearman", "pearson"):
+        value = known(float(getattr(relation, name)), why)
+        over = {"models": ends(value, interval, data.no_intervals)} if name == "kendall" else None
+        counted = ("models", relation.models)
+        at.put("first_component_compute", value, "correlation", over, counted=counted, correlation=name)
+
+
+def _put_ranks(rows: Rows, data: FactorData) -> None:
+    """Ranks on the first component, 1 = best, with the interval that holds for whichever model comes first; and how
+    many places a model is better under train before test than direct, over common cells."""
+    clusters = cluster_numbers(np.array(data.categories, dtype=object))
+    for p in data.drawn:
+        interval, rank = rank_intervals(data.scores[p], clusters), component_ranks(data.scores[p])
+        for i, model in enumerate(data.matrix.models):
+            lacks = rows.row("first_component_score", subject=model, protocol=p)
+            why = NO_RANK_INTERVAL if lacks is None or lacks.reason is None else lacks.reason
+            over = {"pairs": (float(interval.low[i]), float(interval.high[i]))}
+            rows.put("first_component_rank", float(rank[i]), "rank", over, why=why, subject=model, protocol=p)
+    if not data.drawn or not data.in_both.any():
+        return
+    drawn = data.drawn if data.whole else data.ranks_of(PROTOCOLS, data.common)
+    gap = drawn[DIRECT].minus(drawn[TRAINED])
+    low, high = gap.interval()
+    for model, *values in zip(data.matrix.models, gap.rank, low, high, strict=True):
+        value, *bounds = map(float, values)
+        over = {"benchmarks": (bounds[0], bounds[1])}
+        rows.put("rank_gap", value, "places", over, why=NO_RANK_INTERVAL, subject=model)
+
+
+def _notes(data: FactorData, rows: Rows) -> list[str]:
+    """What is missing, equal, assumed or left out of which number."""
+    matrix, notes = data.matrix, list[str]()
+    for p in matrix.protocols:
+        under, components = UNDER[p].capitalize(), data.components[p]
+        left_out = [name for name, is_used in zip(data.tasks, components.included, strict=True) if not is_used]
+        if left_out:
+            notes.append(
+                f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
+                f"components: {listing(left_out)}."
+            )
+        missing = int((~np.isfinite(data.scores[p][:, components.included])).sum())
+        if missing and len(components.explained_variance):
+            notes.append(f"{under}, {missing} cells are missing; correlations are over the models known on both.")
+    has_compute = np.isfinite(matrix.sizes().compute)
+    return [
+        *matrix.notes,
+        *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
+        *selection_notes(selected_on_test(matrix, data.scores)),
+        *notes,
+        *comparison_notes(matrix, data.in_both, complete=data.whole),
+        *(
+            note
+            for p, entry in data.ceilings.items()
+            for note in ceiling_notes(
+                p, entry.included, data.tasks, "first factor's share", entry.first_component,
+                rows.value("explained_variance", protocol=p, component=1),
+            )
+        ),
+        *family_notes(matrix.families),
+        *([] if has_compute.all() else
+          [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]),
+    ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the page shows of the rows.
+
+
+def report_factors(
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    section: Reports = REPORTS,
+    plan: str | Path | None = None,
+) -> None:
+    """Write results.parquet, results.csv and the page of the factors report under `output`.
+
+    Without resamples, intervals and ranks are skipped. `plan`: what was to be fine-tuned.
+    """
+    page, rows = factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples)
+    write_rows(page, rows, output)
+
+
+def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, Rows]:
+    """The report on the factors of a score matrix: its page and its rows."""
+    data = FactorData(matrix, {}, resamples)
+    rows = factor_rows(data)
+    return _page(data, rows), rows
+
+
+def _page(data: FactorData, rows: Rows) -> Page:
+    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
+    shown = Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
+    p = TRAINED if rows.all("first_component_rank", protocol=TRAINED) else DIRECT
+    ranked = _ranked(shown, p, len(data.matrix.models))
+    compared = len(_known(rows, "explained_variance_in_both")) == len(PROTOCOLS)
+    moved = [row for row in shown.all("rank_gap") if (pair := ends_of(row)) and (pair[0] > 0 or pair[1] < 0)]
+    gaps = len([row for row in shown.all("rank_gap") if row.value is not None])
+    panels = [
+        _explained(
+            "explained_variance_in_both" if compared else "explained_variance", same_cells=data.whole or not compared
+        )
+    ]
+    if ranked:
+        panels.append(PanelOf("Which models rank first?", Says("first_component_rank", _may_be(ranked)), _ranks(p)))
+    if moved:
+        chance = f"about {round(LEVEL * gaps, 1):g} would by chance"
+        says = Says("rank_gap", f"**{len(moved)} of {gaps}** models move beyond their 95% interval; {chance}")
+        most = Dots([Series("rank_gap", {"subject": "{}"})], "Places gained by training", sorted=True, most=FIRST_RANKS)
+        panels.append(PanelOf("Where do direct ranks mislead?", says, most))
+    return Page(
+        name="factors",
+        title="Factors and potential",
+        question="How many factors does the score matrix have, what is the first, and which model has most potential? "
+        "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
+        f"models differ most. {explain_protocols(data.matrix.protocols, trained_here=data.matrix.trained_here)}",
+        lede=_lede(rows),
+        picture=_picture(rows).draw(shown) if _drawn(rows) else None,
+        panels=[panel for each in panels if (panel := each.drawn(shown)) is not None],
+        answers=[_best(shown, p, ranked)] if ranked else [],
+        findings=[*_findings(rows, data, compared=compared), *([_pick(shown, p, ranked)] if ranked else [])],
+        sections=[section.drawn(shown) for section in _sections(rows, p)],
+        notes=_notes(data, rows),
+    )
+
+
+def _known(rows: Rows, quantity: str) -> dict[str, float]:
+    """By protocol the first share, where it is known."""
+    return {p: share for p in PROTOCOLS if np.isfinite(share := rows.value(quantity, protocol=p, component=1))}
+
+
+def _lede(rows: Rows) -> Lede:
+    """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
+    shares = _known(rows, "explained_variance")
+    if not shares:
+        return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
+    protocol = TRAINED if TRAINED in shares else DIRECT
+    first, quoted = shares[protocol], rows.row("explained_variance", protocol=protocol, component=1)
+    when = "After training for the test, " if protocol == TRAINED else "Direct, "
+    if rows.value("factors", protocol=protocol) == 0:
+        sentence = f"{when}no factor explains more than in tables with shuffled columns"
+        return Lede("No ability that the benchmarks share was found", sentence)
+    heading, interval = "Not known whether one ability explains most differences", quoted and ends_of(quoted)
+    # noise alone makes the first share small, and few benchmarks or models make it large
+    ceiling = rows.value("first_component_ceiling", protocol=protocol)
+    shuffled = rows.value("explained_variance_shuffled_95", protocol=protocol, component=1)
+    if interval and interval[1] < min(MAINLY, ceiling):
+        heading = "More than one ability explains the differences"
+    # a share of 1 has no interval, since it is 1 without any of the models too
+    least = interval[0] if interval else first if first > 1 - 1e-9 else 0.0
+    if least > max(MAINLY, shuffled):
+        heading = "One ability explains most differences"
+        relation = rows.row("first_component_compute", protocol=protocol, correlation="kendall")
+        if relation is not None and (relation.low or 0) > FOLLOWS:
+            heading += ", and it follows pretraining compute"
+    sentence = f"{when}one factor explains {percent(first)} of the differences between models"
+    return Lede(heading, sentence, interval_words(quoted).replace("+", "") if quoted else "")
+
+
+def _drawn(rows: Rows) -> dict[str, int]:
+    """By protocol how many models have a score on the first factor and known compute, where they are enough."""
+    powers = {row.subject for row in rows.all("compute") if row.value is not None}
+    scored = {
+        p: sum(row.value is not None and row.subject in powers for row in rows.all("first_component_score", protocol=p))
+        for p in PROTOCOLS
+    }
+    return {p: models for p, models in scored.items() if models >= LEAST_DRAWN}
+
+
+def _picture(rows: Rows) -> Points:
+    fields = {}
+    for p in _drawn(rows):
+        relation = rows.row("first_component_compute", protocol=p, correlation="kendall")
+        assert relation is not None
+        words = "not known" if relation.value is None else format(Written(relation.value, ""), "")
+        interval = interval_words(relation).replace("+", "")
+        fields[p] = f"{svg.NAMES[p]}; order as by compute: {words}{interval and f' ({interval})'}"
+    return Points(
+        "compute",
+        "first_component_score",
+        fields,
+        "The first factor against pretraining compute in floating-point operations. A factor is a weighted sum of the "
+        "benchmarks along which models differ. Each dot is a model. Order as by compute: tau is 1 for the same order "
+        "and 0 for unrelated ones.",
+    )
+
+
+def by_protocol(quantity: str, names: Mapping[str, str], **where: str | int) -> list[Series]:
+    """A mark for each protocol."""
+    return [Series(quantity, names, {"protocol": p, **where}, svg.KINDS[p], svg.NAMES[p]) for p in PROTOCOLS]
+
+
+def _explained(quantity: str, *, same_cells: bool) -> PanelOf:
+    """The shares of the first components, beside those of shuffled tables where these are of the `same_cells`."""
+    series, name = by_protocol(quantity, {"component": "factor {}"}), {"component": "factor {}"}
+    if same_cells:
+        series += [
+            Series("explained_variance_shuffled_95", name, {"protocol": p}, "s", "shuffled tables") for p in PROTOCOLS
+        ]
+    return PanelOf(
+        "How much does it explain?",
+        Says(quantity, "**{span}** of the variance", {"component": 1}, {"protocol": "{}"}),
+        Dots(series, "Share of the variance that each factor explains"),
+    )
+
+
+def _ranks(protocol: str, most: int = FIRST_RANKS) -> Dots:
+    """A row for each of the first models."""
+    series = Series("first_component_rank", {"subject": "{}"}, {"protocol": protocol}, svg.KINDS[protocol])
+    return Dots([series], f"Rank on the first factor, {svg.NAMES[protocol]}", rising=True, most=most)
+
+
+def _ranked(rows: Rows, protocol: str, everyone: int) -> list[Row]:
+    """The ranks of the models from the best on; [] for too few."""
+    ranked = [row for row in rows.all("first_component_rank", protocol=protocol) if row.value is not None]
+    enough = len(ranked) >= max(2, min(JACKKNIFED, everyone / 2))
+    return sorted(ranked, key=lambda row: row.value or 0) if enough else []
+
+
+def _candidates(ranked: list[Row]) -> int | None:
+    """How many models' intervals hold rank 1, so that no other model is surely better; None where one has no
+    interval."""
+    pairs = [pair for row in ranked if (pair := ends_of(row))]
+    return sum(low <= 1 for low, _ in pairs) if len(pairs) == len(ranked) else None
+
+
+def _leaders(ranked: list[Row]) -> str:
+    """`ant-1b ranks first`, or `ant-1b and 1 more rank first` where several share the first place."""
+    shared = sum(row.value == ranked[0].value for row in ranked) - 1
+    return f"{svg.shortened(ranked[0].subject or '', 30)} {f'and {shared} more rank' if shared else 'ranks'} first"
+
+
+def _places(row: Row, words: str = "95%: ") -> str:
+    """`95%: 1 to 3`; empty without an interval."""
+    pair = ends_of(row)
+    return f"{words}{pair[0]:g} to {pair[1]:g}" if pair else ""
+
+
+def _may_be(ranked: list[Row]) -> str:
+    candidates, places = _candidates(ranked), _places(ranked[0], ", 95% ")
+    first = _leaders(ranked)
+    return first if candidates is None else f"**{candidates} of {len(ranked)}** may be first; {first}{places}"
+
+
+def _best(rows: Rows, protocol: str, ranked: list[Row]) -> Answer:
+    first, candidates, interval = _leaders(ranked), _candidates(ranked), _places(ranked[0])
+    sentence = (
+        f"Not known how many models may be best; {first}" if interval else f"Not known: {first}, without an interval"
+    )
+    if candidates is not None:
+        sentence = f"{candidates} of {count(len(ranked), 'model')} may be best; {first}"
+        if 1 < candidates < len(ranked):
+            sentence = f"Any of {candidates} models could be the best of {len(ranked)}; {first}"
+    when = "once every model has trained for the test" if protocol == TRAINED else "direct"
+    basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."
+    return Answer("Which model is best?", sentence, _ranks(protocol).draw(rows).svg, interval, basis, "All models")
+
+
+def _pick(rows: Rows, protocol: str, ranked: list[Row]) -> Finding:
+    words = " (its potential)" if protocol == TRAINED else ""
+    interval = _places(ranked[0], ", 95% interval ")
+    return Finding(
+        f"{_leaders(ranked)} on the first factor {UNDER[protocol]}{words}: rank {ranked[0].value:g} of "
+        f"{len(ranked)}{interval}.",
+        "Interval over benchmarks, each model compared with every other one."
+        if interval
+        else "These benchmarks give no interval for others like them.",
+    )
+
+
+def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
+    """On the first share, the number of factors, and the relation to compute."""
+    quantity = "explained_variance_in_both" if compared else "explained_variance"
+    shares, found = _known(rows, quantity), {p: rows.value("factors", protocol=p) for p in PROTOCOLS}
+    if not shares:
+        return [Finding("The components cannot be computed.")]
+    everyone, in_both = len(data.matrix.models), len(data.models_in_both)
+    some = compared and in_both < everyone
+    models = count(in_both if compared else everyone, "model")
+    parts = []
+    for p, share in shares.items():
+        rows_of = {over: rows.row(quantity, over, protocol=p, component=1) for over in ("models", "families")}
+        words = [
+            f"{interval_words(row).replace('+', '')} over {over}" for over, row in rows_of.items() if row and row.low
+        ]
+        if found[p] != 0:
+            intervals = f" ({'; '.join(words)})" if words else ""
+            parts.append(f"{percent(share)} {UNDER[p]}{intervals}")
+    sentence = "The first factor explains no more than in tables with shuffled columns."
+    if parts:
+        assumed = "no heavy tails" + (" and that cells are missing by chance" if data.lacks_many else "")
+        whose = f"Among the {models} known under both protocols, the" if some else "The"
+        sentence = f"{whose} first factor (intervals assume {assumed}) explains of the variance {' and '.join(parts)}."
+    without = [
+        f"{percent(rest)} {UNDER[p]}"
+        for p in PROTOCOLS
+        if np.isfinite(rest := rows.value("explained_variance_without_size", protocol=p, component=1)) and not some
+    ]
+    if without:
+        sentence += f" Of what model size leaves unexplained, its own first factor explains {' and '.join(without)}."
+    cells = f", {count(int(data.in_both.sum()), 'cell')} known under both protocols" if compared else ""
+    findings = [
+        Finding(
+            sentence,
+            f"Standardised scores of {models} on {count(len(data.tasks), 'benchmark')}{cells}. The intervals are for "
+            "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest "
+            "(heavy tails), they contained the truth in 78% to 91% of cases, not 95%.",
+        )
+    ]
+    counted = {p: int(number) for p, number in found.items() if np.isfinite(number)}
+    if counted:
+        several, words = len(set(data.matrix.families)) > 1, []
+        for p, number in counted.items():
+            inside = rows.value("factors_within_families", protocol=p)
+            within = f" ({inside:.0f} within families)" if several and np.isfinite(inside) else ""
+            words.append(f"{count(number, 'factor')} {UNDER[p]}{within}")
+        chance = " and ".join(f"{rows.value('first_component_p', protocol=p):.3f} {UNDER[p]}" for p in counted)
+        basis = (
+            "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns (within "
+            f"families: shuffled within each). Such tables have so large a first factor with a probability of {chance}."
+        )
+        ceilings = {
+            p: shown_ceiling(
+                rows.value("first_component_ceiling", protocol=p),
+                rows.value("explained_variance", protocol=p, component=1),
+            )
+            for p in counted
+        }
+        limits = [f"{percent(float(limit))} {UNDER[p]}" for p, limit in ceilings.items() if np.isfinite(limit)]
+        if limits:
+            basis += f" With one order on all benchmarks, noise would leave the first factor {' and '.join(limits)}."
+        findings.append(Finding(f"Factors beyond what chance would give: {' and '.join(words)}.", basis))
+    taus = [
+        row
+        for p in PROTOCOLS
+        if (row := rows.row("first_component_compute", protocol=p, correlation="kendall")) and row.value is not None
+    ]
+    if taus:
+        words = [
+            f"{row.value:.2f}{(i := interval_words(row).replace('+', '')) and f' ({i})'} {UNDER[row.protocol or '']}"
+            for row in taus
+        ]
+        findings.append(
+            Finding(
+                f"Tau between the first factor and pretraining compute is {' and '.join(words)}.",
+                f"{count(max(row.n or 0 for row in taus), 'model')} with known and reliable compute: 6 × parameters × "
+                "tokens.",
+            )
+        )
+    return findings
+
+
+def _of_both(quantity: str, label: str, form: str, over: str | None = None, **where: str | int) -> dict[str, Column]:
+    """A column of each protocol; the ends of its interval too, where it is `over` something."""
+    columns = {}
+    for p in PROTOCOLS:
+        place = {"protocol": p, **where}
+        columns[p] = Column(quantity, f"{label}{svg.NAMES[p]}", form, where=place)
+        for part, words in (("low", "from"), ("high", "to")) if over else ():
+            columns[f"{p}_{part}"] = Column(quantity, words, form, "low" if part == "low" else "high", place, over)
+    return columns
+
+
+def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
+    """The folds."""
+    sections = [
+        SectionOf(
+            "Explained variance",
+            Says("explained_variance", "The first factor explains {span}.", {"component": 1}, {"protocol": "{}"}),
+            TableOf(
+                "explained_variance",
+                {"component": "component"},
+                _of_both("explained_variance", "", ".4f", "models")
+                | {
+                    f"shuffled_{p}": Column(
+                        "explained_variance_shuffled_95",
+                        f"shuffled, 95th percentile, {name}",
+                        ".4f",
+                        where={"protocol": p},
+                    )
+                    for p, name in svg.NAMES.items()
+                },
+                "Share of the variance of each component",
+                folded=True,
+            ),
+            [Dots(by_protocol("explained_variance", {"component": "factor {}"}), "Share of the variance")],
+        ),
+        SectionOf(
+            "Within families",
+            Says(
+                "explained_variance_within_family",
+                "Of the models of a family the first explains {span}.",
+                {"component": 1},
+            ),
+            TableOf(
+                "explained_variance_by_family",
+                {"subject": "family", "component": "component"},
+                _of_both("explained_variance_within_family", "", ".3f", "models"),
+                "Share of each component within each family",
+                folded=True,
+            ),
+            [
+                Dots(
+                    by_protocol("explained_variance_within_family", {"subject": "{}"}, component=1),
+                    "Share of the first component, models of the family only",
+                )
+            ],
+            explanation="With few models the first component explains a large share whatever the scores are. Intervals "
+            f"are given for families of at least {MINIMUM_RESAMPLED_FAMILY} models.",
+        ),
+    ]
+    if rows.all("first_component_rank"):
+        caveat = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
+        sections.append(
+            SectionOf(
+                "Which model to pick",
+                Says(
+                    "rank_gap",
+                    "Training moves {apart} of {count:model} beyond the interval; {name} moves by {value:+}.",
+                ),
+                TableOf(
+                    "potential",
+                    {"subject": "model"},
+                    _of_both("first_component_rank", "rank, ", ".0f", "pairs")
+                    | {
+                        "gap": Column("rank_gap", "places gained by training", "+.0f"),
+                        "gap_low": Column("rank_gap", "from", "+.0f", "low"),
+                        "gap_high": Column("rank_gap", "to", "+.0f", "high"),
+                    },
+                    "Ranks with intervals",
+                    sorted_by=protocol,
+                    folded=True,
+                ),
+                [_ranks(protocol, 150)],
+                explanation=f"Potential is the rank on the first factor under train before test.{caveat} The interval "
+                "leaves out just the places of models that are surely better or surely worse, every pair being "
+                "compared over the benchmarks, so it holds for whichever model leads.",
+            )
+        )
+    return sections

@@ -1,0 +1,195 @@
+"""The factors report: what stands above its folds is what its rows say, and chance is not called a factor."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows
+from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
+
+from lm_validity.config.sections import Reports
+from lm_validity.results.put import Rows
+from lm_validity.studies.agreement.factors import report_factors
+from lm_validity.tables.schema import SCORES, write_table
+
+MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
+    f"{name},F{i % 5},{1 + i // 4},{300 * (i + 1)}\n" for i, name in enumerate(NAMES)
+)
+LONG = [f"{'x' * 80}-{name}" for name in NAMES]
+FIRST = {"component": 1}
+
+
+def report(folder, table, resamples=60, names=NAMES, models=MODELS, stderr=0.01) -> tuple[dict, Rows]:
+    """page.json and the rows."""
+    folder.mkdir(exist_ok=True)
+    write_table(pd.DataFrame(score_rows(table, names, stderr)), SCORES, folder / "scores.parquet")
+    (folder / "models.csv").write_text(models)
+    (folder / "benchmarks.csv").write_text(BENCHMARKS)
+    paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+    report_factors(*paths, folder / "factors", Reports(resamples=resamples))
+    return json.loads((folder / "factors" / "page.json").read_text()), Rows.read(folder / "factors" / "results.parquet")
+
+
+def quoted(row) -> str:
+    return f"95%: {100 * row.low:.0f}% to {100 * row.high:.0f}%"
+
+
+WORLDS = {
+    "both": (scores(), {}),
+    "direct": ({DIRECT: scores()[DIRECT]}, {}),
+    "without compute or intervals": (scores(), {"resamples": 0, "models": "model\nm00\n"}),
+    "two models": ({p: {name: of[:2] for name, of in t.items()} for p, t in scores().items()}, {"names": NAMES[:2]}),
+    "constant": ({DIRECT: {f"task{i}": [0.5] * 16 for i in range(8)}}, {}),
+    "long names": (scores(), {"names": LONG, "models": re.sub(r"^m\d", f"{'x' * 80}-\\g<0>", MODELS, flags=re.M)}),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_world_keeps_to_the_grammar(tmp_path, world):
+    table, options = WORLDS[world]
+    page, _ = report(tmp_path, table, **options)
+    assert page["lede"]["heading"]
+    for said in (page["lede"], *page["answers"]):
+        assert len(said["sentence"].split()) <= 18 and not re.search("nan|None", said["sentence"])
+        assert len(re.findall(r"\d+%?: ", said["interval"])) <= 1
+    drawn = [page["picture"]["svg"]] if page["picture"] else []
+    drawn += [one["svg"] for one in (*page["panels"], *page["answers"])]
+    assert all(re.search(r'aria-label="[^"]{20,}', svg) and "nan" not in svg for svg in drawn)
+    assert bool(page["picture"]) == (
+        "tokens_b" in options.get("models", MODELS) and world not in ("two models", "constant")
+    )
+    assert bool(page["answers"]) == (world in ("both", "direct", "long names"))
+
+
+def test_equal_scores_under_both_protocols_have_equal_numbers(tmp_path):
+    """What is drawn at random is drawn alike under both, so that a difference is one of scores."""
+    _, rows = report(tmp_path, {p: scores()[DIRECT] for p in (DIRECT, TRAINED)}, 0)
+    for quantity in ("factors", "factors_within_families", "first_component_p", "explained_variance_shuffled_95"):
+        one, other = ([row.value for row in rows.all(quantity, protocol=p)] for p in (DIRECT, TRAINED))
+        assert one == other != []
+
+
+def test_the_heading_and_the_numbers_are_the_rows(tmp_path):
+    page, rows = report(tmp_path, scores())
+    shares = {p: rows.row("explained_variance_in_both", protocol=p, **FIRST) for p in (DIRECT, TRAINED)}
+    over = {name: rows.row("explained_variance", name, protocol=TRAINED, **FIRST) for name in ("models", "families")}
+    widest = max(over.values(), key=lambda row: row.high - row.low)
+    assert f"explains {100 * shares[TRAINED].value:.0f}%" in page["lede"]["sentence"]
+    assert page["lede"]["interval"] == quoted(widest)
+    assert page["lede"]["heading"].startswith("One ability explains most differences") == (widest.low > 0.5)
+    explained, ranks, misleading = page["panels"]
+    assert explained["text"].startswith(f"**{100 * shares[DIRECT].value:.0f}% to {100 * shares[TRAINED].value:.0f}%** ")
+    ranked = sorted(rows.all("first_component_rank", protocol=TRAINED), key=lambda row: row.value)
+    best, first = sum(row.low <= 1 for row in ranked), ranked[0]
+    assert first.subject in ranks["text"] and first.subject in page["answers"][0]["sentence"]
+    assert ranks["text"].startswith(f"**{best} of 16**")
+    words = f"Any of {best} models could be the best of 16" if 1 < best < 16 else f"{best} of 16 models may be best"
+    assert page["answers"][0]["sentence"].startswith(f"{words}; ")
+    ends = f"{first.low:g} to {first.high:g}"
+    assert page["answers"][0]["interval"] == f"95%: {ends}" and ends in ranks["text"]
+    moved = sum(row.low > 0 or row.high < 0 for row in rows.all("rank_gap"))
+    assert misleading["text"].startswith(f"**{moved} of 16**") and "; about 0.8 would" in misleading["text"]
+
+
+def test_a_panel_without_a_model_that_moves_is_not_drawn(tmp_path):
+    page, rows = report(tmp_path, {p: scores()[TRAINED] for p in (DIRECT, TRAINED)})
+    assert {row.value for row in rows.all("rank_gap")} == {0.0}
+    assert [panel["question"] for panel in page["panels"]] == ["How much does it explain?", "Which models rank first?"]
+
+
+def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):
+    """Of two benchmarks that have nothing in common the first factor explains more than half; of one ability behind
+    much noise, less."""
+    rng, names = np.random.default_rng(1), [f"m{i:02}" for i in range(60)]
+    two = {DIRECT: {f"task{i}": (0.5 + 0.1 * rng.standard_normal(16)).tolist() for i in range(2)}}
+    ability = rng.standard_normal(60)
+    noisy = {DIRECT: {f"task{i}": (0.5 + 0.005 * ability + 0.01 * rng.standard_normal(60)).tolist() for i in range(8)}}
+    page, rows = report(tmp_path / "two", two)
+    share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
+    assert share.value > 0.5 and (share.low, share.reason_code) == (None, "no_interval")
+    assert page["lede"]["heading"].startswith("No ability")
+    page, rows = report(tmp_path / "noisy", noisy, names=names, models="model\n" + "\n".join(names))
+    share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
+    assert share.high < 0.5 and page["lede"]["heading"] == "Not known whether one ability explains most differences"
+
+
+@pytest.mark.parametrize(("benchmarks", "correlation"), [(6, 0.0), (12, 0.16), (6, 0.6)])
+def test_a_share_has_an_interval_where_a_factor_is_found_which_then_holds_the_truth(tmp_path, benchmarks, correlation):
+    """20 models. The first share of a population is (1 + (k - 1) r) / k; a sample's is too large, so that before it was
+    corrected 17% to 42% stood for a sixth."""
+    rng, held, found = np.random.default_rng(benchmarks), 0, 0
+    truth = (1 + (benchmarks - 1) * correlation) / benchmarks
+    names = [f"m{i:02}" for i in range(20)]
+    for _ in range(8):
+        ability = np.sqrt(correlation) * rng.standard_normal((20, 1))
+        z = ability + np.sqrt(1 - correlation) * rng.standard_normal((20, benchmarks))
+        table = {DIRECT: {f"task{i}": (0.5 + 0.1 * z[:, i]).tolist() for i in range(benchmarks)}}
+        page, rows = report(tmp_path, table, names=names, models="model\n" + "\n".join(names))
+        share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
+        has_factor = rows.value("factors", protocol=DIRECT) > 0
+        assert (share.low is not None) == has_factor == page["lede"]["sentence"].startswith("Direct, one factor")
+        found += has_factor
+        held += has_factor and share.low <= truth <= share.high
+    assert found - held <= 1 and (found <= 2 if correlation == 0 else found >= 4 if correlation == 0.6 else True)
+
+
+@pytest.mark.parametrize("stderr", [0.01, 0.2])
+def test_a_ceiling_below_the_first_factors_share_is_not_named(tmp_path, stderr):
+    page, rows = report(tmp_path, {DIRECT: scores(0.3)[DIRECT]}, stderr=stderr)
+    share = rows.value("explained_variance", protocol=DIRECT, **FIRST)
+    above = share > rows.value("first_component_ceiling", protocol=DIRECT)
+    assert above == (stderr == 0.2) == any("above its noise ceiling" in note for note in page["notes"])
+    assert ("noise would leave" in page["findings"][1]["basis"]) != above
+
+
+def test_what_stands_together_is_of_the_same_cells(tmp_path):
+    """Four models are not trained: one protocol's figures are of all its cells, and the panel compares common ones."""
+    table = scores(trained=0.5)
+    table[TRAINED] = {name: [*of[:12], *[None] * 4] for name, of in table[TRAINED].items()}
+    table[DIRECT]["task0"][:4] = [None] * 4
+    page, rows = report(tmp_path, table)
+    for protocol in (DIRECT, TRAINED):
+        relation = rows.row("first_component_compute", protocol=protocol, correlation="kendall")
+        words = f"compute: {relation.value:.2f} (95%: {relation.low:.2f} to {relation.high:.2f})"
+        assert words in page["picture"]["svg"].replace("−", "-")
+    own = rows.row("explained_variance", protocol=TRAINED, **FIRST)
+    both = rows.value("explained_variance_in_both", protocol=TRAINED, **FIRST)
+    assert f"{100 * own.value:.0f}" != f"{100 * both:.0f}"
+    assert f"explains {100 * own.value:.0f}%" in page["lede"]["sentence"] and page["lede"]["interval"] == quoted(own)
+    panel = page["panels"][0]
+    assert f"to {100 * both:.0f}%" in panel["text"] and "shuffled" not in panel["text"] + panel["svg"]
+
+
+def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
+    table = {DIRECT: {name: [*of[:14], 1.0, 1.0] for name, of in scores(0.1)[DIRECT].items()}}
+    page, rows = report(tmp_path, table)
+    assert sorted(row.value for row in rows.all("first_component_rank"))[:2] == [1.5, 1.5]
+    answer = page["answers"][0]
+    assert answer["sentence"] == "Any of 2 models could be the best of 16; m14 and 1 more rank first"
+    assert answer["interval"] == "95%: 1 to 2"
+
+
+def test_how_many_may_be_best_is_not_known_where_a_model_has_no_interval(tmp_path):
+    """The interval of the first one is still said."""
+    table = {p: {name: [None, *of[1:]] if i else of for i, (name, of) in enumerate(t.items())}
+             for p, t in scores().items()}  # fmt: skip
+    page, rows = report(tmp_path, table)
+    assert rows.row("first_component_rank", subject="m00", protocol=TRAINED).low is None
+    answer = page["answers"][0]
+    assert answer["sentence"].startswith("Not known") and "without" not in answer["sentence"] and answer["interval"]
+
+
+def test_one_factor_that_explains_all_is_an_answer(tmp_path):
+    """Five benchmarks that are lines of one ability; of two with three models a shuffled table explains as much."""
+    ability = np.linspace(0.2, 0.6, 12)
+    table = {DIRECT: {f"task{i}": (0.1 + (0.5 + 0.1 * i) * ability).tolist() for i in range(5)}}
+    page, rows = report(tmp_path, table, names=NAMES[:12])
+    share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
+    assert (share.value, share.low) == (pytest.approx(1), None)
+    assert page["lede"]["heading"].startswith("One ability explains most differences")
+    assert "explains 100%" in page["lede"]["sentence"] and page["lede"]["interval"] == ""
+    few = {DIRECT: {name: of[:3] for name, of in list(table[DIRECT].items())[:2]}}
+    page, _ = report(tmp_path / "few", few, names=NAMES[:3])
+    assert page["lede"]["heading"].startswith("No ability")

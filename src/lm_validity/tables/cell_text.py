@@ -37,6 +37,7 @@ _TAG = re.compile(r"<[^<>]*>")
 _TAG_IN_NUMBER = re.compile(r"(?<=\d)(?:<[^<>]*>)+(?=\d)")  # what it parts is no number: `71.3<sub>2</sub>`
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
 _WITHOUT_MARKUP = re.compile(r"[A-Za-z0-9_.,:+-]+")
+_BOLD = re.compile(r"\*\*(?=[^\s*])([^*]*)\*\*")  # a pair: of `Ant 4**` the stars are a footnote's
 _LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
 _MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
 
@@ -59,7 +60,7 @@ def plain_text(text: str) -> str:
     if _WITHOUT_MARKUP.fullmatch(text):
         return text
     text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
-    text = re.sub(r"\\([%_#&])", r"\1", _LATEX.sub(r"\1", text).replace("**", "")).replace("$", "")
+    text = re.sub(r"\\([%_#&])", r"\1", _LATEX.sub(r"\1", _BOLD.sub(r"\1", text))).replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
 
 

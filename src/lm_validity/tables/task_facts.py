@@ -37,6 +37,11 @@ def _table() -> dict[str, TaskFacts]:
     return {name: TaskFacts(*values) for name, *values in (line.split("\t") for line in lines)}
 
 
+def task_names() -> Iterable[str]:
+    """The names of the table: tasks, beginnings of tasks, and metrics after `METRIC`."""
+    return _table()
+
+
 def find_task_facts(task: str) -> TaskFacts | None:
     """The facts of a task by its name, else of the longest beginning of a name that the table has; None: unknown."""
     table = _table()

@@ -288,8 +288,8 @@ class ImportOptions:
 
     names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files. path: a
     pattern of paths (`PathPattern`). prepared_on: what models were prepared on before the test. format: the only one
-    that is tried. schema: the JSON schema of every_eval_ever. reading: decisions of an earlier import, corrected.
-    corrections: rows of a reading, before which those of `reading` count.
+    that is tried. columns: roles of columns of tables. schema: the JSON schema of every_eval_ever. reading:
+    decisions of an earlier import, corrected. corrections: rows of a reading, before which those of `reading` count.
     """
 
     names: Mapping[Path, str] = field(default_factory=dict)
@@ -301,6 +301,7 @@ class ImportOptions:
     strict: bool = False
     schema: Document | None = None
     reading: Path | None = None
+    columns: str | None = None
     corrections: Corrections = field(default_factory=Corrections)
 
     def with_reading(self) -> "ImportOptions":

@@ -1,0 +1,269 @@
+"""What a column may be: its role by the words of its header, and what its cells tell."""
+
+import re
+from collections.abc import Iterable
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.tables.cell_text import MISSING, has_other_letters, plain, plain_text, read_cell, spread_of
+from lm_validity.tables.frame import Table
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.task_facts import METRIC, task_names
+
+WORDS = Path(__file__).parent / "roles.tsv"
+# Roles that --columns gives, in the order in which it is printed
+SETTINGS = ("protocol", "num_fewshot", "iteration", "tokens_b", "seed", "split", "prompt", "prompt_variant",
+            "prepared_on", "higher_is_better")  # fmt: skip
+ROLES = ("model", "benchmark", "metric", "score", "answer", "item", "n", "error", "run", "checkpoint", *SETTINGS,
+         "ignore")  # fmt: skip
+# The kinds of an error, and what makes a standard error of it, where that needs no more than the value
+ERRORS = ("se", "sd", "ci95")
+
+_SETTING_VALUES = {
+    "protocol": {*PROTOCOLS}, "split": {"test", "validation"}, "prompt": {"plain", "chat"},
+    "higher_is_better": {"true", "false", "0", "1"},
+}  # fmt: skip
+_IDENTIFIERS = ("name", "id", "label", "title")
+_NUMBERS = ("num_fewshot", "iteration", "tokens_b", "n")
+_MOST_NUMBERS = 0.5  # of the cells that say anything, in a column of numbers; the others are left out, and said
+_SHORT_TASK = 3  # letters: `arc`, `mmlu` begin other names, `race`, `drop` are words
+_COMMON_TASKS = {"drop", "race", "math", "copa"}
+_FAMILIES = (
+    r"gpt|llama|claude|gemini|gemma|qwen|mistral|mixtral|phi|falcon|pythia|olmo|yi|deepseek|command|opus|sonnet|grok"
+)
+MODEL_LIKE = re.compile(rf"(\b|[-_])(\d+(\.\d+)?[bmk]|{_FAMILIES}|\d+x\d+b)(\b|[-_])|^[\w.-]+/[\w.:-]+$", re.I)
+RUN_LIKE = re.compile(r"(run|seed|trial|rep|repeat|try|attempt)[-_ ]*\d+$", re.I)
+STEP_LIKE = re.compile(r"(step|ckpt|checkpoint|iter|global)[-_ ]*\d+", re.I)
+_HASH_LIKE = re.compile(r"^[0-9a-f]{8}-?[0-9a-f-]{12,}$|^\d{4}-?\d\d-?\d\d")
+_LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
+_LOOKED_AT = 300
+_MARKED = re.compile(r"%|↑|↓|⬆|⬇|\(pts?\)")
+_LONGEST_NAME = 80
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+\s*%?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+
+
+def key(text: str) -> str:
+    """A header in small letters, digits and underscores; words of other languages as English ones."""
+    return (not has_other_letters(text) and plain(text)) or re.sub(r"[\W_]+", "_", text.lower()).strip("_")
+
+
+@cache
+def vocabulary(where: str) -> dict[str, frozenset[str]]:
+    """The words of each role: of headers that are one (`is`), or that have it among their words (`has`)."""
+    lines = [line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:]]
+    return {role: frozenset(words.split()) for role, kind, words in lines if kind == where}
+
+
+@cache
+def _role_of(word: str) -> str | None:
+    return next((role for role, words in vocabulary("is").items() if word in words and role != "task"), None)
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """Tasks and metrics by name, without those that are words of everyday."""
+    names = {key(name.removeprefix(METRIC)) for name in task_names()}
+    names = {name for name in names if len(name) > _SHORT_TASK and not name[0].isdigit()}
+    return frozenset(names - _COMMON_TASKS) | vocabulary("is")["task"]
+
+
+class Column:
+    """What can be said of a column by its header and its cells (n,).
+
+    codes (n,): the place of each cell in `texts`, the different ones. numbers (n,): NaN where there is none; a cell
+    that is more than a number has none. spreads (n,): the errors in the cells (`61.2 ± .8`). filled (n,): whether a
+    cell says anything.
+    """
+
+    def __init__(self, name: str, kind: str, cells: pd.Series) -> None:
+        self.name, self.kind = name, kind
+        codes, uniques = pd.factorize(cells)
+        self.codes: np.ndarray = codes
+        self.texts: list[str] = list(uniques)
+        values, blank, spreads = self._values()
+        self.numbers: np.ndarray = values[codes]
+        self.spreads: np.ndarray = spreads[codes]
+        self.filled: np.ndarray = ~blank[codes]
+        rows, with_number = np.count_nonzero(self.filled), np.count_nonzero(~np.isnan(self.numbers))
+        self.distinct = int(np.count_nonzero(~blank))
+        self.numeric = kind == "cell" and 0 < _MOST_NUMBERS * rows <= with_number
+        given = values[~blank]
+        known = given[~np.isnan(given)]
+        self.whole = bool(self.numeric and np.all(known == np.round(known)))
+        self.low, self.high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        words = {text.lower() for text, no in zip(self.texts, blank, strict=True) if not no}
+        self.boolean = bool(words) and (words <= {"true", "false"} or words <= {"0", "1", "0.0", "1.0"})
+        self.all_different = self.distinct == rows and rows > 1
+        self.blank = blank
+
+    def _values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each different text its number, whether it says nothing, and the error in it."""
+        plain = pd.to_numeric(pd.Series(self.texts, dtype=object), errors="coerce").to_numpy(dtype=float, copy=True)
+        plain[~np.isfinite(plain)] = np.nan
+        blank, spreads = np.zeros(len(plain), dtype=bool), np.full(len(plain), np.nan)
+        others = np.flatnonzero(np.isnan(plain))
+        decimal = self._decimal_commas([self.texts[i] for i in others]) if len(others) else False
+        self.percent, self.spread_kind = False, None
+        for i in others:
+            text = self.texts[i]
+            if text.strip().casefold() in MISSING:
+                blank[i] = True
+            elif text.lower() in ("true", "false"):
+                plain[i] = float(text.lower() == "true")
+            elif len(text) < _LONGEST_NAME and (cell := read_cell(text.replace(",", ".") if decimal else text)):
+                plain[i], spreads[i] = cell.value, np.nan if cell.error is None else cell.error
+                self.percent |= cell.percent
+                self.spread_kind = cell.kind or self.spread_kind
+        return plain, blank, spreads
+
+    @staticmethod
+    def _decimal_commas(texts: list[str]) -> bool:
+        """Whether the comma is the decimal sign of a column: no cell has a point, and not all may be thousands."""
+        with_comma = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
+        return any(not _THOUSANDS.fullmatch(text) for text in with_comma) and not any("." in text for text in texts)
+
+    @cached_property
+    def length(self) -> float:
+        """The mean length of its different cells that say anything."""
+        return float(np.mean([len(text) for text, no in zip(self.texts, self.blank, strict=True) if not no] or [0]))
+
+    @cached_property
+    def clean(self) -> np.ndarray:
+        """The cells (n,) without markup, as names; "" for those that say nothing."""
+        texts = ["" if no else plain_text(text) for text, no in zip(self.texts, self.blank, strict=True)]
+        names: np.ndarray = np.array([*texts, ""], dtype=object)[self.codes]
+        return names
+
+    @cached_property
+    def head(self) -> str:
+        """The last part of the header, in small letters; the one above where it is no more than `name` or `id`."""
+        parts = plain_text(self.name).split(".")
+        last = key(parts[-1])
+        above = key(parts[-2]) if len(parts) > 1 else ""
+        return above if last in _IDENTIFIERS and _role_of(above) else last
+
+    @cached_property
+    def word(self) -> str | None:
+        """The role that the header says exactly; of a setting only where all cells may be its values."""
+        word = _role_of(self.head) if self.kind == "cell" else None
+        values = _SETTING_VALUES.get(word or "")
+        texts = {text.lower() for text, no in zip(self.texts, self.blank, strict=True) if not no}
+        fits = values is None or texts <= values
+        return word if fits and (self.numeric or word not in _NUMBERS) else None
+
+    @cached_property
+    def parts(self) -> frozenset[str]:
+        """The words of the header."""
+        return frozenset(key(self.name).split("_"))
+
+    def has(self, role: str) -> bool:
+        """Whether a word of the header is one of this role."""
+        return bool(self.parts & vocabulary("has")[role])
+
+    @cached_property
+    def error_of(self) -> str | None:
+        """What kind of error it is, if its header says so."""
+        parts = self.parts
+        if parts & {"stderr", "sem", "se"} or {"std", "err"} <= parts or {"standard", "error"} <= parts:
+            return "se"
+        if "ci95" in parts or {"ci", "95"} <= parts:
+            return "ci95"
+        return "sd" if parts & {"std", "sd", "stdev", "stddev"} else None
+
+    @cached_property
+    def never(self) -> bool:
+        """A number that is no score without somebody's word."""
+        if self.head in known_names():
+            return False
+        marked = "%" in self.name and "#" not in self.name
+        other = self.word not in {None, "score", "answer", "model", "benchmark"}
+        return bool(other or self.error_of or self.name.startswith("#") or (self.has("no score") and not marked))
+
+    @cached_property
+    def evidence(self) -> int:
+        """2: the header is a task, a metric, or bears a mark; 1: a part of it is; 0: nothing."""
+        if self.never or not self.numeric:
+            return 0
+        if self.word == "score" or self.head in known_names() or _MARKED.search(self.name) or self.percent:
+            return 2
+        return 1 if self.has("score") or self.head.startswith(("mmlu", "arc_", "gsm8k")) else 0
+
+    @cached_property
+    def averages(self) -> bool:
+        """Whether the header says an average."""
+        return self.has("average")
+
+    @cached_property
+    def textual(self) -> bool:
+        """Whether its cells can be names."""
+        plain = not self.numeric and self.distinct > 0 and not self.boolean
+        return plain and self.length < _LONGEST_NAME and not self.says
+
+    @cached_property
+    def says(self) -> bool:
+        """Whether its cells are what a model said, or only the numbers of a list."""
+        numbered = self.kind == "level" and all(text.isdigit() for text in self.texts if text)
+        return numbered or bool(self.kind == "cell" and self.has("said") and self.word is None)
+
+    @cached_property
+    def like(self) -> dict[str, float]:
+        """The share of its different names (of the first `_LOOKED_AT`) that look like a kind of `_LIKE`, and of known
+        tasks (`task`)."""
+        texts = [text for text, no in zip(self.texts, self.blank, strict=True) if not no][:_LOOKED_AT]
+        names = [plain_text(text) for text in texts]
+        shares = {kind: sum(bool(pattern.search(name)) for name in names) for kind, pattern in _LIKE.items()}
+        shares["task"] = sum(key(name) in known_names() for name in names)
+        return {kind: number / max(1, len(names)) for kind, number in shares.items()}
+
+    @cached_property
+    def places(self) -> bool:
+        """Whether its numbers are 1, 2, 3, ... without a gap: a rank, a run or an index."""
+        steps = self.high - self.low + 1 == self.distinct
+        return self.whole and self.low in {0.0, 1.0} and steps and (self.distinct > 2 or self.low == 1)
+
+
+class Columns(dict[str, Column]):
+    """The columns of a table by name, and which of them determine others; each is counted once for many readings."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__((name, Column(name, table.kinds[name], table.cells[name])) for name in table.cells)
+        self.table = table
+        owners = {plain(name): name for name in self}
+        self.spreads = {name: spread.owner for name in self if (spread := spread_of(name, owners)) is not None}
+        self.means: dict[tuple[str, ...], set[str]] = {}  # averages among columns
+        self._codes: dict[frozenset[str], np.ndarray] = {frozenset(): np.zeros(len(table.cells), dtype=np.int64)}
+        self._counts: dict[tuple[frozenset[str], bytes], int] = {}
+
+    def is_metric(self, name: str) -> bool:
+        """Whether a column's header is that of a metric, or of a score."""
+        return self[name].word == "score" or self[name].head in known_names()
+
+    def codes(self, names: frozenset[str]) -> np.ndarray:
+        """One code (n,) from 0 for each combination of the cells of some columns."""
+        if names not in self._codes:
+            last = max(names)
+            both = self.codes(names - {last}) * (len(self[last].texts) + 1) + self[last].codes
+            self._codes[names] = pd.factorize(both)[0]
+        return self._codes[names]
+
+    def count(self, names: frozenset[str], rows: np.ndarray | None = None) -> int:
+        """How many different combinations of cells some columns have, in the rows (n,) that are true."""
+        which = b"" if rows is None or rows.all() else rows.tobytes()
+        if (names, which) not in self._counts:
+            codes = self.codes(names)
+            self._counts[names, which] = len(pd.unique(codes[rows] if which and rows is not None else codes))
+        return self._counts[names, which]
+
+    def unique(self, names: Iterable[str], rows: np.ndarray | None = None) -> bool:
+        """Whether no combination of the cells of some columns stands twice in the rows (n,) that are true."""
+        total = len(self.table.cells) if rows is None else int(np.count_nonzero(rows))
+        return self.count(frozenset(names), rows) == total
+
+    def determines(self, names: Iterable[str], other: str) -> bool:
+        """Whether a column has one value for each value of the others together."""
+        key = frozenset(names)
+        return self.count(key | {other}) == self.count(key)

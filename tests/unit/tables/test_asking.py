@@ -1,0 +1,245 @@
+"""Tables of unknown people: what is sure, what is asked, and that what is printed was tried."""
+
+import json
+import random
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.asking import Question, Reader
+from lm_validity.tables.frame import READABLE, Source, frame
+from lm_validity.tables.told import parse, show
+
+MODELS = ["ant-7b", "ant-13b", "bee-8b", "lark/cat-70b", "gpt-4x", "llama-3-9b", "dog-2b", "elk-34b"]
+TASKS = ["mmlu", "gsm8k", "hellaswag", "piqa", "boolq", "winogrande"]
+PLAIN = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "jade"]
+OTHERS = ["kelp", "lotus", "maple", "north", "onyx", "pine", "quartz", "reed", "sage", "tulip"]
+SHAPES = ("wide", "long", "runs", "items", "turned", "nested_model", "nested_task", "file_model", "folder_model")
+KINDS = ("csv", "tsv", "json", "md", "xlsx", "html", "yaml", "parquet")
+
+
+def reader_of(path: Path) -> Reader:
+    """A reader of a file, or of the files of a folder."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in READABLE)
+    base = path.parent if path.is_file() else path
+    sources = [Source(file, (*file.relative_to(base).parts[:-1], file.stem), path.is_file()) for file in files]
+    return Reader(frame(sources), path.name)
+
+
+def scores(reader: Reader, text: str | None) -> dict[tuple[str, ...], float]:
+    """The scores of a reading, by model, benchmark and, where there are, run."""
+    table = pd.concat([long.scores for long in reader.read(text)])
+    keys = [name for name in ("model", "benchmark", "run", "checkpoint", "metric") if name in table]
+    return {tuple(map(str, row[:-1])): row[-1] for row in table[[*keys, "value"]].itertuples(index=False, name=None)}
+
+
+def save(rows: list[dict[str, str]], path: Path) -> Path:
+    """The rows as a file of the kind that its ending says."""
+    table, kind = pd.DataFrame(rows), path.suffix[1:]
+    if kind in ("csv", "tsv"):
+        table.to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    elif kind in ("json", "yaml"):
+        path.write_text(json.dumps(rows))  # JSON is YAML
+    elif kind == "xlsx":
+        pytest.importorskip("openpyxl")
+        table.to_excel(path, index=False)
+    elif kind == "parquet":
+        table.to_parquet(path)
+    elif kind == "html":
+        pytest.importorskip("lxml")
+        path.write_text(table.to_html(index=False))
+    else:
+        lines = [list(table), ["---"] * table.shape[1], *table.values.tolist()]
+        path.write_text("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+    return path
+
+
+def extras(chance: random.Random, rows: list[dict[str, str]], neutral: bool) -> None:
+    """Columns that are no scores: a count, a rank, tokens, a long text, an organisation."""
+    headers = {
+        "count": "Flag count",
+        "rank": "rank",
+        "tokens": "total tokens",
+        "text": "comment",
+        "org": "organization",
+    }
+    order = list(range(1, len(rows) + 1))
+    chance.shuffle(order)
+    for number, kind in enumerate(chance.sample(list(headers), chance.randint(0, 3)), 20):
+        for place, row in zip(order, rows, strict=True):
+            cells = {
+                "count": str(chance.randint(5, 900)), "rank": str(place), "tokens": str(chance.randint(2000, 90000)),
+                "text": f"a long remark on this, number {place}: " + " ".join(chance.sample(OTHERS, 6)),
+                "org": chance.choice(["Lark", "Wren", "Owl"]),
+            }  # fmt: skip
+            row[f"c{number}" if neutral else headers[kind]] = cells[kind]
+
+
+def table(
+    chance: random.Random, shape: str, values: dict[tuple[str, str], str], head: Callable[[str, int], str]
+) -> tuple[list[dict[str, str]], dict[tuple[str, ...], float]]:
+    """The rows of a table of a shape, and the scores that it holds; no rows for nested objects and folders."""
+    models, tasks = (list(dict.fromkeys(key[i] for key in values)) for i in (0, 1))
+    truth: dict[tuple[str, ...], float] = {key: float(value) for key, value in values.items()}
+    model, task, score = head("model", 1), head("task", 2), head("score", 3)
+    rows: list[dict[str, str]] = []
+    if shape == "wide":
+        rows = [{model: m, **{t: values[m, t] for t in tasks}} for m in models]
+    elif shape == "turned":
+        rows = [{head("benchmark", 1): t, **{m: values[m, t] for m in models}} for t in tasks]
+    elif shape == "long":
+        rows = [{model: m, task: t, score: value} for (m, t), value in values.items()]
+    elif shape == "runs":
+        truth = {(*key, str(run)): chance.random() for key in values for run in range(1, 4)}
+        rows = [{model: m, task: t, head("seed", 4): run, score: f"{v:.17g}"} for (m, t, run), v in truth.items()]
+    elif shape == "items":
+        right = {key: [chance.random() < 0.6 for _ in range(12)] for key in values}
+        truth = {key: sum(hits) / 12 for key, hits in right.items()}
+        rows = [{model: m, task: t, head("question_id", 4): f"{t[:2]}{i}", head("correct", 3): str(hit)}
+                for (m, t), hits in right.items() for i, hit in enumerate(hits)]  # fmt: skip
+    return rows, truth
+
+
+def drawn(chance: random.Random, folder: Path) -> tuple[Path, dict[tuple[str, ...], float]]:
+    """A random input of known roles, and the scores that it holds."""
+    shape, neutral = chance.choice(SHAPES), chance.random() < 0.6
+    models = chance.sample(MODELS if chance.random() < 0.5 else PLAIN, chance.randint(2, 6))
+    tasks = chance.sample(TASKS if chance.random() < 0.3 else OTHERS, chance.randint(2, 5))
+    percent = chance.random() < 0.5
+    values = {
+        (m, t): f"{100 * chance.random():.1f}" if percent else f"{chance.random():.3f}" for m in models for t in tasks
+    }
+
+    def head(word: str, number: int) -> str:
+        return f"c{number}" if neutral else word
+
+    rows, truth = table(chance, shape, values, head)
+    if rows:
+        if shape != "turned":
+            extras(chance, rows, neutral)
+            chance.shuffle(rows)
+        columns = list(rows[0])
+        chance.shuffle(columns)
+        return save(
+            [{name: row[name] for name in columns} for row in rows], folder / f"board.{chance.choice(KINDS)}"
+        ), truth
+    if shape.startswith("nested"):
+        by_model = shape == "nested_model"
+        outer, inner = (models, tasks) if by_model else (tasks, models)
+        deep = chance.random() < 0.5
+
+        def leaf(value: float) -> object:
+            return {head("acc", 3): value, head("samples", 5): chance.randint(100, 999)} if deep else value
+
+        tree = {a: {b: leaf(truth[(a, b) if by_model else (b, a)]) for b in inner} for a in outer}
+        (folder / "results.json").write_text(json.dumps(tree))
+        return folder / "results.json", truth
+    for m in models:
+        place = folder / "results" / m.replace("/", "__")
+        if shape == "file_model":
+            place.parent.mkdir(exist_ok=True)
+            place.with_name(f"{place.name}.json").write_text(json.dumps({t: truth[m, t] for t in tasks}))
+            continue
+        place.mkdir(parents=True)
+        for t in tasks:
+            (place / f"{t}.json").write_text(
+                json.dumps({head("score", 1): truth[m, t], head("n", 2): chance.randint(100, 999)})
+            )
+    return folder / "results", {(m.replace("/", "__"), t): value for (m, t), value in truth.items()}
+
+
+def test_random_tables_are_read_right_or_asked_about_with_the_right_reading_among_three(tmp_path):
+    """Of frames of known roles in any shape and container, 95% at least are sure or have the right reading among those
+    printed, and what is sure is right. Each reading that is printed gives a table."""
+    chance, found, number = random.Random(58), 0, 80
+    for place in range(number):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        path, truth = drawn(chance, folder)
+        reader = reader_of(path)
+        try:
+            sure = scores(reader, None)
+            assert sure.keys() == truth.keys() and all(abs(sure[key] - truth[key]) < 1e-9 for key in truth), path
+            found += 1
+        except Question as question:
+            given = [scores(reader, text) for text in question.readings]
+            found += any(
+                each.keys() == truth.keys() and all(abs(each[key] - truth[key]) < 1e-9 for key in truth)
+                for each in given
+            )
+    assert found >= 0.95 * number
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_container_is_read_like_the_same_table_as_csv_alone_and_in_a_folder(tmp_path, kind):
+    """Headers that say everything need no question, whatever holds the table."""
+    rows = [
+        {"model": m, "task": t, "acc": v}
+        for m, t, v in [
+            ("ant", "mmlu", "0.5"),
+            ("bee", "mmlu", "0.25"),
+            ("ant", "piqa", "0.75"),
+            ("bee", "piqa", "0.125"),
+        ]
+    ]
+    truth = {("ant", "mmlu"): 0.5, ("bee", "mmlu"): 0.25, ("ant", "piqa"): 0.75, ("bee", "piqa"): 0.125}
+    path = save(rows, tmp_path / f"board.{kind}")
+    assert scores(reader_of(path), None) == truth
+    assert scores(reader_of(tmp_path), None) == truth
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("a condition", "model,task,unit,score\nant,mmlu,x,.5\nant,piqa,y,.5\nbee,mmlu,y,.5\nbee,piqa,x,.4"),
+        ("an average among the rows", "model,benchmark,score\nant,a,.5\nant,average,.4\nbee,a,.3\nbee,average,.2"),
+        ("counts without evidence", "model,total wins,flags\nant,5,7\nbee,6,9"),
+        ("numbers of no known task", "model,tides,coins\nant,.5,.7\nbee,.6,.9"),
+    ],
+)  # fmt: skip
+def test_what_is_not_sure_is_asked(tmp_path, name, rows):
+    """Text columns that nothing explains, rows of averages and unknown numbers make a question."""
+    (tmp_path / "t.csv").write_text(rows)
+    with pytest.raises(Question):
+        reader_of(tmp_path / "t.csv").read(None)
+
+
+def test_a_command_is_printed_for_each_reading_as_the_shell_takes_it(tmp_path):
+    """What is printed after --columns is one word of the shell, which parses to the reading."""
+    (tmp_path / "t.csv").write_text('Bob\'s "model",tides: a,coins+b\nant,.5,.7\nbee,.6,.9\n')
+    with pytest.raises(Question) as asked:
+        reader_of(tmp_path / "t.csv").read(None)
+    commands = re.findall(r"lm-validity import .*", asked.value.problem)
+    assert len(commands) == len(asked.value.readings) > 0
+    for command, reading in zip(commands, asked.value.readings, strict=True):
+        words = shlex.split(command)
+        assert words[words.index("--columns") + 1] == reading
+        assert "; ".join(map(show, parse(reading))) == reading
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ("modle=model", "modle"),
+        ("model=model, model=x", "model twice"),
+        ("model=nothing, score=tides", "nothing"),
+        ("model=model, score=note", "row 2"),
+        ("model=model, score=tides, answer=coins", "score and answer"),
+        ("tides", "no role"),
+        ("model=model, score=tides,coins, benchmark=note", "headers"),
+        ("model=note, score=tides", "twice"),
+        ("model=model, answer=elo", "row 2"),
+        ("model=model, score=tides, ignore=model:cow", "cow"),
+    ],
+)
+def test_a_reading_that_cannot_be_is_refused_by_name(tmp_path, columns, named):
+    """A role always has an effect, or is refused with the column, the row or the value."""
+    (tmp_path / "t.csv").write_text("model,tides,coins,note,elo\nant,.5,.7,same,1200\nbee,.6,.9,same,1300\n")
+    with pytest.raises(InputError) as refused:
+        reader_of(tmp_path / "t.csv").read(columns)
+    assert named in refused.value.problem

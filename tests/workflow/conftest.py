@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from tests.workflow import warm_start
-from tests.workflow.warm_start import OTHERS, UNDRAWN, warm_commands
+from tests.workflow.warm_programs import BARE_PROGRAM, COMMANDS, MORE, OTHERS, PROGRAM, UNDRAWN
+
+from lm_validity.cli import warm as warm_start
+from lm_validity.cli.warm import IMPORTED, warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -123,7 +125,10 @@ def warm_projects() -> Iterator[str]:
     """The folder of commands that start warm, for every project. It is short: so are the names of sockets."""
     with (
         tempfile.TemporaryDirectory() as parent,
-        warm_commands(Path(parent) / "bin", Project(Path(parent)).environment(), others=OTHERS) as folder,
+        warm_commands(
+            Path(parent) / "bin", environment := Project(Path(parent)).environment(), (*IMPORTED, *MORE), COMMANDS
+        ) as folder,
+        warm_commands(folder, environment, OTHERS, {BARE_PROGRAM: COMMANDS[PROGRAM]}),
     ):
         yield str(folder)
 

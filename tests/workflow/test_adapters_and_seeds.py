@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.workflow.warm_start import BARE_PROGRAM
+from tests.workflow.warm_programs import BARE_PROGRAM
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.warm_start import BARE_PROGRAM, PROGRAM
+from tests.workflow.warm_programs import BARE_PROGRAM, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[2]
 

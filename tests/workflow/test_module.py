@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.workflow.conftest import ROOT, Project
-from tests.workflow.warm_start import BARE_PROGRAM
+from tests.workflow.warm_programs import BARE_PROGRAM
 
 MADE_UP = Path(__file__).with_name("replay")
 OUTER = """

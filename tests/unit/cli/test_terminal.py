@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.workflow.warm_start import warm_commands
+
+from lm_validity.cli.warm import warm_commands
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.site.test_comparison import answers, rows_of, table
-from tests.workflow.warm_start import UNDRAWN, warm_commands
+from tests.workflow.warm_programs import UNDRAWN
+
+from lm_validity.cli.warm import warm_commands
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "gate.md").read_text()
 
@@ -40,7 +42,9 @@ def warm(tmp_path_factory):
     """A folder whose `lm-validity` starts warm."""
     imported = ("lm_validity.cli.reports", "lm_validity.site.compare.verdicts", "lm_validity.site.compare.write")
     with warm_commands(
-        tmp_path_factory.mktemp("warm") / "bin", dict(os.environ), ("lm_validity.cli", *imported)
+        tmp_path_factory.mktemp("warm") / "bin",
+        dict(os.environ),
+        ("lm_validity.cli", *imported, "tests.workflow.warm_programs"),
     ) as bin:
         yield bin
 

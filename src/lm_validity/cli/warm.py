@@ -1,12 +1,12 @@
-"""Commands of the tests start warm: they are forked from a process that has already imported torch and the rest.
+"""Jobs of one machine start warm: a process imports torch and the rest once, and forks for each job.
 
-A run of config/test.yaml starts 26 processes, and most of what they cost is imports. The server imports once and forks
-a process per command; small clients named `lm-validity` and `snakemake` stand first on the PATH, hand over their
-arguments, folder, environment and streams, and end with the command's exit code. Nothing else differs: the command
-lines are those of the packages; the files of figures are empty where UNDRAWN is in the environment. A forked process
-has the command's name in /proc/<id>/comm. `python-warm` runs a program in such a process, `python-bare` in one
-that has imported OTHERS alone: their server is forked before the rest is imported.
-Tests that look at what a process imports start the real commands.
+    python -m lm_validity.cli.warm snakemake --profile profiles/local
+
+runs a command while a server stands by. Most of what a small job costs is imports. First on the command's PATH is a
+small client named `lm-validity`, which hands over its arguments, folder, environment and streams to the server and ends
+with the exit code of the process that this forks. Nothing else differs: the command line is that of the package. Where
+a variable that libraries read at import is not the server's, the client becomes the real command. A forked process has
+the command's name in /proc/<id>/comm.
 """
 
 import array
@@ -21,27 +21,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 BIN = Path(sys.executable).parent
 MAPPED, LARGE_PAGE, MADV_COLLAPSE = Path("/proc/self/maps"), 2 << 20, 25  # Linux 6.1; earlier ones leave things alone
-# What others read when they are imported. Where one of these differs from the server's, the real command runs.
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
-UNDRAWN = "UNDRAWN_FIGURES"
-COMMANDS = {"lm-validity": "lm_validity.cli", "snakemake": "snakemake.cli"}  # name -> module with its `main`
-PROGRAM, BARE_PROGRAM = "python-warm", "python-bare"
-OTHERS = (  # nothing of this project, and not lm-eval
-    "snakemake.cli",
-    "torch",
-    "peft",
-    "transformers.models.gpt2.modeling_gpt2",
-    "transformers.models.llama.modeling_llama",
-)
+COMMANDS = {"lm-validity": "lm_validity.cli:main"}  # name of a console script -> what it calls
 IMPORTED = (
-    *COMMANDS.values(),
+    "lm_validity.cli",
     "lm_eval.evaluator",
     "lm_eval.models.huggingface",
     "lm_validity.cells.runner",
@@ -49,12 +42,8 @@ IMPORTED = (
     "lm_validity.cells.selection",
     "lm_validity.cells.training.worker",
     "lm_validity.cells.trials.worker",
-    "lm_validity.cli.imports",
     "lm_validity.cli.jobs",
-    "lm_validity.cli.plan",
     "lm_validity.cli.reports",
-    "lm_validity.cli.study",
-    "lm_validity.cli.tools",
     "lm_validity.site.report",
     "lm_validity.studies.agreement.report",
     "lm_validity.studies.bias.page",
@@ -86,58 +75,57 @@ sys.exit(code)
 """
 
 
+def main() -> None:
+    """Run the command line that follows, whose jobs start warm; end with its exit code."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lm-") as parent,
+        warm_commands(Path(parent) / "bin", dict(os.environ)) as folder,
+        subprocess.Popen(sys.argv[1:], env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}) as process,
+    ):
+        # Ctrl-C goes to all; the command ends its jobs, and then itself
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+        code = process.wait()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
 @contextlib.contextmanager
 def warm_commands(
-    folder: Path, environment: dict[str, str], imported: tuple[str, ...] = IMPORTED, others: tuple[str, ...] = ()
+    folder: Path,
+    environment: dict[str, str],
+    imported: Sequence[str] = IMPORTED,
+    commands: Mapping[str, str] = COMMANDS,
 ) -> Iterator[Path]:
-    """A folder for the front of PATH, whose commands start warm, with `imported`, while the context lasts. A command
-    waits for the server's imports. `others`: what that for BARE_PROGRAM imports; without, there is none."""
-    folder.mkdir(parents=True)
-    address = str(folder / "socket")
+    """A folder for the front of PATH, whose `commands` start warm with the modules `imported` while the context lasts.
+    A command waits for the server's imports."""
+    folder.mkdir(parents=True, exist_ok=True)
+    address = str(folder / f"socket-{min(commands)}")
     expected = {key: value for key, value in environment.items() if key.startswith(READ_AT_IMPORT)}
-    common = {"python": sys.executable, "prefixes": READ_AT_IMPORT, "expected": expected}
-    for name in (*COMMANDS, PROGRAM, BARE_PROGRAM):
-        client, real = folder / name, str(BIN / (name if name in COMMANDS else "none"))
-        own = f"{address}.bare" if name == BARE_PROGRAM else address
-        client.write_text(CLIENT.format(name=name, real=real, address=own, **common))
+    common = {"python": sys.executable, "prefixes": READ_AT_IMPORT, "expected": expected, "address": address}
+    for name in commands:
+        client = folder / name
+        client.write_text(CLIENT.format(name=name, real=str(BIN / name), **common))
         client.chmod(0o755)
-    command = (sys.executable, __file__, address, ",".join(others), *imported)
-    with open(folder / "errors", "w") as errors:
+    program = (sys.executable, __file__, address, ascii([dict(commands), list(imported)]))
+    with open(folder / "errors", "a") as errors:
         server = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0
         )
     try:
-        assert server.stdout.readline() == b"listening\n", (folder / "errors").read_text()
+        if server.stdout is None or server.stdout.readline() != b"listening\n":
+            raise RuntimeError((folder / "errors").read_text())
         yield folder
     finally:
         server.communicate()  # its standard input is closed: it ends
 
 
-def listen(address: str) -> socket.socket:
-    """A socket whose clients wait until they are served."""
+def run_server(address: str, commands: dict[str, str], imported: list[str]) -> None:
+    """Fork a process for each command until standard input ends."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(64)
-    return listening
-
-
-def main(address: str, others: str, *imported: str) -> None:
-    """Serve warm commands, and beside them programs that find `others` alone, until standard input ends."""
-    listening, bare = listen(address), listen(f"{address}.bare")
     print("listening", flush=True)
-    if others:
-        import_everything(others.split(","))
-        if os.fork() == 0:
-            serve(bare)
-            return
     import_everything(imported)
-    serve(listening)
-    with contextlib.suppress(ChildProcessError):
-        os.wait()  # for the other server
-
-
-def serve(listening: socket.socket) -> None:
-    """Fork a process for each command until standard input ends."""
     waiting: dict[int, socket.socket] = {}
     ended, child_ended = os.pipe()
     os.set_blocking(child_ended, False)
@@ -150,7 +138,7 @@ def serve(listening: socket.socket) -> None:
         for key, _ in selector.select():
             if key.fileobj is listening:
                 connection, _ = listening.accept()
-                pid = start(connection)
+                pid = start(connection, commands)
                 waiting[pid] = connection
                 connection.send(str(pid).encode())
             elif key.fileobj == ended:
@@ -160,7 +148,8 @@ def serve(listening: socket.socket) -> None:
         report_ended(waiting)
 
 
-def import_everything(imported: Iterable[str]) -> None:
+def import_everything(imported: Sequence[str]) -> None:
+    """Import the modules, do what each process would do first, and put all of it where a fork does not copy it."""
     for name in imported:
         import_module(name)
     if "transformers" in sys.modules:
@@ -170,7 +159,8 @@ def import_everything(imported: Iterable[str]) -> None:
         sys.modules["snakemake.cli"].get_argument_parser()  # looks for plugins, and imports them
     if "lm_validity.cli" in sys.modules:
         sys.modules["lm_validity.cli"].command()
-    weakref.finalize._registry.clear()  # at its end each process would have torch forget its operators one by one
+    registry: dict[object, object] = vars(weakref.finalize)["_registry"]
+    registry.clear()  # at its end each process would have torch forget its operators one by one
     gc.collect()
     gc.freeze()
     take_large_pages()
@@ -199,7 +189,7 @@ def report_ended(waiting: dict[int, socket.socket]) -> None:
             connection.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def start(connection: socket.socket) -> int:
+def start(connection: socket.socket, commands: Mapping[str, str]) -> int:
     """Fork; the child runs the command and never returns."""
     size = array.array("i", [0, 0, 0]).itemsize * 3
     request, ancillary, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(size))
@@ -216,40 +206,42 @@ def start(connection: socket.socket) -> int:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = run_command(*ast.literal_eval(request.decode()), streams)
+        code = run_command(commands, *ast.literal_eval(request.decode()), streams)
     finally:
         os._exit(code)
 
 
-def run_command(command: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
+def run_command(
+    commands: Mapping[str, str], command: list[str], folder: str, environment: dict[str, str], streams: Any
+) -> int:
     """The command line in this process, as the console script runs it; its exit code."""
-    name, *arguments = command
-    Path("/proc/self/comm").write_text(name)
+    name = command[0]
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = [str(BIN / name), *arguments] if name in COMMANDS else ["-c", *arguments[1:]]
-    if UNDRAWN in environment:
-        charts = import_module("vl_convert")
-        charts.vegalite_to_svg, charts.svg_to_pdf = (lambda spec: "<svg/>"), (lambda svg: b"%PDF")
-    if "torch" in sys.modules:
+    sys.argv = [str(BIN / name), *command[1:]]
+    if "torch" in sys.modules and "OMP_NUM_THREADS" in environment:
         sys.modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read at import; a rule sets its own
     try:
-        if name not in COMMANDS:
-            sys.exit(exec(arguments[0], {"__name__": "__main__"}))
-        sys.exit(import_module(COMMANDS[name]).main())
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        sys.exit(resolve_name(commands[name])())
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
-    atexit._run_exitfuncs()
+    vars(atexit)["_run_exitfuncs"]()
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:2] and "socket-" in sys.argv[1]:
+        sys.path[0] = os.getcwd()  # as for `python -m`, not the folder of this file
+        run_server(sys.argv[1], *ast.literal_eval(sys.argv[2]))
+    else:
+        main()

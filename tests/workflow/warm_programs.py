@@ -1,0 +1,47 @@
+"""What the tests start warm beside the package's own commands (`lm_validity.cli.warm`)."""
+
+import os
+import sys
+from importlib import import_module
+
+UNDRAWN = "UNDRAWN_FIGURES"  # in the environment: the files of figures are empty
+PROGRAM, BARE_PROGRAM = "python-warm", "python-bare"  # with everything imported, or only OTHERS
+COMMANDS = {
+    "lm-validity": "lm_validity.cli:main",
+    "snakemake": "snakemake.cli:main",
+    PROGRAM: "tests.workflow.warm_programs:run",
+}
+OTHERS = (  # nothing of this project, and not lm-eval
+    "snakemake.cli",
+    "torch",
+    "peft",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "tests.workflow.warm_programs",
+)
+MORE = (
+    "snakemake.cli",
+    "lm_validity.cli.imports",
+    "lm_validity.cli.plan",
+    "lm_validity.cli.study",
+    "lm_validity.cli.tools",
+    "tests.workflow.warm_programs",
+)
+
+
+def run() -> None:
+    """The program that is the first argument, as `python -c` runs it."""
+    program, *sys.argv[1:] = sys.argv[1:]
+    sys.argv[0] = "-c"
+    exec(program, {"__name__": "__main__"})
+
+
+def draw_nothing() -> None:
+    """Where UNDRAWN is in the environment, the files of figures are empty from now on."""
+    charts = import_module("vl_convert")
+    for name, empty in (("vegalite_to_svg", "<svg/>"), ("svg_to_pdf", b"%PDF")):
+        real = getattr(charts, name)
+        setattr(charts, name, lambda *words, real=real, empty=empty: empty if UNDRAWN in os.environ else real(*words))
+
+
+draw_nothing()

@@ -15,6 +15,7 @@ TURN = flock --nonblock $(LOCK) true || echo 'waiting for another slurm-test on 
 LOCK := /tmp/lm-validity-slurm-test.lock
 SLURM = $(TURN) $(BIN)/python tests/slurm/slurm_cluster.py run --
 # --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
+WARM = $(BIN)/python -m lm_validity.cli.warm snakemake --profile profiles/local --cores $(CORES)
 # The pages load nothing from the network.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && ! grep -rlE 'src="https?:' build/docs --include='*.html'
 UP_AND_DOWN := tests/slurm/test_up_and_down.py
@@ -43,11 +44,15 @@ help: ## list the targets
 published: .venv/installed-reports ## the page of 61 published models: a minute with the installation, without torch
 	@$(BIN)/lm-validity report examples/published --output results/published
 
-demo: .venv/installed ## run the embedded example through the workflow and write its report
+# On a terminal one bar; else a line at every twentieth of the steps, and what fails. Jobs start by a fork.
+demo: .venv/installed ## the page of 61 published models, then the embedded example through the workflow and its report
+	@test -f results/published/index.html || $(MAKE) --no-print-directory published
 	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
-		set -- --logger rich; \
-	fi; \
-		$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES) "$$@"
+		$(ACTIVATED) $(WARM) --logger rich; \
+	else \
+		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason rules 2>&1 | \
+			awk '/steps \([0-9]+%\) done/ { match($$0, /[0-9]+%/); part = int(substr($$0, RSTART) / 5); if (part == last) next; last = part } /^(Select jobs|Execute [0-9]|Finished jobid|\[[A-Z][a-z][a-z] [A-Z]|$$)/ { next } { print; fflush() }'; \
+	fi
 	@$(BIN)/lm-validity findings
 
 test: .venv/installed ## formatters, linters, unit, workflow and published-number tests

@@ -51,7 +51,7 @@ demo: .venv/installed ## the page of 61 published models, then the embedded exam
 		$(ACTIVATED) $(WARM) --logger rich; \
 	else \
 		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason rules 2>&1 | \
-			awk '/steps \([0-9]+%\) done/ { match($$0, /[0-9]+%/); part = int(substr($$0, RSTART) / 5); if (part == last) next; last = part } /^(Select jobs|Execute [0-9]|Finished jobid|\[[A-Z][a-z][a-z] [A-Z]|$$)/ { next } { print; fflush() }'; \
+			awk -f workflow/scripts/progress.awk; \
 	fi
 	@$(BIN)/lm-validity findings
 

@@ -206,7 +206,8 @@ def start(connection: socket.socket, commands: Mapping[str, str]) -> int:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = run_command(commands, *ast.literal_eval(request.decode()), streams)
+        command, folder, environment = ast.literal_eval(request.decode())
+        code = run_command(commands, command, folder, environment, streams)
     finally:
         os._exit(code)
 

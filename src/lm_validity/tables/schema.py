@@ -189,6 +189,9 @@ SELECTIONS, LOSSES = _schema(_SELECTIONS), _schema(_LOSSES)
 TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
 
 
+# What makes two scores scores of one thing
+KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
+
 # Values that a column may have, in every table that has it: names, and numbers from ... to
 _NAMES = ("model", "benchmark", "checkpoint", "prompt", "prompt_variant", "split", "metric", "source", "prepared_on",
           "experiment", "language_model", "task", "protocol")  # fmt: skip
@@ -200,6 +203,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "n_items": (1, 2**53),
     **dict.fromkeys(("iteration", "num_fewshot", "seed", "run"), (0, 2**53)),
 }
+
+
+CHECKED = (*_NAMES, *_RANGES)  # the columns of which `may_hold` says something
 
 
 def check_values(rows: pd.DataFrame, source: object) -> None:

@@ -128,7 +128,6 @@ def test_bad_lm_eval_files(tmp_path, document, message):
         ("group_subtasks", [1], "'group_subtasks' is not an object but [1]"),
         ("groups", ["group"], "'groups' is not an object but ['group']"),
         ("lm_validity", [1], "'lm_validity' is not an object but [1]"),
-        ("lm_validity", {"selected": [1]}, "'selected' is not an object but [1]"),
         ("config", "hf", "'config' is not an object but hf"),
     ],
 )

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.tables.conftest import options_of
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
@@ -401,10 +400,6 @@ def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
     assert scores["benchmark"].tolist() == ["mmlu"] and set(items["benchmark"]) == {"mmlu"}
     assert set(items["num_fewshot"]) == {5} and items["subject"].value_counts().to_dict() == dict.fromkeys(tasks, 4)
     assert items["doc_id"].is_unique and items["doc_id"][0] == "mmlu_a/0"
-    for options in (options_of(groups="split"), ImportOptions(corrections={("benchmark", "mmlu"): "tasks"})):
-        scores, _ = import_files([tmp_path / "in"], tmp_path / "split", options)
-        assert set(scores["benchmark"]) == set(tasks)
-        assert set(pd.read_parquet(tmp_path / "split" / "items.parquet")["benchmark"]) == set(tasks)
 
 
 def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):

@@ -140,21 +140,23 @@ def _text(value: Any) -> str | None:
 class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
     scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
-    are the scores. `common`: what all share; the columns of a mapping under "" are columns too. `keep`: which places
-    count. `of_file`: fields of ScoreFile; `made`, `made_of_score`: settings. `named_by`: the model of a path, where
-    nothing else names it. `beside`: names of files that others are read with. `load`: what makes a root of files that
-    are not JSON. `finish`: what no path can say, of the file, its root and the places of its rows."""
+    are the scores. `rows`: instead of both, gives checked claims, None for a missing one. `common`: what all share; the
+    columns of a mapping under "" are columns too. `keep`: which places count. `of_file`: fields of ScoreFile; `made`,
+    `made_of_score`: settings. `named_by`: the model by a file's path, where nothing else names it. `beside`: names of
+    files that others are read with. `load`: what makes a root of files that are not JSON. `finish`: what no path can
+    say, of the file, its root and the places of its rows."""
 
     name: str
     when: tuple[str, ...] | Callable[[Opened], bool]
     columns: Columns
     each: str | Callable[[Place], Iterable[Place]] = ""
+    rows: Callable[[Place], Iterable[Claim | None]] | None = None
     common: Columns = field(default_factory=dict)
     keep: Callable[[Place], bool] = lambda place: True
     of_file: Columns = field(default_factory=dict)
     made: Columns = field(default_factory=dict)
     made_of_score: Columns = field(default_factory=dict)
-    named_by: Callable[[Path], str | None] = lambda path: None
+    named_by: Callable[[Opened], str | None] = lambda opened: None
     beside: tuple[str, ...] = ()
     load: Callable[[Opened, ImportOptions], Any] = lambda opened, options: opened.document
     finish: Callable[[ScoreFile, Place, list[Place]], ScoreFile] = lambda file, root, places: file
@@ -177,7 +179,30 @@ class Spec:
         path, document = opened.path, self.load(opened, options)
         root = Place(document, document, path)
         common = check_columns(_taken(root, self.common), str(path))
-        shared = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
+        shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
+        if self.rows is None:
+            rows, places, missing = self._rows_at(root, shared)
+        else:
+            claims = [*self.rows(root)]
+            rows, places, missing = [row for row in claims if row is not None], list[Place](), claims.count(None)
+        if missing and not rows:
+            raise InputError(
+                f"{path}: none of its {count(missing, 'score')} is a finite number.", "run that task again."
+            )
+        if "model" not in self.columns:
+            name = opened.model or common.get("model") or self.named_by(opened)
+            common["model"] = CHECKS["model"](name, f"{path}, the model")
+        elif opened.model:
+            rows = [row | {"model": opened.model} for row in rows]
+        by_path = "model" not in self.columns and not opened.model and root.take(self.common.get("model", "^-")) is None
+        fields = {name: value for name, source in self.of_file.items() if (value := root.take(source)) is not None}
+        made = known_settings({"harness": self.name, **_taken(root, self.made)}) if self.made else {}
+        file = ScoreFile(path, rows, as_record(Claim, common), missing=missing, made=made, by_path=by_path, **fields)  # type: ignore[arg-type]
+        return [self.finish(each, root, places) for each in (_of_answers(file) if "doc_id" in self.columns else [file])]
+
+    def _rows_at(self, root: Place, shared: dict[str, Any]) -> tuple[list[Any], list[Place], int]:
+        """The checked rows of all places that count, these places, and how many scores are missing."""
+        path = root.path
         rows, places, missing = list[dict[str, Any]](), list[Place](), 0
         for place in self.each(root) if callable(self.each) else root.follow(self.each):
             if not self.keep(place):
@@ -192,16 +217,7 @@ class Spec:
             settings = known_settings(_taken(place, self.made_of_score))
             places.append(place)
             rows.append(row | ({"made": settings} if settings else {}))
-        if "model" not in self.columns:
-            name = opened.model or common.get("model") or self.named_by(path)
-            common["model"] = CHECKS["model"](name, f"{path}, the model")
-        elif opened.model:
-            rows = [row | {"model": opened.model} for row in rows]
-        by_path = "model" not in self.columns and not opened.model and root.take(self.common.get("model", "^-")) is None
-        fields = {name: value for name, source in self.of_file.items() if (value := root.take(source)) is not None}
-        made = known_settings({"harness": self.name, **_taken(root, self.made)}) if self.made else {}
-        file = ScoreFile(path, rows, as_record(Claim, common), missing=missing, made=made, by_path=by_path, **fields)  # type: ignore[arg-type]
-        return [self.finish(each, root, places) for each in (_of_answers(file) if "doc_id" in self.columns else [file])]
+        return rows, places, missing
 
 
 def _taken(place: Place, columns: Columns) -> dict[str, Any]:

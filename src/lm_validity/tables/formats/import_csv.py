@@ -60,7 +60,7 @@ from lm_validity.tables.formats.item_tables import (
     of_answers,
     only_answers,
 )
-from lm_validity.tables.formats.lm_eval_results import by_path, model_of_path, pattern_of
+from lm_validity.tables.formats.model_names import by_path, model_of_path, pattern_of
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.formats.text_tables import (
     MARKDOWN,

@@ -19,7 +19,7 @@ from lm_validity.files import Document, check_encodable
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, json_lines
-from lm_validity.tables.formats.lm_eval_results import parse_arguments, training_point
+from lm_validity.tables.formats.model_names import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.task_facts import metric_direction

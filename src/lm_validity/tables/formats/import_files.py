@@ -37,7 +37,7 @@ from lm_validity.tables.formats import (
     import_json,
     import_nested,
     import_texts,
-    lm_eval_results,
+    lm_eval,
     published,
     specs,
 )
@@ -50,7 +50,7 @@ from lm_validity.tables.formats.import_samples import (
     read_all_samples,
     write_items,
 )
-from lm_validity.tables.formats.lm_eval_results import PARAMETERS, PathPattern, PlacesRead
+from lm_validity.tables.formats.model_names import PARAMETERS, PathPattern, PlacesRead, pattern_of
 from lm_validity.tables.formats.score_files import (
     Format,
     Found,
@@ -93,7 +93,7 @@ FORMATS: tuple[Format | Spec, ...] = (
     import_every_eval_ever.LINES,
     specs.LIGHTEVAL,
     import_inspect.INSPECT,
-    lm_eval_results.FORMAT,
+    lm_eval.LM_EVAL,
     published.LM_HARMONY,
     published.TRIALS,
     published.E2LM,
@@ -400,7 +400,7 @@ def _whose(opened: Opened, formats: Sequence[Format | Spec]) -> Format | Spec:
             return file_format
     if opened.model is None and any(file_format.recognises(opened._replace(model="?")) for file_format in formats):
         way = f"--model '{opened.path}=NAME'"
-        of_folder = "" if opened.named else f"--path '{lm_eval_results.pattern_of(opened.path)}'"
+        of_folder = "" if opened.named else f"--path '{pattern_of(opened.path)}'"
         of_folder += f" (or '{{model}}_{{task}}{opened.path.suffix}'), or " if of_folder else ""
         raise InputError(f"{opened.path}: names no model ({way}).", f"name it: {of_folder}{way}, a file or a folder.")
     raise InputError(f"{opened.path}: of no known format.", _way_out(opened))
@@ -419,11 +419,11 @@ def _way_out(opened: Opened) -> str:
     if opened.path.name.endswith((".csv", ".tsv")) and (answers := import_csv.way_of_answers(opened)):
         return f"{answers}; else {_PLAIN_LAYOUT}."
     if numbers and import_nested.is_one_nameless(document, opened.path):
-        task = lm_eval_results.pattern_of(opened.path).replace("{model}", "{task}")
+        task = pattern_of(opened.path).replace("{model}", "{task}")
         way = f"--path '{{model}}/{task}' --format json (or '{{task}}_{{model}}.json')"
         return f"an object of numbers that names no model: {way}."
     if _are_numbers_by_name(document):
-        of_model = f"where they are benchmarks, --path '{lm_eval_results.pattern_of(opened.path)}' --format nested"
+        of_model = f"where they are benchmarks, --path '{pattern_of(opened.path)}' --format nested"
         return f"an object of objects whose names are models: --format records; {of_model}; else {_PLAIN_LAYOUT}."
     return f"{_PLAIN_LAYOUT}." if nested is None else f"{nested}; else {_PLAIN_LAYOUT}."
 

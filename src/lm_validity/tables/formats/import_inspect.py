@@ -18,7 +18,7 @@ from lm_validity.files import Document
 from lm_validity.tables.claims import Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
-from lm_validity.tables.formats.lm_eval_results import training_point
+from lm_validity.tables.formats.model_names import training_point
 from lm_validity.tables.formats.score_files import EVERY, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.settings import NEARLY_ALL
 

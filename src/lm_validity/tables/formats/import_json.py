@@ -37,7 +37,7 @@ from lm_validity.tables.columns import (
 from lm_validity.tables.decisions import EVERY, LEFT_OUT, UNSURE, Decision
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
-from lm_validity.tables.formats.lm_eval_results import PlacesRead, by_path, model_of_path
+from lm_validity.tables.formats.model_names import PlacesRead, by_path, model_of_path
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.task_facts import names_task
 from lm_validity.tables.units import PERCENT, SHARE

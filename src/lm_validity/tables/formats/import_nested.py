@@ -27,7 +27,7 @@ from lm_validity.tables.decisions import EVERY, LEFT_OUT, UNSURE, Decision, in_r
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_csv import read_records
 from lm_validity.tables.formats.import_json import holding_scores, lines_of_json
-from lm_validity.tables.formats.lm_eval_results import pattern_of
+from lm_validity.tables.formats.model_names import pattern_of
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.task_facts import names_task
 from lm_validity.words import listing

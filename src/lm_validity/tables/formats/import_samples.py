@@ -18,7 +18,7 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.claims import DEFAULTS, Claim, Item, as_record
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.lm_eval_results import folder_identity, folder_name
+from lm_validity.tables.formats.model_names import folder_identity, folder_name
 from lm_validity.tables.formats.score_files import (
     Found,
     ImportLog,
@@ -264,7 +264,7 @@ def match_all_samples(
     names: models' names by file, where they are given. A file that matches files of several models goes to `log`.
     """
     places: dict[tuple[Path, str], list[ScoreFile]] = {}
-    for result in results:
+    for result in results if samples else ():
         for task in {row["benchmark"] for row in result.rows} | set(result.members):
             places.setdefault((result.path.parent, task), []).append(result)
     matched = []

@@ -19,7 +19,7 @@ from lm_validity.files import as_written
 from lm_validity.tables.claims import DEFAULTS, Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
-from lm_validity.tables.formats.lm_eval_results import folder_name
+from lm_validity.tables.formats.model_names import folder_name
 from lm_validity.tables.formats.score_files import (
     ImportOptions,
     Opened,
@@ -192,7 +192,7 @@ TRIALS = Spec(
                       lambda name, path: name or _of_name(path, 2, "tasks").lower()),
         "unit": "=own",
     },
-    named_by=lambda path: _of_name(path, 1, path.stem),
+    named_by=lambda opened: _of_name(opened.path, 1, opened.path.stem),
     of_file={"date": ("%", lambda path: date_in(path.stem))},
 )  # fmt: skip
 
@@ -252,7 +252,7 @@ TERMINAL = Spec(
         "date": ("%", lambda path: date_in(path.parent.name) or date_in(path.stem)),
         "log": ("^id", "%", lambda name, path: str(name or path)),
     },
-    named_by=lambda path: _terminal_folder(path).name,
+    named_by=lambda opened: _terminal_folder(opened.path).name,
     finish=_terminal_file,
 )  # fmt: skip
 
@@ -315,7 +315,7 @@ LISTS = Spec(
     {},
     lambda root: (),
     common={"unit": "=own"},
-    named_by=_list_model,
+    named_by=lambda opened: _list_model(opened.path),
     beside=(_BY_REPOSITORY, _BY_TIME),
     finish=_read_list,
     suffixes=(".json", ".yaml", ".yml"),

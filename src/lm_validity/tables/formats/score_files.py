@@ -22,7 +22,16 @@ from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with
 from lm_validity.tables.decisions import EVERY as EVERY
 from lm_validity.tables.decisions import FROM_ITEMS, Corrections, Decision, Reading, read_corrections
 from lm_validity.tables.reading import KEY, read_claims
-from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
+from lm_validity.tables.schema import (
+    CHECKED,
+    NULLABLE,
+    SCORES,
+    SETTINGS,
+    SETTINGS_KEY,
+    check_values,
+    may_hold,
+    write_table,
+)
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
 
@@ -370,11 +379,11 @@ class ScoreFile:
         return next((self.sampling[task] for task in tasks if task in self.sampling), None)
 
     @property
-    def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
+    def rank(self) -> tuple[bool, tuple[float, ...], int]:
         """Larger is better: all documents, then the newer date, then the newer time stamp in the file's name. More
-        scores and an earlier path give an order, but decide nothing."""
+        scores, and of as many an earlier path, give an order, but decide nothing."""
         dates = tuple(float("-inf") if date is None else date for date in (self.date, self.stamp))
-        return (not self.limited, dates, len(self.rows), [-ord(letter) for letter in str(self.path)])
+        return (not self.limited, dates, len(self.rows))
 
     def replaces(self, other_file: "ScoreFile") -> bool:
         """Whether this file's scores count before the different ones of `other_file`: a newer run of the same weights
@@ -416,9 +425,9 @@ def check_rows(rows: pd.DataFrame, path: Path) -> None:
 
 def check_file(file: ScoreFile) -> None:
     """`check_rows` of a file. Of thousands of small files hardly one has a bad value: only of one a table is made."""
-    rows = [file.common | row for row in file.rows]
-    if not all(may_hold(name, value) for row in rows for name, value in row.items()):
-        check_rows(pd.DataFrame(rows), file.path)
+    values = {name: {file.common.get(name), *(row.get(name) for row in file.rows)} for name in CHECKED}
+    if not all(may_hold(name, value) for name, distinct in values.items() for value in distinct):
+        check_rows(pd.DataFrame([file.common | row for row in file.rows]), file.path)
 
 
 def mean_of_items(values: np.ndarray) -> Claim:
@@ -482,7 +491,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
     (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
-    files = sorted(files, key=lambda file: file.rank, reverse=True)
+    files = sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
     frame = _frame(files)
     if frame.empty:
         reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
@@ -535,9 +544,10 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     numbers, made = list[int](), list[Settings]()
     for number, file in enumerate(files):
         common = with_defaults(file.common)
+        said = set[str]().union(*file.rows)
         for name, column in columns.items():
             default = common.get(name)
-            column.extend(row.get(name, default) for row in file.rows)
+            column.extend((row.get(name, default) for row in file.rows) if name in said else [default] * len(file.rows))
         numbers.extend([number] * len(file.rows))
         made.extend(file.made | row.get("made", Settings()) for row in file.rows)
     frame = pd.DataFrame(columns, dtype=object, copy=False)
@@ -554,6 +564,8 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     """
     groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for number, file in enumerate(files):
+        if not file.sampling and not file.log:
+            continue
         common = with_defaults(file.common)
         for index, row in enumerate(file.rows):
             row_said = common | row

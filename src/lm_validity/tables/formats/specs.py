@@ -1,7 +1,7 @@
 """The formats of harnesses, as data: how a file is recognised, the way to its scores, and where their columns stand.
 
 `engine.py` says what a path is, and reads the files. Code stands here where a path cannot say it. lm-eval's files are
-read by `lm_eval_results.py`, logs of Inspect by `import_inspect.py`, files of every_eval_ever by
+read by `lm_eval.py`, logs of Inspect by `import_inspect.py`, files of every_eval_ever by
 `import_every_eval_ever.py`.
 """
 
@@ -21,7 +21,7 @@ from lm_validity.tables.cell_text import is_no_score, plain
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines
-from lm_validity.tables.formats.lm_eval_results import folder_name, training_point
+from lm_validity.tables.formats.model_names import folder_name, training_point
 from lm_validity.tables.formats.score_files import EVERY, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.words import listing
 
@@ -342,8 +342,8 @@ MTEB = Spec(
             name: {"parameters_b": size / 1e9}} if name and checked.finite(size) else None),
     },
     made={"harness_version": "^mteb_version"},
-    named_by=lambda path: folder_name(path.parent if re.fullmatch(
-        r"[0-9a-f]{6,40}|\d+|external|no_revision_available", path.parent.name) else path),
+    named_by=lambda opened: folder_name(opened.path.parent if re.fullmatch(
+        r"[0-9a-f]{6,40}|\d+|external|no_revision_available", opened.path.parent.name) else opened.path),
     beside=("model_meta.json",),
     finish=_mteb_file,
 )  # fmt: skip
@@ -417,7 +417,7 @@ DEEPEVAL = Spec(
                       lambda name, path: re.sub(r"\.py$", "", str(name or path.parent.parent.name))),
         "unit": "=own",
     },
-    named_by=folder_name,
+    named_by=lambda opened: folder_name(opened.path),
     finish=lambda file, root, places: replace(file, rows=[
         row | Claim(higher_is_better=False) if str(row["metric"]).partition(",")[0] in _LESS_IS_BETTER else row
         for row in file.rows]),
@@ -454,8 +454,8 @@ EVALPLUS = Spec(
     _same("doc_id", "benchmark", "run", "value") | {"metric": "=pass@1,none"},
     _evalplus,
     common={"unit": "=own"},
-    named_by=lambda path: _SAMPLING.sub(
-        "", re.sub(r"[._-]?eval_results$", "", path.stem) or path.parent.name).replace("--", "/"),
+    named_by=lambda opened: _SAMPLING.sub(
+        "", re.sub(r"[._-]?eval_results$", "", opened.path.stem) or opened.path.parent.name).replace("--", "/"),
 )  # fmt: skip
 
 # ---- OpenAI's evals: JSON lines, the first of them the `spec` --------------------------------------------------------
@@ -561,7 +561,7 @@ SIMPLE_EVALS = Spec(
     and checked.finite(opened.document.get("score")) is not None and any(":std" in name for name in opened.document),
     {"metric": "=score,none", "value": "^score", "stderr": "^score:bootstrap_std", "n_items": "^score:n_samples"},
     common={"benchmark": ("%", lambda path: _simple(path, 1)), "unit": "=own"},
-    named_by=lambda path: _simple(path, 2),
+    named_by=lambda opened: _simple(opened.path, 2),
 )  # fmt: skip
 
 # ---- olmes: metrics.json, or metrics-all.jsonl with a line a task ----------------------------------------------------
@@ -658,7 +658,7 @@ VLM = Spec(
     and opened.path.name.startswith(f"{as_written(opened.path).parent.name}_"),
     _same("benchmark", "group", "value"),
     _vlm,
-    named_by=folder_name,
+    named_by=lambda opened: folder_name(opened.path),
     load=lambda opened, options: csv_rows(opened.path),
     suffixes=(".csv",),
 )  # fmt: skip

@@ -1,0 +1,411 @@
+"""lm-eval's result files -> scores, with lm-eval's keys `name,filter`, and how they were made."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables.claims import Claim, as_record
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.engine import Place, Spec
+from lm_validity.tables.formats.model_names import (
+    NAMES,
+    PARAMETERS,
+    Point,
+    folder_identity,
+    folder_name,
+    model_place,
+    parse_arguments,
+    training_point,
+)
+from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.schema import LARGEST_SCORE
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the
+# model in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), of `export
+# lm-eval`, and of BigScience's fork: a list of results with the name of the prompt, results by date, and curves.
+
+HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
+# entries of a task's results that are no metrics
+_NO_METRICS = frozenset(
+    ("alias", "name", "bypass", "run_stats",
+     "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
+     "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
+)  # fmt: skip
+_SAME = 1e-6  # of a mean over runs and the mean of these
+_COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
+# Arguments of a model that name its weights, or say where and how fast it runs
+_NO_SETTINGS = frozenset(
+    ("pretrained", "model", "path", "engine", "revision", "subfolder", "step", "peft", "delta", "device", "device_map",
+     "parallelize", "trust_remote_code", "batch_size", "max_batch_size", "cache_dir", "token", "use_fast_tokenizer",
+     "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_memory_per_gpu", "max_cpu_memory",
+     "offload_folder", "low_cpu_mem_usage", "swap_space", "use_accelerate", "base_url", "num_concurrent")
+)  # fmt: skip
+# Arguments of a model beside its name that make another model of it
+_CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
+# Parts of a file that are objects where they are there, and whether their values are objects too
+_SECTIONS = dict.fromkeys(("config", "lm_validity", "groups", "group_subtasks", "configs", "versions", "task_hashes",
+                           "n-shot"), False) | {"n-samples": True, "higher_is_better": True}  # fmt: skip
+
+
+def _recognises(opened: Opened) -> bool:
+    results = checked.part(opened.document).get("results")
+    if not isinstance(results, dict):
+        return isinstance(results, list)
+    tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
+    entries = [(name, value) for task in tasks for name, value in task.items()]
+    return not entries or any(not isinstance(value, dict) or date_in(name) is not None for name, value in entries)
+
+
+def _load(opened: Opened, options: ImportOptions) -> Document:
+    """The file, each of whose parts is what it should be. Raises InputError for one that is not."""
+    path, document = opened.path, checked.part(opened.document)
+    if not _recognises(opened):
+        raise InputError(f"{path}: no object 'results' in it.", HINT)
+    results = document["results"]
+    tasks = results if isinstance(results, list) else results.values()
+    if not any(isinstance(metrics, dict) and metrics for metrics in tasks):
+        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
+    for name, of_objects in _SECTIONS.items():
+        section = document.get(name) or {}
+        if not isinstance(section, dict):
+            raise InputError(f"{path}: {name!r} is not an object but {str(section)[:60]}.", HINT)
+        for key, value in section.items() if of_objects else ():
+            if not isinstance(value, dict | None):
+                raise InputError(f"{path}: {name!r}, {key!r} is not an object but {str(value)[:60]}.", HINT)
+    return {name: document.get(name) or {} for name in _SECTIONS} | {
+        name: value for name, value in document.items() if value or name not in _SECTIONS
+    }
+
+
+def _arguments(document: Document) -> dict[str, str]:
+    return parse_arguments(document["config"].get("model_args"))
+
+
+def _name(document: Document) -> object:
+    """The model's name in a file; leaderboards write the hub id where lm-eval has the kind of model."""
+    kind = document["config"].get("model")
+    name = document.get("model_name") or next(filter(None, map(_arguments(document).get, NAMES)), None)
+    name = name or (kind if isinstance(kind, str) and "/" in kind else None)
+    return name if isinstance(name, str) else None
+
+
+def _named_by(opened: Opened) -> str:
+    """The model's name by the folder of a file, or of curves by that of the file. Raises InputError for a file that was
+    named itself: its folder may be anything."""
+    if isinstance(checked.part(opened.document).get("checkpoints"), list):
+        return opened.path.stem.removesuffix("_agg")
+    if opened.named:
+        problem = f"{opened.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model."
+        raise InputError(problem, f"name it: --model '{opened.path}=NAME'.")
+    return folder_name(opened.path)
+
+
+def _point_of(document: Document, path: Path) -> Claim:
+    """Checkpoint and prompt, or what `export lm-eval` wrote for a whole file."""
+    own, arguments = document["lm_validity"], _arguments(document)
+    if own:
+        checks = {name: check for name, check in checked.OF_FILE.items() if name in own}
+        values = {name: check(own[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
+        return as_record(Claim, values)
+    if not arguments.get("revision") and document["config"].get("model_revision"):
+        arguments = arguments | {"revision": str(document["config"]["model_revision"])}
+    point = training_point(arguments)
+    if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
+        point = training_point({"revision": path.stem}, only_steps=True)
+    return {**point.claim(), "prompt": "chat" if document.get("chat_template") else "plain"}
+
+
+def _weights(document: Document) -> str:
+    """Path, revision and adapter as one text."""
+    arguments = _arguments(document)
+    base = model_place(arguments.get("pretrained") or str(_name(document) or "")).path
+    further = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
+    return "@".join([base, *filter(None, (*further, str(document["config"].get("model_revision") or "")))])
+
+
+def _sampling(document: Document) -> dict[str, str]:
+    """The seed by task whose answers were drawn with a temperature, as far as the file says so."""
+    over = document["config"].get("gen_kwargs")
+    over = parse_arguments(over) if isinstance(over, str) else checked.part(over)
+    return {
+        task: _seed(document)
+        for task, of_task in document["configs"].items()
+        if isinstance(of_task, dict)
+        and of_task.get("output_type", "generate_until") == "generate_until"
+        and checked.is_sampled(checked.part(of_task, "generation_kwargs") | over)
+    }
+
+
+def _seed(document: Document) -> str:
+    """The seed of what a run draws at random; "" where it is not said."""
+    config = document["config"]
+    seeds = (_arguments(document).get("seed"), config.get("torch_seed"), config.get("random_seed"))
+    return next((str(seed) for seed in seeds if seed is not None), "")
+
+
+def _settings(document: Document) -> str:
+    """What changes scores beside weights and task, as one text; without the seed of what was sampled."""
+    left_out = _NO_SETTINGS | ({"seed"} if _sampling(document) else set())
+    settings = {name: value for name, value in _arguments(document).items() if name not in left_out}
+    said = {
+        name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
+    }
+    said["gen_kwargs"] = document["config"].get("gen_kwargs")
+    settings |= {name: str(value) for name, value in said.items() if value}
+    return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
+
+
+def _identity(document: Document) -> dict[str, str]:
+    """What tells two models of one name apart: parameters and quantisation."""
+    arguments, parameters = _arguments(document), checked.finite(document["config"].get("model_num_parameters"))
+    changed = [f"{name}={arguments[name]}" for name in _CHANGES
+               if arguments.get(name, "").lower() not in ("", "false", "none")]  # fmt: skip
+    identity = {"quantisation": ", ".join(changed) or "none"}
+    return {PARAMETERS: f"{parameters:.0f}", **identity} if parameters and parameters > 0 else identity
+
+
+def _groups(document: Document) -> dict[str, list[str]]:
+    """The tasks of each group whose own score counts: with an error, and of like tasks, none of another such group.
+
+    Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
+    MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
+    """
+    results = checked.part(document, "results")
+    names, own_scores = set(document["groups"]), {**document["groups"], **results}
+    subtasks = {name: list(members) for name, members in document["group_subtasks"].items() if members}
+    if not subtasks:  # lm-eval 0.4.0 does not list them
+        subtasks = {name: [task for task in results if task.startswith(f"{name}_")] for name in names}
+    below = {name: _below(name, subtasks) for name in subtasks}
+    groups: dict[str, list[str]] = {}
+    for name in sorted(below, key=lambda group: -len(below[group])):
+        tasks = [task for task in below[name] if task not in subtasks and isinstance(results.get(task), dict)]
+        kinds = {frozenset(metric for metric in results[task] if "," in metric) for task in tasks}
+        start = re.split(r"[-_]", name)[0]
+        alike = len(tasks) > 2 and len(kinds) == 1 and all(re.split(r"[-_]", task)[0] == start for task in tasks)
+        scores = checked.part(own_scores, name)
+        has_error = any(checked.finite(scores[metric]) is not None for metric in scores if "_stderr" in metric)
+        if alike and has_error and not any(name in below[other] for other in groups):
+            groups[name] = tasks
+    return groups
+
+
+def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
+    """Everything in a group, in the groups of it too."""
+    members, waiting = set[str](), [name]
+    while waiting:
+        new = set(map(str, subtasks.get(waiting.pop(), ()))) - members
+        members |= new
+        waiting += new
+    return members
+
+
+def _rows(root: Place) -> Iterator[Claim | None]:
+    """The claims of all tasks, and of the groups whose own score counts; None for each score that is missing."""
+    document, path = root.root, root.path
+    if isinstance(document.get("checkpoints"), list):
+        yield from _curves(document, path)
+        return
+    # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
+    groups = {name for name, members in document["group_subtasks"].items() if members} | set(document["groups"])
+    kept = _groups(document)
+    group_of = {task: group for group, tasks in kept.items() for task in tasks}
+    results, selected = document["results"], checked.part(document["lm_validity"], "selected")
+    if kept and isinstance(results, dict):
+        results = document["groups"] | results
+    for task, variant, metrics in _tasks(results, path):
+        if task in groups and task not in kept:
+            continue
+        members = kept.get(task, [task])
+        shared = _of_task(document, task, members, path)
+        shared["group"] = group_of.get(task)
+        shared["selected"] = checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}")
+        if variant is not None:
+            shared["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
+        sections = document["higher_is_better"]
+        directions = sections.get(task) or sections.get(members[0]) or {}
+        for metric, value, error in _metrics(metrics, f"{path}, {task}"):
+            if value is None:
+                yield None
+                continue
+            name, direction = metric.partition(",")[0], directions.get(metric.partition(",")[0])
+            if direction is not None and type(direction) is not bool:
+                checked.flag(direction, f"{path}, 'higher_is_better', {task!r}, {name!r}")
+            row = shared | Claim(metric=metric, value=value, stderr=error, higher_is_better=direction)
+            yield from [row | run for run in _runs(metrics.get("run_stats"), name, value)] or [row]
+
+
+def _metrics(metrics: Document, where: str) -> Iterator[tuple[str, float | None, float | None]]:
+    """The key `name,filter` of each metric of a task, its value (None: missing, or no number) and its error."""
+    before_filters = not any("," in key for key in metrics)
+    for key, value in metrics.items():
+        name, _, filter_name = key.partition(",")
+        if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
+            continue
+        if not (filter_name or (before_filters and not _COUNTS.fullmatch(name))):
+            continue
+        key = key if filter_name else f"{key},none"
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
+            yield key, None, None
+            continue
+        error = _error_of(metrics, name, filter_name)
+        if type(error) is not float or not 0 <= error <= LARGEST_SCORE:
+            error = checked.standard_error(error, f"{where}, {key}")
+        yield (
+            key,
+            value if type(value) is float else checked.score(value, f"{where}, {key}", "run that task again."),
+            error,
+        )
+
+
+def _of_task(document: Document, task: str, members: list[str], path: Path) -> Claim:
+    """What all scores of a task, or of a group whose tasks agree in it, have in common."""
+    counts = document["n-samples"]
+    examples = {_examples(document, member) for member in members}
+    shots = (
+        checked.whole(examples.pop(), f"{path}, number of solved examples of {task!r}") if len(examples) == 1 else None
+    )
+
+    def agreed(section: str) -> str | None:
+        names = [task] if task in document[section] else members
+        values = {str(value) for name in names if (value := document[section].get(name))}
+        return values.pop() if len(values) == 1 else None
+
+    def total(name: str) -> int | None:
+        said = [(counts.get(member) or {}).get(name) for member in members]
+        if not all(type(number) is int for number in said):
+            said = [checked.whole(number, f"{path}, 'n-samples', {task!r}, {name!r}") for number in said]
+        return None if None in said else sum(filter(None, said))
+
+    scored = total("effective")
+    return {
+        "benchmark": task,
+        "num_fewshot": shots,
+        "n_items": scored,
+        "made": {"task_version": agreed("versions"), "task_hash": agreed("task_hashes"), "n_items_scored": scored,
+                 "n_items_total": total("original")},
+    }  # fmt: skip
+
+
+def _examples(document: Document, task: str) -> object:
+    """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
+    of_run = document["config"].get("num_fewshot")
+    if isinstance(of_run, list):  # of each task, in an order that the file does not say
+        of_run = of_run[0] if of_run and of_run.count(of_run[0]) == len(of_run) else None
+    said = (document["n-shot"].get(task), checked.part(document["configs"], task).get("num_fewshot"), of_run)
+    return next((shots for shots in said if shots is not None), None)
+
+
+def _tasks(results: list[object] | Document, path: Path) -> Iterator[tuple[str, object, Document]]:
+    """Each task's name, the wording of its prompt and its metrics, in any of the layouts."""
+    for task, metrics in enumerate(results) if isinstance(results, list) else results.items():
+        if isinstance(results, list) and not isinstance(checked.part(metrics).get("task_name"), str):
+            raise InputError(f"{path}: a result without 'task_name': {str(metrics)[:60]}.", HINT)
+        if not isinstance(metrics, dict):
+            continue
+        dates = {date_in(key): value for key, value in metrics.items() if isinstance(value, dict)}
+        if dates and None not in dates:
+            metrics = dates[max(filter(None, dates))]
+        yield str(metrics.get("task_name", task)), metrics.get("prompt_name"), metrics
+
+
+def _runs(stats: object, name: str, mean: float) -> list[Claim]:
+    """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
+
+    The error beside the mean is one of runs alone; a run's is that of its items."""
+    known = [stat for stat in stats if isinstance(stat, dict)] if isinstance(stats, list) else []
+    values = [checked.finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in known]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < 2 or len(numbers) < len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
+        return []
+    runs = list[Claim]()
+    for run, (stat, value) in enumerate(zip(known, numbers, strict=True)):
+        total = stat.get("num_total")
+        items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
+        error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
+        runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
+    return runs
+
+
+def _error_of(metrics: Document, name: str, filter_name: str) -> object:
+    """The standard error beside a metric, under one of the names that programs give it; evalchemy's is `x_std_err`."""
+    if filter_name:
+        return metrics.get(f"{name}_stderr,{filter_name}")
+    ends = [end for end in ("_avg", "_mean") if name.endswith(end)]
+    keys = [f"{name}_stderr", f"{name}_std_err", *(f"{name.removesuffix(end)}_std_err" for end in ends)]
+    return next((metrics[key] for key in keys if key in metrics), None)
+
+
+def _curves(document: Document, path: Path) -> Iterator[Claim | None]:
+    """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value per checkpoint."""
+    steps = [checked.whole(step, f"{path}, 'checkpoints'", 0) for step in document["checkpoints"]]
+    tokens = document.get("tokens") or [None] * len(steps)
+    for task, metrics in document["results"].items():
+        for metric, values in checked.part(metrics).items():
+            if metric.endswith("_stderr"):
+                continue
+            errors = metrics.get(f"{metric}_stderr") or [None] * len(steps)
+            if not all(isinstance(column, list) and len(column) == len(steps) for column in (values, errors, tokens)):
+                raise InputError(f"{path}, {task}, {metric}: not one value for each of {len(steps)} checkpoints.", HINT)
+            for step, seen, value, error in zip(steps, tokens, values, errors, strict=True):
+                number, where = checked.finite(value), f"{path}, {task}, {metric}, checkpoint {step}"
+                if step is None or number is None:
+                    yield None
+                    continue
+                point = Point(f"step{step}", step, None if (known := checked.finite(seen)) is None else known / 1e9)
+                row = Claim(benchmark=task, metric=f"{metric},none", value=number)
+                yield point.claim() | row | Claim(stderr=checked.standard_error(error, where))
+
+
+def _finished(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
+    """The file with the groups of its tasks, and the folder of a model that only that names: `org__name`, which lm-eval
+    made of a hub id, is one model anywhere."""
+    members = {row["benchmark"]: group for row in file.rows if (group := row.get("group"))}
+    identity = file.identity | (folder_identity(root.path) if file.by_path else {})
+    name = str(file.common["model"])
+    weights = file.weights if _name(root.root) else name + file.weights
+    return replace(file, members=members, identity=identity, weights=weights, by_path=file.by_path and "/" not in name)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+LM_EVAL = Spec(
+    "lm-eval",
+    _recognises,
+    {},
+    rows=_rows,
+    common={"model": ("^", _name), "": ("^", "%", _point_of), "unit": "=own"},
+    of_file={
+        "date": ("^date", "%", lambda date, path: checked.date(date) or date_in(path.stem)),
+        "identity": ("^", _identity),
+        "limited": ("^config.limit", lambda limit: True),
+        "commit": ("^config.model_sha", str),
+        "weights": ("^", _weights),
+        "settings": ("^", _settings),
+        "sampling": ("^", _sampling),
+    },
+    made={
+        "harness_version": ("^lm_eval_version|^git_hash", _text),
+        "chat_template": ("^", lambda file: bool(file["chat_template"]) if "chat_template" in file else None),
+        "system_instruction": ("^", lambda file: str(
+            file.get("system_instruction_sha") or file.get("system_instruction") or "none"
+        ) if "system_instruction" in file else None),
+        "limit": "^config.limit",
+        "backend": ("^config.model", lambda kind: kind if isinstance(kind, str) and "/" not in kind else None),
+        "dtype": ("^", lambda file: dtype.removeprefix("torch.")
+                  if (dtype := _arguments(file).get("dtype")) and dtype != "auto" else None),
+        "seed": ("^", lambda file: int(seed) if (seed := _seed(file)).isdigit() else None),
+        "adapter": ("^", lambda file: (arguments.get("peft") or arguments.get("delta") or "none")
+                    if (arguments := _arguments(file)) else None),
+    },
+    named_by=_named_by,
+    load=_load,
+    finish=_finished,
+    suffixes=(".json", ".jsonl", ""),
+)  # fmt: skip

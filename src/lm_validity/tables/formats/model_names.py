@@ -1,0 +1,235 @@
+"""What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated."""
+
+import glob
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.errors import InputError
+from lm_validity.files import as_written
+from lm_validity.tables.cell_text import plain
+from lm_validity.tables.claims import Claim, as_record
+from lm_validity.tables.decisions import UNSURE, Decision
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, listing
+
+# Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
+_STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
+_TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
+_LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
+PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
+# Arguments from which lm-eval takes the model's name: that of an adapter before that of its base
+NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
+# A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000
+_FOLDER = re.compile(
+    r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?:[-_](?:hf|converted|fp16|bf16))?", re.I
+)
+_CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
+_COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
+_NUMBERS = ("iteration", "seed", "num_fewshot")
+_KINDS = {"protocol": "|".join(PROTOCOLS), **dict.fromkeys(_NUMBERS, "[0-9]{1,15}")}
+_FIELDS = ("model", "benchmark", "task", "checkpoint", "iteration", "step", "protocol", "seed", "num_fewshot")
+_FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
+
+
+class Point(NamedTuple):
+    """A point of training: `checkpoint` is `final` for the finished model."""
+
+    checkpoint: str = "final"
+    iteration: int | None = None
+    tokens_b: float | None = None
+
+    def claim(self) -> Claim:
+        """What claims of this point have in common."""
+        return {"checkpoint": self.checkpoint, "iteration": self.iteration, "tokens_b": self.tokens_b}
+
+
+def parse_arguments(arguments: object) -> dict[str, str]:
+    """`model_args` as lm-eval records them: a text `a=b,c=d`, or an object. Values are texts; {} for anything else."""
+    if isinstance(arguments, str):
+        pairs = (part.split("=", 1) for part in arguments.split(",") if "=" in part)
+        return {name.strip(): value.strip() for name, value in pairs}
+    if isinstance(arguments, dict):
+        return {str(name): "" if value is None else str(value) for name, value in arguments.items()}
+    return {}
+
+
+def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Point:
+    """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
+
+    The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its
+    tokens are what that name says: `step1000`, `iter_1000`, `stage1-step1000-tokens4B`. Steps of a later stage of
+    training are counted from that stage's beginning and give no iteration. `only_steps`: what names no step is `final`,
+    and a step is the checkpoint's name.
+    """
+    names = [arguments.get(name, "") for name in ("revision", "subfolder")]
+    names = [name for name in names if name.lower() not in _FINISHED]
+    step = arguments.get("step", "")
+    if step.isascii() and step.isdigit() and len(step) < 16:
+        return Point("/".join([*names, f"step{int(step)}"]), int(step))
+    names += [step] if step else []
+    if not names:
+        return Point()
+    name = "/".join(names)
+    later = _LATER_STAGE.search(name)
+    steps, tokens = _STEPS.findall(name), _TOKENS.findall(name)
+    iteration = int(steps[-1]) if steps and not later else None
+    if only_steps:
+        return Point() if iteration is None else Point(f"step{iteration}", iteration)
+    return Point(name, iteration, float(tokens[-1]) if tokens and not later else None)
+
+
+class ModelPlace(NamedTuple):
+    """A model's name as its path gives it, the path without what does not tell models apart, and a checkpoint."""
+
+    name: str
+    path: str
+    point: Point
+
+
+def model_place(raw: str) -> ModelPlace:
+    """The model that a name or path in a file means.
+
+    A hub id stays as it is. Of a path, slashes at the end, the folders `snapshots/<hash>` and `model` and a folder of a
+    checkpoint (`step_30`, `checkpoint-500`, `iter_0001000`, `global_step1000`) are taken off; the name is its last
+    folder, or the hub id of a folder in the hub's cache.
+    """
+    parts = [part for part in raw.split("/") if part not in ("", ".")]
+    point = Point()
+    folder = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
+    if folder is not None:
+        point = Point(parts.pop(), int(folder[1]))
+    if not parts:  # the root of a disk, which has no name: `check_rows` asks for one
+        return ModelPlace("", raw, point)
+    local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (folder is not None and len(parts) > 1)
+    if not local:
+        return ModelPlace("/".join(parts) or raw, "/".join(parts), point)
+    if "snapshots" in parts[1:]:
+        parts = parts[: parts.index("snapshots", 1)]
+    elif parts[-1] == "model" and len(parts) > 1:
+        parts.pop()
+    path = "/" * raw.startswith("/") + "/".join(parts)
+    cached = _CACHE.fullmatch(parts[-1])
+    return ModelPlace("/".join(cached.groups()) if cached else parts[-1], path, point)
+
+
+@dataclass
+class PlacesRead:
+    """What was read from the paths of models, to be said."""
+
+    paths: dict[str, set[str]] = field(default_factory=dict)
+    checkpoints: Counter[str] = field(default_factory=Counter)
+
+    def read(self, raw: str) -> ModelPlace:
+        """Where a model's weights are, as `model_place` finds it; each answer is kept for the next call."""
+        place_read = model_place(raw)
+        if place_read.path != place_read.name:
+            self.paths.setdefault(place_read.name, set()).add(place_read.path)
+        if place_read.point.iteration is not None:
+            self.checkpoints[place_read.point.checkpoint] += 1
+        return place_read
+
+    def lines(self) -> list[str]:
+        """A line for each kind of reading, and for each name that several paths have."""
+        lines = []
+        if self.paths:
+            name, paths = min(self.paths.items())
+            lines.append(
+                f"Named by the last folder of their paths: {count(len(self.paths), 'model')} ({name} is {min(paths)})."
+            )
+        several = {name: sorted(paths) for name, paths in sorted(self.paths.items()) if len(paths) > 1}
+        if several:
+            name, examples = next(iter(several.items()))
+            lines.append(
+                f"Of several paths, each taken as one model: {listing(list(several), 5)} "
+                f"(such as {listing(examples, 2)})."
+            )
+        if self.checkpoints:
+            names = listing(list(self.checkpoints), 3)
+            lines.append(f"Checkpoints read from folders ({names}): {count(self.checkpoints.total(), 'file')}.")
+        return lines
+
+
+class PathPattern:
+    """`--path '{model}-{task}.json'`: columns from the end of a file's path, or of the path of a model in a file.
+
+    A field takes no slash, and as much as it can from left to right; `*` stands for anything without a slash. Raises
+    InputError for a pattern without fields and for a field that is not known.
+    """
+
+    def __init__(self, text: str):
+        self.text, self.used = text, False
+        pieces = re.split(r"(\{[^{}]*\}|\*)", re.sub("/+", "/", text))
+        expression = ""
+        for piece in pieces:
+            if not piece.startswith("{"):
+                expression += "[^/]*" if piece == "*" else re.escape(piece)
+                continue
+            name = piece[1:-1]
+            if name not in _FIELDS or f"<{name}>" in expression:
+                raise InputError(
+                    f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
+                )
+            expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
+        if "(?P<" not in expression:
+            raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
+        self.expression = re.compile(rf"(?:^|/){expression}/?$")
+
+    def of(self, path: Path | str) -> Claim:
+        """What a path says; {} where it does not fit the pattern."""
+        match = self.expression.search(re.sub("/+", "/", str(path)))
+        if match is None:
+            return {}
+        self.used = True
+        texts = {_COLUMNS.get(name, name): value for name, value in match.groupdict().items()}
+        claim = as_record(Claim, texts | {name: int(texts[name]) for name in _NUMBERS if name in texts})
+        if "iteration" in claim:
+            claim.setdefault("checkpoint", f"step{claim['iteration']}")
+        return claim
+
+
+def folder_identity(path: Path) -> dict[str, str]:
+    """The folder of a model that is named by it, unless it tells the model's owner."""
+    folder = as_written(path).parent
+    return {} if "__" in folder.name else {"folder": str(folder)}
+
+
+def folder_name(path: Path) -> str:
+    """A model's name from its folder, where lm-eval writes `__` for the `/` of a hub id."""
+    return as_written(path).parent.name.replace("__", "/", 1)
+
+
+_BEFORE = re.compile(r"^(model_)?(outputs?|results?|eval|predictions?)_", re.IGNORECASE)
+_BEHIND = re.compile(r"[_-](results?|summary|outputs?|predictions?|scores?|metrics)$", re.IGNORECASE)
+_SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
+_NO_NAMES = frozenset(
+    ("trainer_state", "", "results", "result", "summary", "scores", "metrics", "all", "output", "outputs")
+)
+
+
+def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ()) -> Claim:
+    """The model that a path names, and solved examples: by the file's name without words such as results, or by the
+    folder's where the file is called as one of its benchmarks is or has no other word."""
+    stem = _BEHIND.sub("", _BEFORE.sub("", re.sub(r"\.(csv|tsv)$", "", path.stem)))
+    shots = _SHOTS.search(stem)
+    stem = _SHOTS.sub("", stem)
+    name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
+    return {"model": name, "num_fewshot": int(shots[1])} if shots else {"model": name}
+
+
+def pattern_of(path: Path) -> str:
+    """The pattern by which the paths of a file and of those beside it name their models."""
+    n_alike = sum(1 for _ in as_written(path).parent.parent.glob(f"*/{glob.escape(path.name)}"))
+    of_folder = model_of_path(path, None)["model"] == folder_name(path) or n_alike > 1
+    dated = path.stem.partition("-20")[0]  # result-2024_01_31
+    if of_folder or plain(dated) in _NO_NAMES:
+        return f"{{model}}/{path.name}" if dated == path.stem else f"{{model}}/{dated}-*{path.suffix}"
+    return f"{{model}}{path.suffix}"
+
+
+def by_path(path: Path, model: str) -> Decision:
+    """That the model of a file is the one that its path names."""
+    return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")

@@ -62,10 +62,6 @@ COMMANDS = {
         ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet", "--output"),
         ("page.json", "assets"),
     ),
-    "export lm-eval": (
-        ("export", "lm-eval", "given/scores.parquet", "--output"),
-        ("ash-1b/results_direct_final_plain_test.json",),
-    ),
     "simulate pca": (("simulate", "pca", "--splits", "2", "--output"), ("figures", "page.json")),
     "miniature world": (
         ("miniature", "world", "--configfile", Path("config/test.yaml").resolve(), "--output"),

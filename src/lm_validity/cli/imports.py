@@ -345,20 +345,6 @@ Benchmarks = Annotated[
 exports = make_group("Write tables in the formats of other programs.")
 
 
-@exports.command("lm-eval")
-def export_lm_eval(
-    scores: Annotated[Path, typer.Argument(help="scores.parquet")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result files, one folder per model.")],
-    benchmarks: Benchmarks = None,
-) -> None:
-    """Turn scores.parquet into result files in lm-eval's layout, which `import lm-eval` reads back."""
-    from lm_validity.tables.formats.exports import write_lm_eval
-
-    with replaced_folder(output, "export lm-eval", inputs=[scores]) as folder:
-        written = write_lm_eval(_scores(scores, benchmarks), folder)
-    say(f"{output}: {len(written)} result files")
-
-
 @exports.command("every-eval-ever")
 def export_every_eval_ever(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],

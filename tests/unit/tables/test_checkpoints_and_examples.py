@@ -10,7 +10,6 @@ from tests.unit.tables.conftest import read_files
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.counted import report_rows
-from lm_validity.tables.formats.exports import write_lm_eval
 from lm_validity.tables.formats.model_names import Point, parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.items import read_benchmark_items
@@ -199,16 +198,3 @@ def test_items_of_one_number_of_examples(asked, expected, tmp_path):
     write_table(pd.DataFrame(rows), ITEMS, tmp_path / "items.parquet")
     found = read_benchmark_items(tmp_path / "items.parquet", "quiz", asked)
     assert found.models[0].correct.tolist() == [expected]
-
-
-def test_counts_are_exported_and_read_back(tmp_path):
-    rows = [{"model": "a", "num_fewshot": 0}, {"model": "a", "num_fewshot": 5}, {"model": "b"}]
-    ours = read_scores(score_table(tmp_path / "scores.parquet", rows))
-    written = write_lm_eval(ours, tmp_path / "out")
-    assert sorted(path.name for path in written) == [
-        "results_direct_test.json",
-        "results_direct_test.json",
-        "results_direct_test_part2.json",
-    ]
-    back = read_lm_eval(written)
-    assert back["num_fewshot"].astype(object).where(back["num_fewshot"].notna(), None).tolist() == [0, 5, None]

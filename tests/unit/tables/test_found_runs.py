@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.exports import write_lm_eval
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.schema import ITEMS, read_table
 
@@ -271,16 +270,6 @@ def test_a_copy_of_a_run_in_another_folder_is_left_out_and_counted(tmp_path):
         (tmp_path / "in/again" / path.name).write_text(path.read_text())
     scores, *_ = imported(tmp_path, says=["again/results", "another file has the score too"])
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
-
-
-def test_runs_are_exported_and_come_back(tmp_path):
-    rows = "".join(f"{m},x,acc,{run},{value}\n" for m in ("ant", "bee") for run, value in enumerate((0.1, 0.3)))
-    write(tmp_path / "a.csv", f"model,benchmark,metric,run,score\n{rows}")
-    scores, _ = import_files([tmp_path / "a.csv"], tmp_path / "out")
-    assert write_lm_eval(scores, tmp_path / "in") == [
-        tmp_path / f"in/{m}/results_direct_final_plain_test_run{run}.json" for m in ("ant", "bee") for run in (0, 1)
-    ]
-    assert by_run(imported(tmp_path)[0], "bee") == {0: 0.1, 1: 0.3}
 
 
 def test_a_table_of_means_beside_runs_is_refused_with_the_format_of_most_files(tmp_path):

@@ -65,7 +65,7 @@ def test_what_commands_wrote_of_results_is_no_result(tmp_path):
         write_table(read(tmp_path / "in")[0].assign(model="org/old"), SCORES, page / "scores.parquet")
         put(page / "data" / "tables" / "models.csv", "model,quiz\norg/b,0.2\n")
     put(tmp_path / "in" / "page" / "mine.csv", "model,quiz\norg/c,0.3\n")  # a file of another's in that folder
-    with replaced_folder(tmp_path / "in" / "files", "export lm-eval") as files:
+    with replaced_folder(tmp_path / "in" / "files", "export every-eval-ever") as files:
         put(files / "d.json", result("org/d", 0.4))
     scores, log = read(tmp_path / "in")
     assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.1, "org/c": 0.3, "org/d": 0.4}

@@ -5,7 +5,6 @@ import json
 import re
 import time
 import uuid
-from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,102 +71,6 @@ def _check_known(scores: pd.DataFrame, is_known: pd.Series | np.ndarray, noun: s
             f"{first['benchmark']}.",
             f"{reason}: fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
         )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Result files in lm-eval's own layout.
-
-
-def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
-    """Write one file per (model, checkpoint, iteration, tokens_b, protocol, prompt, prompt_variant, seed, run, split),
-    and a further one where a benchmark has scores with several numbers of solved examples; the paths.
-
-    `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
-    `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
-    `n-shot` has the benchmarks whose `num_fewshot` is known. Raises InputError, writing nothing, where a score's
-    metric is unknown (lm-eval's files name scores by it: `completed` takes it from a sheet), where a value is missing,
-    where two files would have one name, and where a model's name is none that a folder can have.
-    """
-    files = _files(scores, "lm-eval's files")
-    paths = _paths(files)
-    for path, file in zip(paths, files, strict=True):
-        write_json(Path(output) / path, _lm_eval_document(file))
-    return [Path(output) / path for path in paths]
-
-
-def _paths(files: list[_File]) -> list[Path]:
-    """A path of its own for each file: with the point of training only where files of one name differ in them."""
-    for file in files:
-        if _folder_name(file.model) in ("", ".", ".."):
-            raise InputError(f"model {file.model!r}: no folder can have its name.", "rename it in the table of scores.")
-    paths = [_path(file) for file in files]
-    count = Counter(paths)
-    paths = [_path(file, exact=True) if count[path] > 1 else path for path, file in zip(paths, files, strict=True)]
-    for path, times in Counter(paths).items():
-        if times > 1:
-            models = {file.model for other_path, file in zip(paths, files, strict=True) if other_path == path}
-            raise InputError(
-                f"{times} files of {' and '.join(sorted(models))} would have the name {path}.",
-                "rename a model or a checkpoint, or export them into folders of their own.",
-            )
-    return paths
-
-
-def _path(file: _File, *, exact: bool = False) -> Path:
-    """Below the output folder. `exact`: with iteration and tokens."""
-    common = file.common
-    parts = [common["protocol"], common["checkpoint"], common["prompt"], common["split"], common["prompt_variant"]]
-    parts += [f"seed{common['seed']}"] if common["seed"] is not None else []
-    parts += [f"run{common['run']}"] if common["run"] is not None else []
-    parts += [f"part{file.part}"] if file.part > 1 else []
-    if exact:
-        parts += [f"iter{common['iteration']}"] if common["iteration"] is not None else []
-        parts += [f"{common['tokens_b']!r}B"] if common["tokens_b"] is not None else []
-    name = "_".join(["results", *(part for part in parts if part)])
-    return Path(_folder_name(file.model)) / f"{_folder_name(name)}.json"
-
-
-def _folder_name(name: str) -> str:
-    """The folder name that lm-eval derives from a model's name."""
-    return name.replace("/", "__")
-
-
-def _lm_eval_document(file: _File) -> dict[str, object]:
-    results: dict[str, dict[str, object]] = {}
-    shots: dict[str, object] = {}
-    directions: dict[str, dict[str, bool]] = {}
-    counts: dict[str, dict[str, object]] = {}
-    selected: dict[str, object] = {}
-    for benchmark, rows in file.rows.groupby("benchmark", sort=True):
-        results[benchmark], directions[benchmark] = {"alias": benchmark}, {}
-        for row in rows.itertuples():
-            name, _, filter_name = row.metric.partition(",")
-            filter_name = filter_name or "none"
-            results[benchmark][f"{name},{filter_name}"] = float(row.value)
-            results[benchmark][f"{name}_stderr,{filter_name}"] = "N/A" if pd.isna(row.stderr) else float(row.stderr)
-            if not pd.isna(row.higher_is_better):
-                directions[benchmark][name] = bool(row.higher_is_better)
-        if (number := _plain(rows["num_fewshot"].iloc[0])) is not None:
-            shots[benchmark] = number
-        if (number := _plain(rows["n_items"].iloc[0])) is not None:
-            counts[benchmark] = {"original": number, "effective": number}
-        selected[benchmark] = _plain(rows["selected"].iloc[0])
-    return {
-        "results": results,
-        "group_subtasks": {benchmark: [] for benchmark in results},
-        "configs": {},
-        "versions": {},
-        "n-shot": shots,
-        "higher_is_better": directions,
-        "n-samples": counts,
-        "config": {"model": "hf", "model_args": {"pretrained": file.model}, "bootstrap_iters": 0},
-        "model_source": "hf",
-        "model_name": file.model,
-        "model_name_sanitized": _folder_name(file.model),
-        # lm-eval puts the template's text here, which a table of scores does not have
-        "chat_template": "the model's own" if file.common["prompt"] == "chat" else None,
-        "lm_validity": {**file.common, "selected": selected},
-    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.claims import Claim, as_record
+from lm_validity.tables.claims import Claim
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
 from lm_validity.tables.formats.model_names import (
@@ -26,8 +26,8 @@ from lm_validity.tables.schema import LARGEST_SCORE
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the
-# model in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), of `export
-# lm-eval`, and of BigScience's fork: a list of results with the name of the prompt, results by date, and curves.
+# model in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), and of
+# BigScience's fork: a list of results with the name of the prompt, results by date, and curves.
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
@@ -48,7 +48,7 @@ _NO_SETTINGS = frozenset(
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
 # Parts of a file that are objects where they are there, and whether their values are objects too
-_SECTIONS = dict.fromkeys(("config", "lm_validity", "groups", "group_subtasks", "configs", "versions", "task_hashes",
+_SECTIONS = dict.fromkeys(("config", "groups", "group_subtasks", "configs", "versions", "task_hashes",
                            "n-shot"), False) | {"n-samples": True, "higher_is_better": True}  # fmt: skip
 
 
@@ -106,12 +106,8 @@ def _named_by(opened: Opened) -> str:
 
 
 def _point_of(document: Document, path: Path) -> Claim:
-    """Checkpoint and prompt, or what `export lm-eval` wrote for a whole file."""
-    own, arguments = document["lm_validity"], _arguments(document)
-    if own:
-        checks = {name: check for name, check in checked.OF_FILE.items() if name in own}
-        values = {name: check(own[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
-        return as_record(Claim, values)
+    """Checkpoint and prompt."""
+    arguments = _arguments(document)
     if not arguments.get("revision") and document["config"].get("model_revision"):
         arguments = arguments | {"revision": str(document["config"]["model_revision"])}
     point = training_point(arguments)
@@ -214,7 +210,7 @@ def _rows(root: Place) -> Iterator[Claim | None]:
     groups = {name for name, members in document["group_subtasks"].items() if members} | set(document["groups"])
     kept = _groups(document)
     group_of = {task: group for group, tasks in kept.items() for task in tasks}
-    results, selected = document["results"], checked.part(document["lm_validity"], "selected")
+    results = document["results"]
     if kept and isinstance(results, dict):
         results = document["groups"] | results
     for task, variant, metrics in _tasks(results, path):
@@ -223,7 +219,6 @@ def _rows(root: Place) -> Iterator[Claim | None]:
         members = kept.get(task, [task])
         shared = _of_task(document, task, members, path)
         shared["group"] = group_of.get(task)
-        shared["selected"] = checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}")
         if variant is not None:
             shared["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
         sections = document["higher_is_better"]

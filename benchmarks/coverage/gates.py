@@ -1,35 +1,91 @@
-"""How often does `compare --gate` fail a model against itself, and find a loss? Simulated answers of known truth.
+"""How often does `compare --gate` fail a model that it should not, pass one that it should not, and find a loss?
 
-    python -m benchmarks.coverage.gates [--worlds 400]      # prints the table of docs/reference/coverage.md
+    python -m benchmarks.coverage.gates [--worlds 200]      # prints the table of docs/reference/coverage.md
 
 An item is right with a probability of its own, whose logit is normal (standard deviation 2). Model B's logits are lower
 by what makes its expected score on each benchmark lower by the loss. Answers are sampled: each run draws them anew, so
-that a model against itself differs too. With several runs an item's value is its mean over them.
+that a model against itself differs too.
 """
 
 import argparse
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pandas as pd
 from scipy import optimize
 from scipy.special import expit
 
-from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison, Margin, gate, judged
+from lm_validity.repeats import run_noise
+from lm_validity.studies.items.compare import (
+    Answers,
+    Comparison,
+    Difference,
+    Margin,
+    Margins,
+    Unit,
+    gate,
+    judged,
+    units_of,
+)
 from lm_validity.studies.items.statistics import McNemarTest, paired_difference
+from lm_validity.tables.items import shared_items
 
 MARGIN, SPREAD = 0.02, 2.0
-SIZES = ((30, 1), (200, 1), (2000, 1), (30, 5), (200, 5), (2000, 5), (200, 20), (2000, 20))  # items, benchmarks
-LOSSES = (0.0, MARGIN, 2 * MARGIN)
-RUNS = (1, 8)
+LOSSES = (0.0, 0.5, 0.75, 1.0, 2.0)  # in margins
+COLUMNS = (  # loss in margins, with a margin, decision
+    (0.0, False, "worse"), (0.0, True, "worse"), (0.5, True, "worse"), (0.75, True, "worse"), (1.0, True, "worse"),
+    (1.0, True, "not worse"), (0.0, True, "not worse"), (2.0, True, "worse"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """Benchmarks of so many items, each answered in so many runs. shock: the standard deviation of what all items of a
+    run share on a benchmark, in logits; throughout: one for all benchmarks of a run. subjects: of each benchmark, on
+    which each model's logits differ by .3. shared: `copies`, `formats` (a correlation of .8) or `halves` of one set."""
+
+    name: str
+    benchmarks: int = 1
+    items: int = 1000
+    runs: int = 1
+    shock: float = 0.0
+    throughout: bool = False
+    subjects: int = 0
+    shared: str = ""
+    protocols: tuple[str, ...] = ("direct",)
+
+    @property
+    def spread(self) -> float:
+        """Of the logit of an answer."""
+        return float(np.sqrt(SPREAD**2 + self.shock**2 + (0.3**2 if self.subjects else 0.0)))
+
+
+BOTH = ("direct", "train_before_test")
+SIZES, SHOCKED = ((200, 1), (2000, 1), (200, 5), (2000, 5), (200, 20), (2000, 20)), (2, 3, 4, 10)
+WORLDS = [
+    *(World(f"{items} items", benchmarks, items) for items, benchmarks in SIZES),
+    *(World(f"{runs} runs", 3, runs=runs) for runs in (2, 4, 10)),
+    *(World(f"{runs} runs, shock {shock}", 3, runs=runs, shock=shock) for shock in (0.1, 0.2) for runs in SHOCKED),
+    *(World(f"{runs} runs, one shock 0.2", 3, runs=runs, shock=0.2, throughout=True) for runs in (2, 4)),
+    World("4 runs, shock 0.2", 1, runs=4, shock=0.2),
+    *(World(f"{subjects} subjects", 1, 810, subjects=subjects) for subjects in (3, 4, 5, 8, 9, 10, 12)),
+    *(World(shared, 5 if shared == "formats" else 3, shared=shared) for shared in ("copies", "formats", "halves")),
+    World("two protocols", 1, protocols=BOTH),
+    World("two protocols", 5, protocols=BOTH),
+    World("two protocols, 4 runs, shock 0.2", 3, runs=4, shock=0.2, protocols=BOTH),
+]  # fmt: skip
 
 
 @cache
-def shift(loss: float) -> float:
+def shift(loss: float, spread: float = SPREAD) -> float:
     """How much lower logits make the expected score lower by `loss`."""
     points, weights = np.polynomial.hermite_e.hermegauss(60)
 
     def mean(lower: float) -> float:
-        return float(weights @ expit(SPREAD * points - lower) / weights.sum())
+        return float(weights @ expit(spread * points - lower) / weights.sum())
 
     return float(optimize.brentq(lambda lower: mean(0.0) - mean(lower) - loss, 0.0, 5.0)) if loss else 0.0
 
@@ -46,54 +102,98 @@ class _Remembered(McNemarTest):
         return super().p(null)
 
     @cache  # noqa: B019
-    def interval(self) -> tuple[float, float]:
-        return super().interval()
-
-    def reversed(self) -> McNemarTest:
-        return mcnemar(self.items, self.second_only, self.first_only)
+    def interval(self, level: float = 0.05) -> tuple[float, float]:
+        return super().interval(level)
 
 
-def compared(items: int, loss: float, runs: int, rng: np.random.Generator) -> Comparison:
-    """One benchmark of A against B."""
-    easy = SPREAD * rng.standard_normal(items)
-    first, second = (rng.binomial(runs, expit(logits)) / runs for logits in (easy, easy - shift(loss)))
-    if runs == 1:
-        test = mcnemar(items, int((first > second).sum()), int((second > first).sum()))
-    else:
-        test = paired_difference(first, second).test
+def drawn(world: World, loss: float, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Of each benchmark the answers (models, runs, items) of A and B, and the items' subjects."""
+    lower, of_runs = shift(loss, world.spread), world.shock * rng.standard_normal((2, world.runs, 1))
+    whole, first = rng.standard_normal(world.items), np.empty((2, 1, 0))
+    for number in range(world.benchmarks):
+        easy = rng.standard_normal(world.items)
+        if world.shared == "formats":
+            easy = np.sqrt(0.8) * whole + np.sqrt(0.2) * easy
+        logits = np.stack([SPREAD * easy, SPREAD * easy - lower])[:, None, :]
+        subjects = None
+        if world.subjects:
+            subjects = np.arange(world.items) % world.subjects
+            logits = logits + 0.3 * rng.standard_normal((2, 1, world.subjects))[..., subjects]
+        shock = of_runs if world.throughout else world.shock * rng.standard_normal((2, world.runs, 1))
+        answers = (rng.random((2, world.runs, world.items)) < expit(logits + shock)).astype(float)
+        if number and world.shared in ("copies", "halves"):
+            half = world.items // 2
+            part = {"copies": slice(None), "halves": slice((number - 1) * half, number * half)}[world.shared]
+            answers = first[..., part]  # of the same whole
+        elif not number:
+            first = answers
+        yield answers, subjects
+
+
+def difference(name: str, protocol: str, answers: np.ndarray, subjects: np.ndarray | None) -> Difference:
+    """One benchmark of A against B, as `compare` tests it."""
+    first, second = answers.mean(axis=1)
+    labels = [(None, run) for run in range(answers.shape[1])]
+    noises = [noise for model in answers if (noise := run_noise(model, labels)) is not None]
+    paired = paired_difference(second, first, subjects, noises)
+    tested = paired.test
+    if isinstance(tested, McNemarTest):
+        tested = mcnemar(tested.items, tested.first_only, tested.second_only)
     scores = float(first.mean()), float(second.mean())
-    return Comparison("b", "direct", None, *scores, scores[0] - scores[1], items=items, tested=test)
+    return Difference(name, protocol, "acc", scores, True, paired.difference, "test", tested, paired)
 
 
-def shares(items: int, benchmarks: int, loss: float, runs: int, worlds: int) -> dict[tuple[bool, str], float]:
-    """(with a margin, decision of the gate) -> share of worlds."""
-    rng = np.random.default_rng([items, benchmarks, round(1000 * loss), runs])
-    found = []
-    for _ in range(worlds):
-        rows = tuple(compared(items, loss, runs, rng) for _ in range(benchmarks))
-        summary = CompareSummary("a", "b", rows, ())
-        for margin in (None, MARGIN):
-            found.append((margin is not None, gate(judged(summary, {}, Margin(margin)))))
-    return {key: found.count(key) / worlds for key in set(found)}
+def compared(world: World, loss: float, rng: np.random.Generator) -> Comparison:
+    """A against B on all benchmarks under all protocols."""
+    rows, frames = list[Difference](), list[pd.DataFrame]()
+    for protocol in world.protocols:
+        for number, (answers, subjects) in enumerate(drawn(world, loss, rng)):
+            rows.append(difference(f"b{number}", protocol, answers, subjects))
+            if world.shared:
+                key = {"benchmark": f"b{number}", "protocol": protocol, "seed": -1, "run": None, "subject": ""}
+                ids = np.arange(answers.shape[-1]).astype(str)
+                frames += [
+                    pd.DataFrame({"model": m, **key, "doc_id": ids, "correct": own[0]})
+                    for m, own in zip("ab", answers, strict=True)
+                ]
+    units = [Unit((row.benchmark,), row.protocol, "acc", True, row.tested) for row in rows if row.tested is not None]
+    shared = []
+    if world.shared:
+        raw = pd.concat(frames, ignore_index=True)
+        shared = shared_items(raw)
+        better = pd.Series(1.0, raw.groupby(["model", "benchmark", "protocol"]).size().index)
+        units = list(units_of(rows, shared, Answers(raw, "a", "b"), better))
+    return Comparison("a", "b", tuple(rows), tuple(units), tuple(shared), ())
+
+
+def shares(world: World, worlds: int) -> Iterator[float]:
+    """The share of worlds with the loss and the decision of each of `COLUMNS`."""
+    found = dict[tuple[float, bool], list[str]]()
+    for loss in LOSSES:
+        rng = np.random.default_rng([zlib.crc32(repr(world).encode()), round(100 * loss)])
+        for _ in range(worlds):
+            comparison = compared(world, loss * MARGIN, rng)
+            for margin in (None, MARGIN):
+                decision = gate(judged(comparison, Margins({}, Margin(margin, must=False))))
+                found.setdefault((loss, margin is not None), []).append(decision)
+    for loss, with_margin, decision in COLUMNS:
+        yield found[loss, with_margin].count(decision) / worlds
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage.gates", description=__doc__.splitlines()[0])
-    parser.add_argument("--worlds", type=int, default=400)
-    worlds = parser.parse_args().worlds
-    heads = [f"{'equal' if not loss else f'{100 * loss:.0f} points lower'}: {word}" for loss in LOSSES for word in
-             ("worse", "worse, margin", "passes, margin")]  # fmt: skip
-    print(f"| items × benchmarks | runs | {' | '.join(heads)} |")
+    parser.add_argument("--worlds", type=int, default=200)
+    parser.add_argument("--only", default="", help="worlds whose name holds this")
+    arguments = parser.parse_args()
+    heads = ["equal: worse", "equal: worse, margin", "half: worse", "three quarters: worse", "margin: worse",
+             "margin: passes", "equal: passes", "twice: worse"]  # fmt: skip
+    print(f"| world | benchmarks | {' | '.join(heads)} |")
     print("|---|---|" + "---|" * len(heads))
-    for runs in RUNS:
-        for items, benchmarks in SIZES:
-            cells = []
-            for loss in LOSSES:
-                found = shares(items, benchmarks, loss, runs, worlds)
-                for key in ((False, "worse"), (True, "worse"), (True, "not worse")):
-                    cells.append(f"{found.get(key, 0.0):.3f}".removeprefix("0"))
-            print(f"| {items} × {benchmarks} | {runs} | {' | '.join(cells)} |", flush=True)
+    for world in WORLDS:
+        if arguments.only in world.name:
+            cells = [f"{share:.3f}".removeprefix("0") for share in shares(world, arguments.worlds)]
+            print(f"| {world.name} | {world.benchmarks} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

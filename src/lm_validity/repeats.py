@@ -4,6 +4,7 @@ A run is one pass over the items with one seed of sampling. It is neither a seed
 model again. Pure functions of arrays; the symbols are those of docs/reference/repeats.md.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,74 @@ FAR, SAME = 0.001, 1e-9  # level of the test for runs far from others; scores th
 NEAR_THE_LIMIT = 1.05  # an error within 5% of the one of endlessly many runs: more runs no longer help
 
 
+Label = tuple[object, object]  # of a run: its seed of fine-tuning, None where there is none, and its number
+
+
+@dataclass(frozen=True)
+class RunNoise:
+    """What R sampled runs of a model on n items put into the squared error of its mean over them.
+
+    means: the mean over the items of each run. sampled: w / (n R), what items that are drawn by themselves explain; w
+    is the mean over items of the variance between runs.
+    """
+
+    means: Mapping[Label, float]
+    sampled: float
+
+    @property
+    def runs(self) -> int:
+        """R, the runs of all seeds."""
+        return len(self.means)
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the spread between runs: runs less seeds."""
+        return self.runs - len({seed for seed, _ in self.means})
+
+    @property
+    def total(self) -> float:
+        """max(d², w / n) / R, with d the standard deviation between runs of one seed.
+
+        A run may share something that its items do not: another prompt of a judge, a busy server. That is all of d²
+        above w / n. It is never less than what items explain, since few runs say little about d.
+        """
+        by_seed: dict[object, list[float]] = {}
+        for (seed, _), mean in self.means.items():
+            by_seed.setdefault(seed, []).append(mean)
+        squares = sum(float(np.square(np.subtract(means, np.mean(means))).sum()) for means in by_seed.values())
+        return max(squares / (self.freedom * self.runs), self.sampled)
+
+    @property
+    def shared(self) -> float:
+        """The part of `total` that more items do not lower: max(0, d² - w / n) / R."""
+        return self.total - self.sampled
+
+
+def run_noise(values: np.ndarray, labels: Sequence[Label]) -> RunNoise | None:
+    """The noise of a model's runs from its item scores (R, items); None where no seed has two runs, or without items.
+
+    Items without a value in each run are left out, so that runs are compared on the same items.
+    """
+    values = np.asarray(values, dtype=float)
+    values = values[:, np.isfinite(values).all(axis=0)]
+    seeds = [seed for seed, _ in labels]
+    several = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1]
+    if not several or not values.shape[1]:
+        return None
+    of_seeds = [values[[own == seed for own in seeds]] for seed in several]
+    freedom = sum(len(of_seed) - 1 for of_seed in of_seeds)
+    within = sum((len(of_seed) - 1) * float(of_seed.var(axis=0, ddof=1).mean()) for of_seed in of_seeds) / freedom
+    means = dict(zip(labels, values.mean(axis=1).tolist(), strict=True))
+    return RunNoise(means, within / values.size)
+
+
 @dataclass(frozen=True)
 class SampledScore:
     """One model on one benchmark, scored `runs` times on the same `items` items.
 
     `score`: the mean over items and runs. `within`: w, the mean over items of the variance between runs. `between`: b,
-    the variance over items of the items' means over runs, which holds w / K beside the items' own variance. Both are in
-    squared units of the score.
+    the variance over items of the items' means over runs, which holds w / K beside the items' own variance. `spread`:
+    d, the standard deviation between the scores of the runs. In the unit of the score, or its square.
     """
 
     score: float
@@ -31,34 +93,33 @@ class SampledScore:
     between: float
     items: int
     runs: int
+    spread: float = 0.0
 
     @property
-    def item_variance(self) -> float:
-        """The variance of the items' expected scores: b - w / K, at least 0."""
-        return max(self.between - self.within / self.runs, 0.0)
+    def item_error(self) -> float:
+        """The squared error of endlessly many runs, from other items: (b - w / K) / n, at least 0."""
+        return max(self.between - self.within / self.runs, 0.0) / self.items
+
+    @property
+    def run_error(self) -> float:
+        """The squared error of one run on the same items, from other draws: max(d², w / n); NaN for one run."""
+        return max(self.spread**2, self.within / self.items) if self.within == self.within else float("nan")
 
     @property
     def error(self) -> float:
-        """The standard error of the score for other items and other runs: sqrt(b / n), right for every K."""
-        return float(np.sqrt(self.between / self.items))
-
-    @property
-    def error_of_runs(self) -> float:
-        """The standard error for the same items and other runs: sqrt(w / (n K)); NaN for one run."""
-        return float(np.sqrt(self.within / (self.items * self.runs)))
+        """The standard error of the score for other items and other runs: sqrt(b / n + max(0, d² - w / n) / K)."""
+        shared = 0.0 if self.runs == 1 else self.run_error - self.within / self.items
+        return float(np.sqrt(self.between / self.items + shared / self.runs))
 
     @property
     def share_of_sampling(self) -> float:
-        """The share of sampling in the squared error of one run, in [0, 1]: w / (b + w (K - 1) / K).
-
-        The denominator is the variance over items of a single run's scores. 0 where nothing varies.
-        """
-        one_run = self.between + self.within * (self.runs - 1) / self.runs
-        return self.within / one_run if one_run > 0 else 0.0
+        """The share of sampling in the squared error of one run, in [0, 1]; 0 where nothing varies."""
+        one_run = self.between / self.items + self.run_error - self.within / (self.items * self.runs)
+        return self.run_error / one_run if one_run > 0 else 0.0
 
     def error_with(self, runs: float) -> float:
-        """The standard error for other items with `runs` runs, which may be infinite: sqrt((b - w/K + w/runs) / n)."""
-        return float(np.sqrt((self.item_variance + self.within / runs) / self.items))
+        """The standard error for other items with `runs` runs, which may be infinite."""
+        return float(np.sqrt(self.item_error + self.run_error / runs))
 
     @property
     def runs_that_help(self) -> int | None:
@@ -67,11 +128,11 @@ class SampledScore:
         The smallest K with error_with(K) <= 1.05 error_with(infinity); None where all noise is noise of sampling, so
         that every further run helps.
         """
-        if self.within == 0:
+        if self.run_error == 0:
             return 1
-        if self.item_variance == 0:
+        if self.item_error == 0:
             return None
-        return max(1, int(np.ceil(self.within / ((NEAR_THE_LIMIT**2 - 1) * self.item_variance) - 1e-9)))
+        return max(1, int(np.ceil(self.run_error / ((NEAR_THE_LIMIT**2 - 1) * self.item_error) - 1e-9)))
 
 
 def sampled_score(values: np.ndarray) -> SampledScore:
@@ -92,6 +153,7 @@ def sampled_score(values: np.ndarray) -> SampledScore:
         between=float(means.var(ddof=1)),
         items=items,
         runs=runs,
+        spread=float(values.mean(axis=1).std(ddof=1)) if runs > 1 else 0.0,
     )
 
 
@@ -144,14 +206,15 @@ def typical_spread(scores: np.ndarray) -> float:
 def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs: np.ndarray | float) -> np.ndarray:
     """The standard error of a mean over `runs` runs for other items and other runs, from scores alone.
 
-        sqrt(max(s² - d², 0) + d² / K)
+        sqrt(s² - min(d², s² / 2) + d² / K)
 
     `one_run`: s, the standard error of one run's score over items, which holds one run's noise of sampling; `spread`:
-    d, the standard deviation between runs. Where d is above s, runs share something that items do not, and d counts.
-    NaN in, NaN out; a NaN spread (one run) gives s.
+    d, the standard deviation between runs. Scores alone do not say how much of d² the items explain and how much the
+    runs share; at most half of s² is taken for the first, as with right-or-wrong items whose logits have a standard
+    deviation of 2. NaN in, NaN out; a NaN spread (one run) gives s.
     """
     s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
-    several = np.sqrt(np.maximum(s**2 - d**2, 0) + d**2 / np.asarray(runs, dtype=float))
+    several = np.sqrt(s**2 - np.minimum(d**2, s**2 / 2) + d**2 / np.asarray(runs, dtype=float))
     return np.where(np.isnan(d), s, several)
 
 

@@ -15,18 +15,17 @@ import pytest
 
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page
-from lm_validity.results.files import write_report
+from lm_validity.results.files import write_rows
 from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
+from lm_validity.results.put import Rows
 from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
 from lm_validity.results.summary import summary_values
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness.numbers import ReadinessSummary
-from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison
 from lm_validity.studies.signal.numbers import SignalSummary
 
 SUMMARIES = {
     "readiness": ReadinessSummary,
-    "compare": CompareSummary,
     "signal": SignalSummary,
 }
 WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))
@@ -143,17 +142,14 @@ def test_every_null_has_its_reason(study, lacking, code):
         assert row.reason_code != "no_items" or row.reason == WHY.reason
 
 
-COMPARISON = Comparison(
-    benchmark="facts", protocol="direct", metric=None, first_score=0.75, second_score=0.5, difference=0.25,
-    interval=(0.125, 0.375), test="exact", items=40, subjects=None, first_only=20, second_only=10, p=WHY,
-    p_adjusted=WHY, smallest_detectable=0.2, items_needed=30,
-)  # fmt: skip
-
-
 def test_a_report_writes_its_results_as_rows(tmp_path):
-    summary = CompareSummary("=a", "b", (COMPARISON,), ())
+    numbers = Rows("compare")
+    at = numbers.of(subject="facts", protocol="direct")
+    numbers.put("first", "=a", "text")
+    at.put("difference", 0.25, "score", {"items": (0.125, 0.375)}, counted=("items", 40))
+    at.put("difference_p", WHY, "probability")
     for folder in ("one", "two"):
-        write_report(Page("compare", "A comparison", [], []), summary, tmp_path / folder)
+        write_rows(Page("compare", "A comparison", [], []), numbers, tmp_path / folder)
     assert (tmp_path / "one" / "results.parquet").read_bytes() == (tmp_path / "two" / "results.parquet").read_bytes()
     rows = pd.read_parquet(tmp_path / "one" / "results.parquet")
     columns = "study, quantity, subject, other, protocol, conditions, value, low, high, level, interval_for, n, unit, "

@@ -266,7 +266,7 @@ def items(
     models: Annotated[Path | None, typer.Option(help="Models sheet (CSV or TSV): its reruns take no part.")] = None,
 ) -> None:
     """How finely do the benchmarks tell models apart, and which items work against them?"""
-    from lm_validity.studies.items.page import report_items
+    from lm_validity.studies.items.report import report_items
 
     with replaced_folder(output, "report items", inputs=[scores, items, *(documents or ())], names=PAGE) as folder:
         report_items(scores, items, folder, tuple(documents or ()), benchmarks, models)
@@ -284,10 +284,13 @@ def compare(
     ] = None,
     margin: Annotated[
         str | None,
-        typer.Option(help="Loss that is accepted, such as 0.01 (a point), or a sheet: benchmark, margin, must."),
+        typer.Option(
+            help="Loss that is accepted, such as 0.01 (a point), or a sheet (benchmark, margin, must): worse is an "
+            "interval below minus the margin, not worse one above it; any other is not known."
+        ),
     ] = None,
     gated: Annotated[
-        bool, typer.Option("--gate", help="Exit with 0 if B is not worse, 1 if it is, 3 if that is not known.")
+        bool, typer.Option("--gate", help="Exit with 0 if B is not worse, 1 if it is worse, 3 if that is not known.")
     ] = False,
     unknown: Annotated[
         Literal["pass", "fail"] | None, typer.Option(help="What --gate does where nothing is known: exit 0 or 1.")
@@ -300,27 +303,27 @@ def compare(
     items: Annotated[Path | None, typer.Option(help="items.parquet, if it is not beside the scores.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for a page, its tables and summary.json.")
+        Path | None, typer.Option("--output", "-o", help="Folder for a page, its tables and results.parquet.")
     ] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for a comment on a pull request.")] = None,
     junit: Annotated[Path | None, typer.Option(help="File for test results (JUnit).")] = None,
 ) -> None:
     """Is B better than A, worse, or not worse by more than a margin?"""
-    from lm_validity.site.compare import verdicts, write
+    from lm_validity.site.compare import verdicts
 
     for file in filter(None, (markdown, junit)):
-        check_file(file, [write.MARK])
+        check_file(file, [verdicts.MARK])
     request = verdicts.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
     compared = verdicts.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
         with replaced_folder(output, "compare", inputs=inputs, names=PAGE) as written:
-            write.write_page(compared, written)
+            verdicts.write_page(compared, written)
     if markdown is not None:
-        write.write_markdown(compared, markdown)
+        verdicts.write_markdown(compared, markdown)
     if junit is not None:
-        write.write_junit(compared, junit)
-    say(*write.terminal_lines(compared))
+        verdicts.write_junit(compared, junit)
+    say(*verdicts.terminal_lines(compared))
     if output is not None:
         say(f"Page: {output / 'index.html'}")
     if gated:

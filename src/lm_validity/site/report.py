@@ -269,13 +269,13 @@ def _most_memory() -> str:
 
 def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data and what to do about it."""
-    from lm_validity.site.compare.write import report_comparison
+    from lm_validity.site.compare.verdicts import report_comparison
     from lm_validity.studies.agreement.factors import report_factors
     from lm_validity.studies.agreement.readiness.page import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.page import report_bias
-    from lm_validity.studies.items.page import report_items
-    from lm_validity.studies.items.ranking.page import report_ranking
+    from lm_validity.studies.items.ranking import report_ranking
+    from lm_validity.studies.items.report import report_items
     from lm_validity.studies.signal.report import report_signal
 
     functions: dict[str, Callable[..., None]] = {

@@ -72,6 +72,130 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Benchmarks that share items: one set of answers under two names, other prompts of one set, a whole and its half.
+
+FEWEST_SHARED = 20  # items, below which nothing is said of two benchmarks
+LEAST_SHARE = 0.1  # of the smaller benchmark's items
+COINCIDENCE = np.log(1e-9)  # of so many equal values; less likely is the same
+ALIKE, SURELY = 0.3, 6.0  # correlation of answers to the items of one name, and its size in standard errors
+
+
+class Shared(NamedTuple):
+    """Benchmarks that share items. documents: the item of each (benchmark, doc_id), the same for shared ones."""
+
+    benchmarks: tuple[str, ...]
+    documents: pd.Series
+
+
+class _Answered(NamedTuple):
+    """The items of a benchmark, in order: doc_ids, hashes and gold answers (None where one is unknown), and the answers
+    of the models (items, models)."""
+
+    ids: np.ndarray
+    hashes: np.ndarray | None
+    gold: np.ndarray | None
+    correct: np.ndarray
+
+
+def shared_items(answers: pd.DataFrame) -> list[Shared]:
+    """The groups of benchmarks that share items, by the answers of a few models to all of them.
+
+    answers: `model, benchmark, doc_id, correct`, and where they are known `doc_hash` and `gold`; an item's answers are
+    averaged. Two benchmarks share items where lm-eval's hashes of documents are equal; where the answers or the gold
+    answers to items of the same name are all equal, or answers are correlated by more than .3 and 6 standard errors for
+    every model, as under another prompt; and where the answers to the smaller one are found in one piece in those to
+    the larger. Each of these has a chance below 1e-9 in benchmarks that have nothing to do with each other.
+    """
+    tables = {str(name): _answered(rows) for name, rows in answers.groupby("benchmark", sort=True)}
+    names = sorted(
+        (name for name in tables if len(tables[name].ids) >= FEWEST_SHARED), key=lambda n: -len(tables[n].ids)
+    )
+    items = {name: np.array([f"{name}\0{doc_id}" for doc_id in tables[name].ids], dtype=object) for name in names}
+    groups: dict[str, list[str]] = {}
+    for index, name in enumerate(names):
+        groups[name] = [name]
+        for other in names[:index]:
+            places = _places(tables[name], tables[other])
+            if places is not None:
+                own, of_other = places
+                items[name][own] = items[other][of_other]
+                if groups[name] is not groups[other]:
+                    groups[other] += groups[name]
+                    for member in groups[name]:
+                        groups[member] = groups[other]
+    found = {id(group): group for group in groups.values() if len(group) > 1}
+    return [
+        Shared(
+            tuple(sorted(group)),
+            pd.concat(
+                [pd.Series(items[name], pd.MultiIndex.from_product([[name], tables[name].ids])) for name in group]
+            ),
+        )
+        for group in found.values()
+    ]
+
+
+def _answered(rows: pd.DataFrame) -> _Answered:
+    """Of the models that answered any item; an item that one of them did not answer stays out."""
+    table = rows.pivot_table(index="doc_id", columns="model", values="correct", aggfunc="mean", sort=False).dropna()
+    facts = rows.drop_duplicates("doc_id").set_index("doc_id").reindex(table.index)
+    hashes, gold = (
+        facts[name].to_numpy() if name in facts and facts[name].notna().all() else None for name in ("doc_hash", "gold")
+    )
+    return _Answered(table.index.to_numpy(dtype=object), hashes, gold, table.to_numpy(dtype=float))
+
+
+def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray] | None:
+    """The places of the shared items in each of the two; None where they share none."""
+    if small.correct.shape[1] != large.correct.shape[1]:
+        return None
+    fewest = max(FEWEST_SHARED, LEAST_SHARE * len(small.ids))
+    if small.hashes is not None and large.hashes is not None:
+        _, own, of_large = np.intersect1d(small.hashes.astype(str), large.hashes.astype(str), return_indices=True)
+        if len(own) >= fewest:
+            return own, of_large
+    _, own, of_large = np.intersect1d(small.ids.astype(str), large.ids.astype(str), return_indices=True)
+    if len(own) >= fewest and _are_same(small, large, own, of_large):
+        return own, of_large
+    kinds, codes = np.unique(np.vstack([large.correct, small.correct]), axis=0, return_inverse=True)
+    codes, cut = codes.reshape(-1).astype(np.uint16), len(large.ids)
+    if len(kinds) < 2**16 and _coincidence(codes[:cut], codes[cut:]) < COINCIDENCE:
+        place = codes[:cut].tobytes().find(codes[cut:].tobytes())
+        if place >= 0 and place % 2 == 0:
+            return np.arange(len(small.ids)), place // 2 + np.arange(len(small.ids))
+    return None
+
+
+def _coincidence(first: np.ndarray, second: np.ndarray) -> float:
+    """The logarithm of the chance that as many values as `second` has, drawn from each, are equal one by one."""
+    common = np.intersect1d(first, second)
+    chance = sum(float((first == value).mean() * (second == value).mean()) for value in common)
+    return len(second) * float(np.log(max(chance, 1e-300)))
+
+
+def is_telling(values: np.ndarray) -> bool:
+    """Whether others like these values (n,) would hardly all equal them by chance."""
+    return len(values) > 0 and _coincidence(values, values) < COINCIDENCE
+
+
+def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.ndarray) -> bool:
+    """Whether items of one name are the same items."""
+    first, second = small.correct[own], large.correct[of_large]
+    if np.array_equal(first, second) and is_telling(np.unique(first, axis=0, return_inverse=True)[1].reshape(-1)):
+        return True
+    if small.gold is not None and large.gold is not None:
+        gold = small.gold[own].astype(int)
+        if np.array_equal(gold, large.gold[of_large].astype(int)) and is_telling(gold):
+            return True
+    centred = [values - values.mean(axis=0) for values in (first, second)]
+    spread = np.sqrt((centred[0] ** 2).sum(axis=0) * (centred[1] ** 2).sum(axis=0))
+    if not (spread > 0).all():
+        return False
+    correlation = (centred[0] * centred[1]).sum(axis=0) / spread
+    return bool((correlation > ALIKE).all() and (correlation * np.sqrt(len(own)) > SURELY).all())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_benchmark_items`).
 
 

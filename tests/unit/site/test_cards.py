@@ -17,6 +17,7 @@ import pytest
 from lm_validity.config.sections import Cards, Reports
 from lm_validity.files import read_json, write_json
 from lm_validity.missing import Missing
+from lm_validity.results.put import Rows
 from lm_validity.results.rows import Row, rows_of
 from lm_validity.site.cards.values import (
     BY_CHANCE,
@@ -43,7 +44,7 @@ from lm_validity.site.cards.verdict import (
 from lm_validity.site.cards.write import Card, card_html, card_markdown, folder_name, make_card
 from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.studies.items.page import report_items
+from lm_validity.studies.items.report import report_items
 from lm_validity.tables.schema import SCORES, write_table
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
@@ -365,8 +366,8 @@ def test_a_real_run_has_a_card_for_each_benchmark(finished):
     assert values["test_duplicates"]["estimate"] == repeated / 240
     tau = read_json(finished / "results/test/reports/agreement/summary.json")["kendall_tau"]
     assert values["tau.train_before_test"]["estimate"] == tau["train_before_test"]["by_benchmark"]["cloze"]
-    of_items = read_json(finished / "results/test/reports/items/summary.json")["benchmarks"]
-    equal = next(row["all_equal"] for row in of_items if (row["benchmark"], row["protocol"]) == ("cloze", "direct"))
+    of_items = Rows.read(finished / "results/test/reports/items/results.parquet")
+    equal = of_items.value("equal_items", subject="cloze", protocol="direct")
     assert values["equal_items.direct"]["estimate"] == equal
 
 

@@ -1,6 +1,7 @@
 """`compare A B` as a command: two folders, or two names and a page's folder; verdicts, exit codes, what is written."""
 
 import json
+from itertools import permutations
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports
 from lm_validity.cli.reports import compare
 from lm_validity.errors import InputError
+from lm_validity.results.put import Rows
 from lm_validity.site.gather import gather
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
@@ -28,7 +30,7 @@ def rows_of(model, benchmark, correct, tokens=None, **more):
     score = own | {"metric": "acc,none", "value": correct.mean(), "higher_is_better": True, "selected": True} | more
     score |= {"stderr": correct.std(ddof=1) / np.sqrt(len(correct)), "n_items": len(correct), "source": "test"}
     items = [
-        own | {"doc_id": str(place), "correct": value, "response": f"{model} says {value:.0f}"}
+        own | {"doc_id": f"{benchmark} {place}", "correct": value, "response": f"{model} says {value:.0f}"}
         for place, value in enumerate(correct)
     ]
     return score, items
@@ -77,22 +79,21 @@ def test_two_folders_are_paired_by_item_and_a_page_lists_what_changed(folders, t
                "--junit", tmp_path / "a.xml")  # fmt: skip
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) <= 12
-    summary = json.loads((tmp_path / "page" / "summary.json").read_text())
-    verdicts = {row["benchmark"]: row for row in summary["verdicts"]}
-    assert verdicts["drops"]["verdict"] == "worse"
-    assert verdicts["drops"]["change"] == pytest.approx(-36 / 400)
-    assert verdicts["drops"]["p"] == pytest.approx(2 * stats.binomtest(4, 44).pvalue)  # Holm over two
-    assert verdicts["steady"]["verdict"] == "not worse"
-    assert summary["joint"][0]["change"] == pytest.approx(-18 / 400)
+    rows = Rows.read(tmp_path / "page" / "results.parquet")
+    assert {row.subject: row.text for row in rows.all("verdict")} == {"drops": "worse", "steady": "not worse"}
+    assert rows.value("change", subject="drops") == pytest.approx(-36 / 400)
+    assert rows.value("change_p", subject="drops") == pytest.approx(2 * stats.binomtest(4, 44).pvalue)  # Holm over two
+    assert rows.value("joint_change") == pytest.approx(-18 / 400)
+    assert not (tmp_path / "page" / "summary.json").exists()
     flips = pd.read_csv(tmp_path / "page" / "tables" / "flipped_items.csv")
     assert flips.groupby(["benchmark", "right"]).size().to_dict() == {
         ("drops", "ant"): 40, ("drops", "bee"): 4, ("steady", "ant"): 3, ("steady", "bee"): 3
     }  # fmt: skip
-    one = flips[(flips["benchmark"] == "drops") & (flips["doc_id"] == 0)].iloc[0]
+    one = flips[(flips["benchmark"] == "drops") & (flips["doc_id"] == "drops 0")].iloc[0]
     assert (one["first_answer"], one["second_answer"]) == ("ant says 1", "bee says 0")
     suite = ElementTree.parse(tmp_path / "a.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "0")
-    assert "| drops | worse" in (tmp_path / "a.md").read_text()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    assert "| drops | worse by more than 5.0" in (tmp_path / "a.md").read_text()
 
 
 @pytest.mark.parametrize("option", ["--markdown", "--junit"])
@@ -112,6 +113,9 @@ def test_a_file_for_a_pull_request_replaces_only_one_of_its_kind(folders, tmp_pa
     ("lost", "won", "words", "code"),
     [
         (40, 4, (), 1),
+        (40, 4, ("--margin", "0.05"), 1),  # -9 points, 95% from -12 to -5.6
+        (40, 4, ("--margin", "0.08"), 3),  # surely a loss, of the margin or not
+        (40, 4, ("--margin", "0.15"), 0),
         (4, 40, (), 0),
         (3, 3, (), 3),
         (3, 3, ("--margin", "0.05"), 0),
@@ -134,8 +138,9 @@ def test_a_sheet_has_margins_and_says_where_the_gate_must_know(folders, tmp_path
     sheet.write_text("benchmark,margin,must\nsteady,0.05,1\ndrops,0.2,0\n")
     # each within its margin, and 4.5 points all together within the mean of both
     assert run(a, b, "--gate", "--margin", sheet).exit_code == 0
-    sheet.write_text("benchmark,margin,must\nsteady,0.05,1\ndrops,0.1,0\n")
-    assert run(a, b, "--gate", "--margin", sheet).exit_code == 1  # 9 points (from 5.6 to 12)
+    for margin, must, code in ((0.1, 0, 0), (0.1, 1, 3), (0.05, 0, 1)):  # 9 points (from 5.6 to 12)
+        sheet.write_text(f"benchmark,margin,must\nsteady,0.05,1\ndrops,{margin},{must}\n")
+        assert run(a, b, "--gate", "--margin", sheet).exit_code == code
     a = table(tmp_path / "c", rows_of("ant", "steady", answers(200)), rows_of("ant", "drops", answers(200)))
     b = table(
         tmp_path / "d", rows_of("bee", "steady", answers(200, 12, 12)), rows_of("bee", "drops", answers(200, 4, 60))
@@ -251,14 +256,15 @@ def test_all_together_of_scores_that_are_no_fractions(tmp_path, metrics, losses,
         for place, model in enumerate(("ant", "bee"))
     ]
     done = run(*folders, "--output", tmp_path / "out")
-    row = json.loads((tmp_path / "out" / "summary.json").read_text())["joint"][0]
-    assert row["verdict"] == verdict
-    assert row["change"] == (None if change is None else pytest.approx(change))
+    rows = Rows.read(tmp_path / "out" / "results.parquet")
+    row = rows.row("joint_change")
+    assert rows.row("joint_verdict").text == verdict
+    assert row.value == (None if change is None else pytest.approx(change))
     if change is None:
         assert "different units" in " ".join(done.stdout.split())
     else:  # two independent differences, each with the error of two scores
         reach = stats.norm.ppf(0.975) * np.sqrt(4 * 0.005**2) / 2
-        assert row["interval"] == pytest.approx([change - reach, change + reach])
+        assert (row.low, row.high) == pytest.approx((change - reach, change + reach))
 
 
 def test_benchmarks_in_other_units_are_counted(tmp_path):
@@ -270,7 +276,7 @@ def test_benchmarks_in_other_units_are_counted(tmp_path):
         )
         for place, model in enumerate(("ant", "bee"))
     ]
-    assert "All together, on 1 of 2 benchmarks: better" in " ".join(run(*folders).stdout.split())
+    assert "All together, 1 of 2 benchmarks: better" in " ".join(run(*folders).stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -321,13 +327,45 @@ def test_names_and_folders_that_are_not_there(lengths, folders, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_is_tried_against_itself_where_it_has_runs(tmp_path):
-    cells = [rows_of("ant", "sums", answers(200 + place), run=place) for place in range(3)]
-    cells += [rows_of("bee", "sums", answers(180))]
-    folder = table(tmp_path / "page", *cells)
+def test_a_model_is_tried_against_itself_by_the_test_of_the_gate(tmp_path):
+    """Of three runs, 0 and 1 differ by 20 items that one alone gets right: by McNemar, not by their errors."""
+    runs = [answers(200), answers(200, 0, 20), answers(200, 5, 5)]
+    cells = [rows_of("ant", "sums", correct, run=place) for place, correct in enumerate(runs)]
+    cells = [(score, [row | {"run": score["run"]} for row in items]) for score, items in cells]
+    folder = table(tmp_path / "page", *cells, rows_of("bee", "sums", answers(180)))
     done = run("ant", "bee", folder, "--self-check")
-    assert "ant worse than itself in 0 of 6 pairs of runs" in done.stdout
+    expected = 0
+    for first, second in permutations(runs, 2):
+        lost, won = int((first > second).sum()), int((second > first).sum())
+        expected += lost > won and stats.binomtest(lost, lost + won).pvalue < 0.05
+    assert f"ant worse than itself in {expected} of 6 pairs of runs" in done.stdout and expected == 2
     assert "bee has one run" in done.stdout
+
+
+def test_one_checkpoint_of_each_at_other_tokens_is_compared_and_said(tmp_path):
+    """Two models of one checkpoint each are compared as they are; of several without a common one, only if asked."""
+    folder = table(
+        tmp_path / "page", rows_of("ant", "sums", answers(200), 90), rows_of("bee", "sums", answers(240), 300)
+    )
+    done = run("ant", "bee", folder, "--gate")
+    assert done.exit_code == 0 and "no common point of training" in done.stdout
+    cells = [rows_of("ant", "sums", answers(200), tokens) for tokens in (60, 90)]
+    folder = table(tmp_path / "other", *cells, rows_of("bee", "sums", answers(240), 300))
+    with pytest.raises(InputError, match="no common point"):
+        run("ant", "bee", folder)
+
+
+def test_a_benchmark_under_two_protocols_is_counted_and_named_once(tmp_path):
+    cells = []
+    for protocol in ("direct", "train_before_test"):
+        for model, correct in (("ant", answers(200)), ("bee", answers(200, 60))):
+            for name in ("sums", "words"):
+                score, items = rows_of(model, name, np.roll(correct, len(name)))
+                change = {"protocol": protocol}
+                cells.append((score | change, [row | change for row in items]))
+    done = run("ant", "bee", table(tmp_path / "page", *cells), "--gate")
+    assert "2 benchmarks under two protocols, 2 compared item by item" in done.stdout
+    assert "Worse on at least one, after Holm: sums, words." in done.stdout and done.exit_code == 1
 
 
 def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):

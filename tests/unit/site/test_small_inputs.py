@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
+from lm_validity.results.put import Rows
 
 SCORES = "model,benchmark,metric,value,stderr"
 
@@ -30,11 +31,9 @@ def test_two_models_on_a_benchmark_whose_metric_nobody_names(site):
         for model, least in (("a", 0), ("b", 1))
         for item in range(60)
     ]
-    folder = site("model,benchmark,item,score", *answers) / "compare"
-    summary = json.loads((folder / "summary.json").read_text())
-    assert [row["metric"] for row in summary["comparisons"]] == [None]
+    rows = Rows.read(site("model,benchmark,item,score", *answers) / "compare" / "results.parquet")
     # 20 of 60 items are right for a alone
-    assert summary["joint"][0]["change"] == pytest.approx(-20 / 60) and summary["joint"][0]["verdict"] == "worse"
+    assert rows.value("joint_change") == pytest.approx(-20 / 60) and rows.row("joint_verdict").text == "worse"
 
 
 def test_bits_per_byte_between_0_and_1_are_no_points(site):
@@ -44,8 +43,8 @@ def test_bits_per_byte_between_0_and_1_are_no_points(site):
         for metric, benchmark, *values, error in cells
         for model, value in zip("ab", values, strict=True)
     ]
-    joint = json.loads((site(SCORES, *lines) / "compare" / "summary.json").read_text())["joint"][0]
-    assert joint["change"] == pytest.approx(0.01) and joint["verdict"] == "not known"
+    rows = Rows.read(site(SCORES, *lines) / "compare" / "results.parquet")
+    assert rows.value("joint_change") == pytest.approx(0.01) and rows.row("joint_verdict").text == "not known"
 
 
 def test_the_page_of_two_models_has_the_difference_along_training(site):
@@ -55,17 +54,16 @@ def test_the_page_of_two_models_has_the_difference_along_training(site):
         for benchmark in ("arc_challenge", "hellaswag")
         for tokens in (10, 20, 30)
     ]
-    folder = site("model,benchmark,metric,tokens_b,value,stderr", *lines) / "compare"
-    along = json.loads((folder / "summary.json").read_text())["along_training"]
-    together = {row["point"]: row["change"] for row in along if row["benchmark"] is None}
+    rows = Rows.read(site("model,benchmark,metric,tokens_b,value,stderr", *lines) / "compare" / "results.parquet")
+    together = {row.said["point"]: row.value for row in rows.all("change_along_training", subject=None)}
     assert together == pytest.approx({10: 0.01, 20: 0.02, 30: 0.03})
 
 
 def test_what_is_left_out_of_the_site_is_not_ranked(site):
     lines = [f"m{number},gsm8k,acc,{0.3 + number / 100},.01" for number in range(10)]
     lines += [f"m{number},arc_challenge,acc,{0.4 + number / 20},.01" for number in range(3)]
-    ranked = json.loads((site(SCORES, *lines) / "ranking" / "summary.json").read_text())["benchmarks"]
-    assert [(row["benchmark"], row["models"]) for row in ranked] == [("gsm8k", 10)]
+    rows = Rows.read(site(SCORES, *lines) / "ranking" / "results.parquet")
+    assert [(row.subject, row.value) for row in rows.all("models")] == [("gsm8k", 10)]
 
 
 def test_a_gap_that_is_not_known_is_no_number(site):

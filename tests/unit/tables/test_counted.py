@@ -12,7 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.answers import model_scores
-from lm_validity.studies.items.compare.numbers import compare_models
+from lm_validity.studies.items.compare import compare_models
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables import counted as counted_scores
 from lm_validity.tables.counted import count_scores, last_checkpoints
@@ -79,11 +79,11 @@ def test_every_page_takes_the_same_last_checkpoint(tmp_path):
     right = {"a": 0.5, "b": 0.55, "c": 0.6, "d": 0.62}
     matrix = read_score_matrix(*paths)
     found = dict(zip(matrix.models, matrix.value["direct"][:, 0].round(6), strict=True))
-    compared = compare_models("a", "d", paths[0], benchmarks=paths[2]).comparisons[0]
+    compared = compare_models("a", "d", paths[0], benchmarks=paths[2]).differences[0]
     assert found == right
     assert values(model_scores(paths[0], benchmarks=paths[2]).rows) == right
     assert values(CardSources(paths[0], paths[2], [], paths[1]).last_scores) == right
-    assert (round(compared.first_score, 6), round(compared.second_score, 6)) == (0.5, 0.62)
+    assert compared.scores == pytest.approx((0.5, 0.62))
 
 
 POINTS = {
@@ -150,10 +150,10 @@ def test_a_metric_without_a_filter_is_the_unfiltered_one_everywhere(tmp_path, in
     ]
     sheet = f"benchmark,metric,higher_is_better\nx,{in_sheet},1\ny,{in_sheet},1\n"
     scores, models, benchmarks = table(tmp_path, rows, sheet)
-    compared = compare_models("a", "b", scores, benchmarks=benchmarks).comparisons
-    assert [(row.benchmark, row.metric, round(row.difference, 6)) for row in compared] == [
-        ("x", "acc,none", -0.05),
-        ("y", "acc,none", -0.05),
+    compared = compare_models("a", "b", scores, benchmarks=benchmarks).differences
+    assert [(row.benchmark, row.metric, round(row.change, 6)) for row in compared] == [
+        ("x", "acc,none", 0.05),
+        ("y", "acc,none", 0.05),
     ]
     assert np.isfinite(read_score_matrix(scores, models, benchmarks).value["direct"]).all()
     assert len(CardSources(scores, benchmarks, []).last_scores) == 6
@@ -197,7 +197,7 @@ def test_the_sheets_direction_counts_everywhere_and_what_is_assumed_is_known(tmp
     facts = count_scores(scores, models, benchmarks).benchmarks.set_index("benchmark")
     assert facts["higher_is_better"].to_dict() == {"told": False, "sheet": False, "open": True}
     assert facts["direction_known"].to_dict() == {"told": True, "sheet": True, "open": False}
-    compared = {row.benchmark: row.difference for row in compare_models("a", "b", scores, None, benchmarks).comparisons}
+    compared = {row.benchmark: -row.change for row in compare_models("a", "b", scores, None, benchmarks).differences}
     assert {name: bool(difference > 0) for name, difference in compared.items()} == {
         "told": True,
         "sheet": True,

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from lm_validity.missing import is_known
-from lm_validity.studies.items.answers import model_items, model_scores
-from lm_validity.studies.items.compare.numbers import Margin, compare_models, judged
-from lm_validity.studies.items.numbers import analyze_items
-from lm_validity.studies.items.page import items_page
+from lm_validity.studies.items.answers import mean_items, model_answers, model_scores
+from lm_validity.studies.items.compare import Margins, compare_models, judged
+from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions, mean_of_items, typed_scores
@@ -62,59 +61,81 @@ def test_items_are_those_of_the_scores(tmp_path, runs, extra):
     more = {"none": [], "greedy": [("a", None, np.ones(40))], "short": [("a", 3, np.ones(12))]}[extra]
     scores, items = written(tmp_path, runs, more)
     rows = model_scores(scores).rows
-    own = model_items(items, rows).set_index(["model", "doc_id"])["correct"]
+    own = mean_items(model_answers(items, rows)).set_index(["model", "doc_id"])["correct"]
     for model, table in runs.items():
         np.testing.assert_allclose(own[model].to_numpy(), table.mean(axis=0))
         assert rows.set_index("model")["value"][model] == pytest.approx(table.mean())
-    (row,) = compare_models("a", "b", scores, items).comparisons
-    difference = runs["a"].mean(axis=0) - runs["b"].mean(axis=0)
-    assert row.difference == pytest.approx(difference.mean()) and row.items == 40 and row.test == "paired t"
+    (row,) = compare_models("a", "b", scores, items).differences
+    change = runs["b"].mean(axis=0) - runs["a"].mean(axis=0)
+    assert row.change == pytest.approx(change.mean()) and row.items == 40 and row.test == "paired t"
 
 
-def test_what_would_decide_knows_the_noise_of_runs(tmp_path, runs):
-    """w and b of the two models by numpy; the error of the difference is that over items of the means over runs."""
+def noise(table):
+    """w, b and max(d², w / n) of one model by numpy."""
+    within, spread = table.var(axis=0, ddof=1).mean(), table.mean(axis=1).var(ddof=1)
+    return within, table.mean(axis=0).var(ddof=1), max(spread, within / table.shape[1])
+
+
+@pytest.mark.parametrize("shocks", [(0.0, 0.0, 0.0), (0.3, 0.0, -0.2)], ids=["none", "shared by a run"])
+def test_what_runs_share_is_in_the_error_of_a_difference(tmp_path, runs, shocks):
+    """The squared error over items rises by max(0, d² - w / n) / K of each model; the freedom is Satterthwaite's."""
+    runs = {name: np.clip(table + np.array(shocks)[:, None], 0, 1) for name, table in runs.items()}
     scores, items = written(tmp_path, runs)
-    summary = judged(compare_models("a", "b", scores, items), {}, Margin())
-    (row,), (verdict,) = summary.comparisons, summary.verdicts
-    within = sum(table.var(axis=0, ddof=1).mean() for table in runs.values())
-    assert row.sampling == pytest.approx((within / 3 / 40, within / 40))
-    difference = runs["a"].mean(axis=0) - runs["b"].mean(axis=0)
-    error = difference.std(ddof=1) / np.sqrt(40)
-    assert row.tested.error == pytest.approx(error)
-    assert is_known(verdict.runs_needed) or verdict.runs_needed is RUNS_DO_NOT_DECIDE or verdict.verdict != "not known"
+    comparison = compare_models("a", "b", scores, items)
+    (row,) = comparison.differences
+    change = runs["b"].mean(axis=0) - runs["a"].mean(axis=0)
+    found = {name: noise(table) for name, table in runs.items()}
+    own = change.var(ddof=1) / 40 - sum(within for within, *_ in found.values()) / 120
+    parts = [(max(own, 0.0), 39), *((total / 3, 2) for *_, total in found.values())]
+    assert row.tested.error == pytest.approx(np.sqrt(sum(part for part, _ in parts)))
+    freedom = sum(part for part, _ in parts) ** 2 / sum(part**2 / of_part for part, of_part in parts)
+    assert row.tested.freedom == pytest.approx(freedom)
+    now = sum(total for *_, total in found.values()) / 3
+    assert row.sampling[:2] == pytest.approx((now, 3 * now))
+    together, single = judged(comparison, Margins())
+    assert together.verdict.interval == pytest.approx(tuple(row.tested.interval()))
+    needed = single.verdict.runs_needed
+    assert is_known(needed) or needed is RUNS_DO_NOT_DECIDE or single.verdict.decision != "not known"
 
 
 def test_scores_alone_know_the_noise_of_runs_too(tmp_path, runs):
     """Spread between runs d: the part of the squared error of K runs is d² / K for each model."""
     scores, _ = written(tmp_path, runs)
-    (row,) = compare_models("a", "b", scores).comparisons
+    (row,) = compare_models("a", "b", scores).differences
     d2 = np.mean([table.mean(axis=1).var(ddof=1) for table in runs.values()])
-    assert row.sampling == pytest.approx((2 * d2 / 3, 2 * d2)) and row.test == "standard errors"
+    assert row.sampling == pytest.approx((2 * d2 / 3, 2 * d2, 4)) and row.test == "standard errors"
+    assert row.tested.freedom == pytest.approx(4 * (row.tested.error**2 / (2 * d2 / 3)) ** 2)
 
 
 def test_the_items_report_has_errors_and_passes(tmp_path, runs):
-    """b, w and errors by numpy; pass@2 and pass^2 by enumerating the pairs of runs."""
-    data = analyze_items(*written(tmp_path, runs))
-    (row,) = (sampled for sampled in data.sampled if sampled.model == "a")
-    table = runs["a"]
-    within, between = table.var(axis=0, ddof=1).mean(), table.mean(axis=0).var(ddof=1)
-    assert (row.runs, row.items, row.score) == (3, 40, pytest.approx(table.mean()))
-    assert row.error == pytest.approx(np.sqrt(between / 40))
-    assert row.error_endless_runs == pytest.approx(np.sqrt((between - within / 3) / 40))
-    assert row.error_one_more_run == pytest.approx(np.sqrt((between - within / 3 + within / 4) / 40))
-    assert row.share_of_sampling == pytest.approx(within / (between + within * 2 / 3))
-    passes = {each["k"]: each for each in data.passes if each["model"] == "a"}
-    assert sorted(passes) == [1, 2, 3]
+    """b, w, d and errors by numpy; pass@2 and pass^2 by enumerating the pairs of runs."""
+    rows = (data := analyze_items(*written(tmp_path, runs))).rows
+    table, of_a = runs["a"], {"subject": "sums", "other": "a"}
+    within, between, total = noise(table)
+    items, shared = (between - within / 3) / 40, (total - within / 40) / 3
+    assert rows.row("score_of_runs", **of_a).n == 40
+    expected = {
+        "runs": 3,
+        "score_of_runs": table.mean(),
+        "sampled_error": np.sqrt(between / 40 + shared),
+        "sampled_error_endless": np.sqrt(items),
+        "sampled_error_one_more": np.sqrt(items + total / 4),
+        "sampled_share": total / (items + total),
+    }
+    assert {name: rows.value(name, **of_a) for name in expected} == pytest.approx(expected)
+    assert rows.labels("k", "pass_at_k") == [1, 2, 3]
     pairs = list(combinations(range(3), 2))
-    assert passes[2]["pass_at_k"] == pytest.approx(np.mean([table[list(pair)].max(axis=0).mean() for pair in pairs]))
-    assert passes[2]["pass_hat_k"] == pytest.approx(np.mean([table[list(pair)].min(axis=0).mean() for pair in pairs]))
-    assert items_page(data).sections[-1].title == "Sampled runs"
+    at_2 = np.mean([table[list(pair)].max(axis=0).mean() for pair in pairs])
+    hat_2 = np.mean([table[list(pair)].min(axis=0).mean() for pair in pairs])
+    assert rows.value("pass_at_k", k=2, **of_a) == pytest.approx(at_2)
+    assert rows.value("pass_hat_k", k=2, **of_a) == pytest.approx(hat_2)
+    assert {"Sampled runs", "pass@k and pass^k"} <= {section.title for section in items_page(data).sections}
 
 
 def test_graded_answers_have_no_passes(tmp_path, runs):
-    data = analyze_items(*written(tmp_path, {name: 0.5 + table / 4 for name, table in runs.items()}))
-    assert {each["k"] for each in data.passes} == {1} and not is_known(data.passes[0]["pass_hat_k"])
-    assert len(data.sampled) == 2
+    rows = analyze_items(*written(tmp_path, {name: 0.5 + table / 4 for name, table in runs.items()})).rows
+    assert rows.labels("k", "pass_at_k") == [1] and rows.all("pass_hat_k")[0].value is None
+    assert len(rows.all("runs")) == 2
 
 
 def test_items_get_the_names_that_their_scores_got(tmp_path):

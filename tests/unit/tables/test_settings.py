@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
-from lm_validity.studies.items.compare.numbers import compare_models
+from lm_validity.studies.items.compare import compare_models
 from lm_validity.tables.counted import count_scores
 from lm_validity.tables.schema import SCORES, SETTINGS, read_table, write_table
 
@@ -148,8 +148,8 @@ def test_compare_refuses_unlike_versions_and_parts(tmp_path):
         compare_models("ant", "bee", scores)
     assert "--mix-versions" in error.value.hint
     mixed = compare_models("ant", "bee", scores, unlike="kept")
-    assert len(mixed.comparisons) == 3 and any("qa_one" in note for note in mixed.notes)
-    assert len(compare_models("ant", "cat", scores).comparisons) == 3
+    assert len(mixed.differences) == 3 and any("qa_one" in note for note in mixed.notes)
+    assert len(compare_models("ant", "cat", scores).differences) == 3
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -1,39 +1,51 @@
-"""The comparison of two models, with verdicts that can stop a pipeline.
+"""The comparison of two models, with verdicts that can stop a pipeline, and what is written of it.
 
 What is compared is like with like: the same point of training, the same version and part of each benchmark. What
 differs otherwise is said. A gate ends with 0, 1 or 3 (`EXIT_CODES`).
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
-from typing import NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from lm_validity.config.rows import read_rows
 from lm_validity.config.sheets import AcceptedLoss
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import write_text
+from lm_validity.missing import is_known, number
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Rows
 from lm_validity.site.compare.sources import TwoModels, two_models
 from lm_validity.studies.items.answers import model_answers
-from lm_validity.studies.items.compare.numbers import (
-    CompareSummary,
+from lm_validity.studies.items.compare import (
+    Comparison,
+    Judged,
     Margin,
-    along_training,
+    Margins,
     compare_counted,
-    compare_models,
+    comparison_rows,
     gate,
     judged,
+    training_rows,
 )
+from lm_validity.studies.items.compare_page import MOST_FLIPS, comparison_page, short_names, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.directions import ASSUMED
-from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.items import open_items
+from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 from lm_validity.tables.settings import Unlike, difference_notes
-from lm_validity.words import listing
+from lm_validity.words import count, listing
 
 EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}
+MOST_LINES, MOST_NOTES = 12, 3  # in the terminal
+MARK = "written by lm-validity compare"  # in a file for a pull request, which the command may then replace
 
 
 @dataclass(frozen=True)
@@ -60,11 +72,13 @@ class Comparing:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with its verdicts. notes: lines above it: the point of training, and settings that differ. flips:
-    the items that one model alone gets right. point: of those lines the one on the point of training, where one model
-    goes on beyond it or they have none in common."""
+    """A comparison with its verdicts, all together first. notes: lines above it: the point of training, and settings
+    that differ. flips: the items that one model alone gets right. point: of those lines the one on the point of
+    training, where one model goes on beyond it or they have none in common."""
 
-    summary: CompareSummary
+    comparison: Comparison
+    found: Sequence[Judged]
+    rows: Rows
     notes: tuple[str, ...]
     flips: pd.DataFrame
     self_check: str | None = None
@@ -73,64 +87,63 @@ class Compared:
     @property
     def decision(self) -> str:
         """The gate's decision on all benchmarks: `not worse`, `worse` or `not known`."""
-        return gate(self.summary)
+        return gate(self.found)
+
+    @property
+    def together(self) -> list[Judged]:
+        """The verdicts on all benchmarks together, one a protocol."""
+        return [each for each in self.found if each.benchmark is None]
+
+    def place(self, found: Judged) -> str:
+        """Of which benchmark and, of several, under which protocol; of all together also on how many benchmarks."""
+        several = len(self.comparison.protocols) > 1
+        under = f", {found.protocol.replace('_', ' ')}" if several else ""
+        if found.benchmark is not None:
+            return f"{found.benchmark}{under}"
+        everything = len(self.comparison.under(found.protocol))
+        part = f", {found.counted} of {count(everything, 'benchmark')}" if found.counted < everything else ""
+        return f"All together{under}{part if is_known(found.verdict.change) else ''}"
 
 
 def compare(first: str, second: str, source: Path | None, request: Comparing, items: Path | None = None) -> Compared:
     """Compare two models: names of `source` (scores.parquet, or a folder that holds it), or without one two files or
-    folders of result files. Raises InputError as `gather` and `compare_models`, and for a bad margin or point."""
+    folders of result files. Raises InputError as `gather` and `compare_counted`, and for a bad margin or point."""
     with two_models(first, second, source, items) as sources:
         sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
-        margins = _margins(request.margin)
-        models = (sources.first, sources.second)
+        margins, models = _margins(request.margin), (sources.first, sources.second)
         counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)
-        counted_there, point_lines = counted.at_common_point(request.training_point, or_last=request.for_report)
+        alone = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
+        at_ends = request.for_report or (alone and request.training_point is None)
+        counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
+        comparison = compare_counted(*models, counted_there, sources.items, unlike=request.unlike)
         lines = [
             *(note for note in counted.notes if note.startswith(ASSUMED)),  # first: the verdict stands on it
             *sources.lines,
             *counted.kept_out,
             *difference_notes(counted_there.differing, len(counted_there.benchmarks)),
             *point_lines,
+            *comparison.doubts,
         ]
-        summary = compare_counted(*models, counted_there, sources.items, unlike=request.unlike)
-        summary = replace(summary, notes=tuple(note for note in summary.notes if note not in lines))
-        benchmarks_compared = {row.benchmark for row in summary.comparisons}
-        for name in margins.by_benchmark:
-            if name not in benchmarks_compared:
-                raise InputError(
-                    f"{request.margin}, column 'benchmark': {name!r} is not compared.",
-                    did_you_mean(name, benchmarks_compared, f"compared are {listing(sorted(benchmarks_compared))}."),
-                )
-        for row in summary.comparisons:
-            loss = margins.by_benchmark.get(row.benchmark, margins.everywhere).loss
-            if row.in_points and loss is not None and loss >= 1:
-                raise InputError(
-                    f"--margin {request.margin}: no loss on {row.benchmark} is greater than {loss:g}: its scores are "
-                    "fractions.",
-                    f"a margin of {loss:g} points is {loss / 100:g}; a sheet has one for each benchmark.",
-                )
-        curve = along_training(*models, counted, sources.items) if request.for_page else ()
-        summary = replace(judged(summary, *margins), along_training=curve)
-        check = _self_check(sources, margins) if request.self_check else None
-        point = point_lines[0] if point_lines else None
-        return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check, point)
+        kept = tuple(note for note in comparison.notes if note not in lines)
+        comparison = replace(comparison, notes=kept)
+        _check_margins(request.margin, margins, comparison)
+        found = judged(comparison, margins)
+        rows = comparison_rows(comparison, found)
+        if request.for_page:
+            training_rows(rows, comparison, counted, sources.items)
+        check = _self_check(sources, margins, request.unlike) if request.self_check else None
+        flips = _flips(sources, counted_there, comparison)
+        return Compared(comparison, found, rows, tuple(lines), flips, check, point_lines[0] if point_lines else None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Margins.
 
 
-class _Margins(NamedTuple):
-    """The losses that are accepted: on benchmarks that a sheet names, and on all others."""
-
-    by_benchmark: Mapping[str, Margin]
-    everywhere: Margin
-
-
-def _margins(text: str | None) -> _Margins:
+def _margins(text: str | None) -> Margins:
     """A number, or the path of a sheet. Raises InputError for a margin that is no number of at least 0 and no sheet."""
     if text is None:
-        return _Margins({}, Margin())
+        return Margins()
     try:
         value = float(text)
     except ValueError:
@@ -139,21 +152,43 @@ def _margins(text: str | None) -> _Margins:
                 f"--margin {text}: no number, and no sheet.", "for example --margin 0.01: one point of a share."
             ) from None
         rows = read_rows(text, AcceptedLoss)
-        return _Margins({name: Margin(row.margin, row.must) for name, row in rows.items()}, Margin())
+        return Margins({name: Margin(row.margin, row.must) for name, row in rows.items()})
     if not 0 <= value < np.inf:
         raise InputError(f"--margin {text}: no margin.", "a margin is a loss that is accepted, from 0 up.")
-    return _Margins({}, Margin(value))
+    return Margins({}, Margin(value, must=False))
+
+
+def _check_margins(text: str | None, margins: Margins, comparison: Comparison) -> None:
+    """Raises InputError for a margin of a benchmark that is not compared, or that no loss exceeds."""
+    compared = {row.benchmark for row in comparison.differences}
+    for name in margins.by_benchmark:
+        if name not in compared:
+            raise InputError(
+                f"{text}, column 'benchmark': {name!r} is not compared.",
+                did_you_mean(name, compared, f"compared are {listing(sorted(compared))}."),
+            )
+    for row in comparison.differences:
+        loss = margins.of(row.benchmark).loss
+        if row.in_points and loss is not None and loss >= 1:
+            raise InputError(
+                f"--margin {text}: no loss on {row.benchmark} is greater than {loss:g}: its scores are fractions.",
+                f"a margin of {loss:g} points is {loss / 100:g}; a sheet has one for each benchmark.",
+            )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Items that changed, and the gate tried on a model against itself.
 
 
-def _flips(sources: TwoModels, counted: Counted, summary: CompareSummary) -> pd.DataFrame:
+def _flips(sources: TwoModels, counted: Counted, comparison: Comparison) -> pd.DataFrame:
     """Items that one of the two alone gets right: `benchmark, protocol, doc_id, subject, right, first_answer,
     second_answer`; answers where they are known: the text written, or the number of the likeliest choice."""
     columns = ["benchmark", "protocol", "doc_id", "subject", "right", "first_answer", "second_answer"]
-    paired = {(row.benchmark, row.protocol) for row in summary.comparisons if row.first_only is not None}
+    paired = {
+        (row.benchmark, row.protocol)
+        for row in comparison.differences
+        if row.paired is not None and row.paired.first_only is not None
+    }
     if sources.items is None or not paired:
         return pd.DataFrame(columns=columns)
     frame = model_answers(sources.items, counted.rows, ["response", "choice_loglikelihoods"])
@@ -163,17 +198,14 @@ def _flips(sources: TwoModels, counted: Counted, summary: CompareSummary) -> pd.
         for text, values in zip(frame["response"], frame["choice_loglikelihoods"], strict=True)
     ]
     key = ["benchmark", "protocol", "doc_id", "subject"]
-    first_rows, second_rows = (
-        frame[frame["model"] == model]
-        .drop_duplicates(key, keep="last")
-        .set_index(key)[["correct", "answer"]]
-        .add_suffix(end)
-        for model, end in ((sources.first, "_first"), (sources.second, "_second"))
+    frame = frame.drop_duplicates(["model", *key], keep="last")
+    first, second = (
+        frame[frame["model"] == model].set_index(key)[["correct", "answer"]].add_prefix(side)
+        for model, side in ((sources.first, "first_"), (sources.second, "second_"))
     )
-    joined = first_rows.join(second_rows, how="inner").reset_index()
-    joined = joined[joined["correct_first"] != joined["correct_second"]]
-    joined["right"] = np.where(joined["correct_first"] > joined["correct_second"], sources.first, sources.second)
-    joined = joined.rename(columns={"answer_first": "first_answer", "answer_second": "second_answer"})
+    joined = first.join(second, how="inner").reset_index()
+    joined = joined[joined["first_correct"] != joined["second_correct"]]
+    joined["right"] = np.where(joined["first_correct"] > joined["second_correct"], sources.first, sources.second)
     return joined[columns].reset_index(drop=True)
 
 
@@ -182,28 +214,133 @@ def _likeliest(values: np.ndarray | None) -> str | None:
     return f"choice {int(np.argmax(values))}" if isinstance(values, np.ndarray) and len(values) else None
 
 
-def _self_check(sources: TwoModels, margins: _Margins) -> str:
-    """How often this gate calls a model worse than itself, over the ordered pairs of its runs."""
-    scores = read_scores(sources.scores)
-    lines = []
+def _self_check(sources: TwoModels, margins: Margins, unlike: Unlike) -> str:
+    """How often this gate calls a model worse than itself, over the ordered pairs of its runs, by the same tests."""
+    scores, lines = read_scores(sources.scores), []
     for model in (sources.first, sources.second):
-        rows_of_model = scores[(scores["model"] == model) & scores["run"].notna()]
-        runs = sorted(rows_of_model["run"].unique())
+        own = scores[(scores["model"] == model) & scores["run"].notna()]
+        runs = sorted(own["run"].unique())
         if len(runs) < 2:
             lines.append(f"{model} has one run, so the gate cannot be tried on it.")
             continue
-        worse, pairs = 0, 0
+        answers = None
+        if sources.items is not None:
+            answers = open_items(sources.items).to_table(filter=pc.field("model") == model).to_pandas()
+        worse = 0
         with tempfile.TemporaryDirectory() as name:
-            for first_run in runs:
-                for second_run in (run for run in runs if run != first_run):
-                    path = Path(name) / "scores.parquet"
-                    parts = [
-                        rows_of_model[rows_of_model["run"] == run].assign(model=f"run {run}", run=None)
-                        for run in (first_run, second_run)
-                    ]
-                    write_table(pd.concat(parts), SCORES, path)
-                    of_runs = compare_models(f"run {first_run}", f"run {second_run}", path, None, sources.benchmarks)
-                    worse += gate(judged(of_runs, *margins)) == "worse"
-                    pairs += 1
+            for number_of, of_run in enumerate(permutations(runs, 2)):
+                folder = Path(name) / str(number_of)
+                folder.mkdir()
+                _of_runs(own, of_run).pipe(write_table, SCORES, folder / "scores.parquet")
+                if answers is not None:
+                    _of_runs(answers, of_run).pipe(write_table, ITEMS, folder / "items.parquet")
+                counted = count_scores(folder / "scores.parquet", None, sources.benchmarks, unlike=unlike)
+                items = None if answers is None else folder / "items.parquet"
+                there = counted.at_common_point(None, or_last=True)[0]
+                comparison = compare_counted("first run", "second run", there, items, unlike="kept")
+                worse += gate(judged(comparison, margins)) == "worse"
+        pairs = len(runs) * (len(runs) - 1)
         lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
     return " ".join(lines)
+
+
+def _of_runs(rows: pd.DataFrame, runs: tuple[int, int]) -> pd.DataFrame:
+    """The rows of two runs, as those of two models."""
+    names = ("first run", "second run")
+    parts = [rows[rows["run"] == run].assign(model=name, run=None) for name, run in zip(names, runs, strict=True)]
+    return pd.concat(parts, ignore_index=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is written: lines for a terminal, a page, Markdown and JUnit.
+
+
+def terminal_lines(compared: Compared) -> list[str]:
+    """What the terminal says of a comparison, in at most `MOST_LINES` lines."""
+    comparison = compared.comparison
+    first, second = short_names(comparison.first, comparison.second)
+    names = {row.benchmark for row in comparison.differences}
+    paired = len({row.benchmark for row in comparison.differences if row.paired is not None})
+    under = " under two protocols" if len(comparison.protocols) > 1 else ""
+    lines = [f"{second} against {first}: {count(len(names), 'benchmark')}{under}, {paired} compared item by item."]
+    lines += compared.notes[:MOST_NOTES]
+    if (more := len(compared.notes) - MOST_NOTES) > 0:
+        lines.append(f"{count(more, 'more note')} on the page (--output).")
+    lines += [f"{compared.place(each)}: {verdict_words(each)}." for each in compared.together]
+    single = [each for each in compared.found if each.benchmark is not None]
+    if worse := list(dict.fromkeys(str(each.benchmark) for each in single if each.verdict.decision == "worse")):
+        lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
+    if compared.self_check is not None:
+        lines.append(compared.self_check)
+    room, ordered = MOST_LINES - len(lines) - 2, sorted(single, key=_interest)
+    shown = ordered if len(ordered) <= room else ordered[: room - 1]
+    for each in shown:
+        decides = f"; {words} would decide" if (words := to_decide(each)) else ""
+        lines.append(f"  {compared.place(each)}: {verdict_words(each)}{decides}")
+    if len(shown) < len(ordered):
+        lines.append(f"  {len(ordered) - len(shown)} more are on the page (--output).")
+    return lines
+
+
+def _interest(found: Judged) -> tuple[bool, float, float]:
+    """What is worse comes first, then the surest differences."""
+    verdict = found.verdict
+    is_tested = is_known(verdict.p) and is_known(verdict.change)
+    size = -abs(number(verdict.change)) if is_tested else 0.0
+    return verdict.decision != "worse", number(verdict.p) if is_tested else 2.0, size
+
+
+def report_comparison(
+    scores: Path, output: Path, *, first: str, second: str, items: Path | None, mix_versions: bool
+) -> None:
+    """The page of the two models of a site, whose scores, sheets and settings lie together."""
+    request = Comparing(mix_versions=mix_versions, for_report=True, for_page=True)
+    write_page(compare(first, second, scores, request, items), output)
+
+
+def write_page(compared: Compared, output: Path) -> None:
+    """The page of the comparison with its rows, and all items that changed."""
+    comparison, flips = compared.comparison, compared.flips
+    page = comparison_page(comparison, compared.found, compared.rows, compared.notes, flips, compared.point)
+    write_rows(page, compared.rows, output)
+    if len(flips) > MOST_FLIPS:
+        flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
+
+
+def write_markdown(compared: Compared, path: Path) -> None:
+    """A comment for a pull request: the verdict, what differs, and a table."""
+    comparison = compared.comparison
+    first, second = comparison.first, comparison.second
+    lines = [f"<!-- {MARK} -->", f"### {second} against {first}: {compared.decision}", ""]
+    lines += [f"{compared.place(each)}: **{verdict_words(each)}**." for each in compared.together]
+    lines += ["", *(f"- {line}" for line in compared.notes)] if compared.notes else []
+    lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
+    for each in compared.found:
+        if each.benchmark is not None:
+            name = compared.place(each).replace("|", "\\|")
+            lines.append(f"| {name} | {verdict_words(each)} | {to_decide(each)} |")
+    if len(compared.flips):
+        won = int((compared.flips["right"] == second).sum())
+        lines += ["", f"Items right with {second} alone: {won}; with {first} alone: {len(compared.flips) - won}."]
+    write_text(path, "\n".join([*lines, ""]))
+
+
+def write_junit(compared: Compared, path: Path) -> None:
+    """A test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
+    decisions = [each.verdict.decision for each in compared.found]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"{compared.comparison.second} against {compared.comparison.first}",
+        tests=str(len(decisions)),
+        failures=str(decisions.count("worse")),
+        skipped=str(decisions.count("not known")),
+    )
+    tags = {"worse": "failure", "not known": "skipped"}
+    for each in compared.found:
+        name = each.benchmark or "all together"
+        case = ElementTree.SubElement(suite, "testcase", classname=each.protocol, name=name)
+        if tag := tags.get(each.verdict.decision):
+            ElementTree.SubElement(case, tag, message=verdict_words(each))
+    suite.insert(0, ElementTree.Comment(f" {MARK} "))
+    ElementTree.indent(suite)
+    write_text(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

@@ -10,11 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lm_validity.repeats import RunNoise, run_noise
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.fractions import are_fractions
-from lm_validity.tables.items import items_of_scores, open_items
+from lm_validity.tables.items import is_telling, items_of_scores, open_items
 from lm_validity.tables.settings import NEARLY_ALL, Unlike
-from lm_validity.words import count
+from lm_validity.words import count, with_names
 
 CELL = ["model", "benchmark", "protocol"]
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
@@ -29,12 +30,33 @@ def model_scores(
     sheet_of_models: str | Path | None = None,
     unlike: Unlike = "out",
     study: str | None = None,
+    items: str | Path | None = None,
 ) -> Counted:
-    """The last scores that count of `models` (all by default) and have a value, each model once. Raises InputError as
-    `count_scores`."""
+    """The last scores that count of `models` (all by default) and have a value, each model once: also where only the
+    answers in `items` show that two are one. Raises InputError as `count_scores`."""
     counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
     counted = counted.without_copies("benchmark", "protocol")
-    return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
+    counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
+    return counted if items is None else _without_twins(counted, items)
+
+
+def _without_twins(counted: Counted, items: str | Path) -> Counted:
+    """Without models that answered every item as an earlier one did, such as a merged model that is its base; they are
+    named in a note. So few items that this may be chance tell nothing."""
+    scores = counted.rows.groupby(CELL)["value"].mean().unstack(["benchmark", "protocol"]).round(12)
+    alike = scores[scores.duplicated(keep=False)]
+    if alike.empty:
+        return counted
+    answers = model_answers(items, counted.rows[counted.rows["model"].isin(alike.index)])
+    table = answers.pivot_table(index="model", columns=["benchmark", "protocol", "doc_id"], values="correct")
+    first, twins = dict[bytes, str](), dict[str, str]()
+    for model, row in zip(table.index, table.to_numpy(dtype=float), strict=True):
+        if is_telling(row[np.isfinite(row)]):
+            original = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
+            twins |= {model: original} if original != model else {}
+    names = [f"{model} (as {original})" for model, original in twins.items()]
+    lines = with_names({"Models with the same answers everywhere count once: {}.": names})
+    return replace(counted, rows=counted.rows[~counted.rows["model"].isin(twins)], notes=(*counted.notes, *lines))
 
 
 def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -54,27 +76,35 @@ def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Seque
     return items_of_scores(items, scores, _KEYS)
 
 
-def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
-    """The items behind `scores`: `model, benchmark, protocol, doc_id, subject, correct, runs, within`.
+def mean_items(answers: pd.DataFrame) -> pd.DataFrame:
+    """Of rows of `model_answers` the items: `model, benchmark, protocol, doc_id, subject, correct, runs, within`.
 
     Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
-    seeds their mean; runs: how many answers it has. Raises InputError as `model_answers`.
+    seeds their mean; runs: how many answers it has.
     """
-    items = model_answers(path, scores)
     keys = [*CELL, "doc_id", "subject"]
-    means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
-    if items["run"].isna().all():
+    means = answers.groupby(keys)["correct"].agg(correct="mean", runs="size")
+    if answers["run"].isna().all():
         return means.assign(within=np.nan).reset_index()
-    variances = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
+    variances = answers.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
     return means.assign(within=variances).reset_index()
+
+
+def noise_of_runs(answers: pd.DataFrame, documents: Collection[str], sign: float = 1.0) -> RunNoise | None:
+    """The noise of the sampled runs of one model in one cell (rows of `model_answers`) on `documents`; None where it
+    was run once."""
+    if answers["run"].isna().any():
+        return None
+    table = answers.pivot_table(index=["seed", "run"], columns="doc_id", values="correct").reindex(columns=[*documents])
+    return run_noise(sign * table.to_numpy(dtype=float), table.index.tolist())
 
 
 def cell_scores(counted: Counted) -> pd.DataFrame:
     """The score of each model on each benchmark under each protocol, a row each; seeds averaged.
 
     Columns: `value`, `stderr`, `metric` (None where unknown), `better` (1, -1), `in_points` (the benchmark's scores are
-    fractions). Of the squared error, `part` is that of sampled runs, and `once` what it would be with one run; NaN
-    where unknown.
+    fractions). Of the squared error, `part` is that of the sampled `runs`, and `once` what it would be with one run;
+    NaN where unknown.
     """
     rows = counted.rows
     squares = {
@@ -83,6 +113,7 @@ def cell_scores(counted: Counted) -> pd.DataFrame:
     cells = rows.assign(**squares, once=squares["part"] * rows["runs"].astype(float)).groupby(CELL)
     cells = cells.agg(
         value=("value", "mean"),
+        runs=("runs", "min"),
         variance=("variance", "mean"),
         part=("part", "mean"),
         once=("once", "mean"),
@@ -97,10 +128,12 @@ def cell_scores(counted: Counted) -> pd.DataFrame:
 
 
 class AnswersMatrix(NamedTuple):
-    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown."""
+    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown, and
+    the documents."""
 
     correct: np.ndarray
     subjects: np.ndarray | None
+    documents: np.ndarray
 
 
 def unlike_items(answers: Sequence[pd.DataFrame | None]) -> str | None:
@@ -123,11 +156,11 @@ def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -
         if frame is not None and abs(frame["correct"].mean() - score) <= SAME_SCORE
     ]
     if not frames:
-        return AnswersMatrix(np.full((len(answers), 0), np.nan), None)
+        return AnswersMatrix(np.full((len(answers), 0), np.nan), None, np.array([], dtype=object))
     rows = pd.concat(frames, ignore_index=True)
     document, names = pd.factorize(rows["doc_id"])
     correct = np.full((len(answers), len(names)), np.nan)
     correct[rows["place"], document] = rows["correct"]
     subjects = np.empty(len(names), dtype=object)
     subjects[document] = rows["subject"]
-    return AnswersMatrix(correct, subjects.astype(str) if (subjects != "").all() else None)
+    return AnswersMatrix(correct, subjects.astype(str) if (subjects != "").all() else None, np.asarray(names))

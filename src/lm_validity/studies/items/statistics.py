@@ -11,7 +11,7 @@ from scipy import optimize, special, stats
 from scipy.special import expit, logit
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
-from lm_validity.repeats import NO_RUNS
+from lm_validity.repeats import NO_RUNS, RunNoise
 from lm_validity.statistics import Interval, holm
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -168,39 +168,75 @@ def _bounded(step: np.ndarray) -> np.ndarray:
 
 LEVEL = 0.05
 POWER = 0.8
-FEWEST_CLUSTERS = 10  # with fewer, a clustered standard error is itself too uncertain
+FEWEST_CLUSTERS = 3  # with two, the spread between them rests on one number
 FARTHEST = 1 - 1e-9  # a difference of two shares
 NO_SPREAD = "The two models differ by the same on every common item: there is no spread."
 
 
 @dataclass(frozen=True)
 class StudentTest:
-    """A difference with a standard error above 0 and Student's t; `freedom` infinite: a normal test."""
+    """A difference with a standard error above 0 and Student's t; `freedom` infinite: a normal test.
+
+    runs: the noise of the models that were run several times, which is part of the error. own_freedom: the degrees of
+    freedom of the rest of the error.
+    """
 
     difference: float
     error: float
     freedom: float
+    runs: tuple[RunNoise, ...] = ()
+    own_freedom: float = np.inf
 
-    def reversed(self) -> "StudentTest":
-        """The test with the models exchanged: of the second model's score less the first's."""
-        return StudentTest(-self.difference, self.error, self.freedom)
+    @property
+    def own(self) -> float:
+        """The squared error without the noise of runs."""
+        return max(self.error**2 - sum(noise.total for noise in self.runs), 0.0)
 
     def p(self, null: float) -> float:
         """Two-sided, of the hypothesis that the true difference is `null`."""
         return float(2 * stats.t.sf(abs(self.difference - null) / self.error, self.freedom))
 
-    def interval(self) -> Interval[float]:
-        """The 95% interval: the differences that the test does not reject."""
-        reach = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
+    def interval(self, level: float = LEVEL) -> Interval[float]:
+        """The interval of confidence 1 - level: the differences that the test does not reject at this level."""
+        reach = float(stats.t.ppf(1 - level / 2, self.freedom)) * self.error
         return Interval(self.difference - reach, self.difference + reach)
+
+    @property
+    def shift(self) -> float:
+        """The shift, in standard errors, that is found four times out of five."""
+        return noncentrality_needed(round(self.freedom, 1) if self.runs else self.freedom)
 
     def detectable(self) -> float:
         """The difference that is found four times out of five."""
-        return noncentrality_needed(self.freedom) * self.error
+        return self.shift * self.error
 
     def needed(self, distance: float, items: int) -> int | Missing:
         """How many items like these `items` show that the true difference is no `distance` away, 4 times out of 5."""
-        return items_needed(distance, self.error * np.sqrt(items), self.freedom)
+        shared = sum(noise.shared for noise in self.runs)
+        if not shared:
+            return items_needed(distance, self.error * np.sqrt(items), self.freedom)
+        room = (distance / self.shift) ** 2 - shared
+        return ITEMS_DO_NOT_DECIDE if room <= 0 else int(np.ceil((self.error**2 - shared) * items / room))
+
+
+def with_runs(difference: float, error: float, freedom: float, runs: Sequence[RunNoise]) -> StudentTest:
+    """The test of a difference whose `error` over items holds what items explain of the noise of runs, w / (n R).
+
+    Its squared error rises by what the runs share, and its degrees of freedom are Satterthwaite's (1946, Biometrics
+    Bulletin 2:110): V² / Σ (v_i² / f_i) over the runs of each model, R - 1 of them, and the items.
+    """
+    if not runs:
+        return StudentTest(difference, error, freedom, (), freedom)
+    own = max(error**2 - sum(noise.sampled for noise in runs), 0.0)
+    parts = [(own, freedom), *((noise.total, noise.freedom) for noise in runs)]
+    total = sum(variance for variance, _ in parts)
+    return StudentTest(difference, float(np.sqrt(total)), satterthwaite(parts), tuple(runs), freedom)
+
+
+def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+    """The degrees of freedom of a sum of estimated variances, each with its own; infinite where all are 0."""
+    lowered = sum(variance**2 / freedom for variance, freedom in parts)
+    return float(sum(variance for variance, _ in parts) ** 2 / lowered) if lowered > 0 else np.inf
 
 
 @dataclass(frozen=True)
@@ -223,10 +259,6 @@ class McNemarTest:
     items: int
     first_only: int
     second_only: int
-
-    def reversed(self) -> "McNemarTest":
-        """The test with the models exchanged: of the second model's score less the first's."""
-        return McNemarTest(self.items, self.second_only, self.first_only)
 
     @property
     def difference(self) -> float:
@@ -254,14 +286,14 @@ class McNemarTest:
         beyond = null > self.difference if null > 0 else null < self.difference
         return min(1.0, score, 2 * float(special.bdtr(wins, items, abs(null))) if beyond else 1.0)
 
-    def interval(self) -> Interval[float]:
-        """The 95% interval: the differences that the test does not reject."""
+    def interval(self, level: float = LEVEL) -> Interval[float]:
+        """The interval of confidence 1 - level: the differences that the test does not reject at this level."""
         ends = []
         for far in (-FARTHEST, FARTHEST):
-            if abs(self.difference - far) < 1e-6 or self.p(far) >= LEVEL:
+            if abs(self.difference - far) < 1e-6 or self.p(far) >= level:
                 ends.append(far)
             else:
-                ends.append(float(optimize.brentq(lambda null: self.p(null) - LEVEL, self.difference, far)))
+                ends.append(float(optimize.brentq(lambda null: self.p(null) - level, self.difference, far)))
         return Interval(ends[0], ends[1])
 
     def detectable(self) -> float:
@@ -294,8 +326,10 @@ class McNemarTest:
         return int(np.ceil(root**2))
 
 
+Test = StudentTest | McNemarTest
 _QUANTILES = tuple(float(stats.norm.ppf(share)) for share in (1 - LEVEL / 2, POWER))
 NO_DISTANCE = Missing("The two scores are equal: no number of items separates them.")
+ITEMS_DO_NOT_DECIDE = Missing(Reason("More items do not decide: what the runs share is too large.", ReasonCode.NONE))
 
 
 @dataclass(frozen=True)
@@ -318,18 +352,22 @@ class PairedDifference:
     second_only: int | None
     smallest_detectable: float | Missing
     items_needed: int | Missing
-    test: StudentTest | McNemarTest | None
+    test: Test | None
 
 
-def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarray | None = None) -> PairedDifference:
+def paired_difference(
+    first: np.ndarray, second: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise] = ()
+) -> PairedDifference:
     """Compare two models on (I,) common items, values of the metric without NaN; `clusters` (I,) labels or None.
 
-    Without clusters, or with fewer than 10 of them: `McNemarTest` for right-or-wrong items, and the paired t test for
+    Without clusters, or with fewer than 3 of them: `McNemarTest` for right-or-wrong items, and the paired t test for
     graded ones. They take items as independent draws from a population of items.
 
     With clusters, such as the subjects of a benchmark: the jackknife that leaves out each in turn (CR3), and t on one
     degree of freedom less than as many clusters of equal size would be, I² / Σ I_g², for items of new subjects. In
-    simulations it holds the difference in .94 to .98 with 12 to 40 clusters, and in more where one has most items.
+    simulations it holds the difference in .94 to .98 with 3 to 40 clusters, and in more where one has most items.
+
+    runs: of each model whose values are means over sampled runs, their noise on these items (`with_runs`).
 
     Raises ValueError without items.
     """
@@ -342,27 +380,14 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     n_more, less = int((difference > 0).sum()), int((difference < 0).sum())
     first_only, second_only = (n_more, less) if binary else (None, None)
     error, freedom, number = _clustered_error(difference, clusters)
-    test: StudentTest | McNemarTest
     if binary and number is None:
-        test = McNemarTest(items, n_more, less)
+        test: Test = McNemarTest(items, n_more, less)
     elif error < 1e-12:
-        no_spread = Missing(NO_SPREAD)
-        return PairedDifference(
-            mean,
-            0.0,
-            no_spread,
-            mcnemar_p(n_more, less),
-            items,
-            number,
-            first_only,
-            second_only,
-            no_spread,
-            no_spread,
-            None,
-        )
+        no_spread, p = Missing(NO_SPREAD), mcnemar_p(n_more, less)
+        only = first_only, second_only
+        return PairedDifference(mean, 0.0, no_spread, p, items, number, *only, no_spread, no_spread, None)
     else:
-        test = StudentTest(mean, error, freedom)
-    items_needed = test.needed(mean, items)
+        test = with_runs(mean, error, freedom, runs)
     return PairedDifference(
         mean,
         test.error,
@@ -373,7 +398,7 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
         first_only,
         second_only,
         test.detectable(),
-        items_needed,
+        test.needed(mean, items),
         test,
     )
 
@@ -416,11 +441,14 @@ class PairedTests(NamedTuple):
     items: np.ndarray
 
 
-def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> PairedTests:
+def paired_tests(
+    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
+) -> PairedTests:
     """`paired_difference` of all pairs of M models at once.
 
-    correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None. NaN on the diagonal and for models
-    without a common item; `detectable` also where a pair has no spread.
+    correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None; runs: the noise of each model's
+    sampled runs. NaN on the diagonal and for models without a common item; `detectable` also where a pair has no
+    spread.
     """
     is_known = np.isfinite(correct)
     items = is_known.astype(float) @ is_known.T.astype(float)
@@ -431,11 +459,14 @@ def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> Pai
         p, detectable = _mcnemar_tests(correct, items)
     else:
         p, detectable = _student_tests(correct, labels)
+        noises = [*runs] or [None] * len(correct)
+        sampled = np.array([noise is not None for noise in noises])
+        p = np.where(sampled[:, None] | sampled, np.nan, p)
         for i, j in np.argwhere(np.triu(np.isnan(p) & (items > 0), 1)):
             in_both = is_known[i] & is_known[j]
-            pair = paired_difference(
-                correct[i, in_both], correct[j, in_both], None if labels is None else labels[in_both]
-            )
+            subjects = None if labels is None else labels[in_both]
+            of_pair = [noise for noise in (noises[i], noises[j]) if noise is not None]
+            pair = paired_difference(correct[i, in_both], correct[j, in_both], subjects, of_pair)
             p[i, j] = p[j, i] = pair.p
             detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
     none = (items == 0) | np.eye(len(items), dtype=bool)
@@ -482,16 +513,21 @@ def mcnemar_p(first_only: int, second_only: int) -> float:
     return float(stats.binomtest(first_only, total, 0.5).pvalue) if total else 1.0
 
 
-def unpaired_difference(difference: float, errors: tuple[float, float]) -> StudentTest:
-    """The normal test of scores known by their standard errors only: z = difference / √(se₁² + se₂²).
+def unpaired_difference(
+    difference: float, errors: tuple[float, float], sampling: "SamplingPart | None" = None
+) -> StudentTest:
+    """The test of scores known by their standard errors only: difference / √(se₁² + se₂²).
 
     It takes the two scores as independent, which models on the same items are not: their errors move together, so it is
-    mostly too cautious. Raises ValueError where both errors are 0.
+    mostly too cautious. It is normal, or where sampled runs are part of the errors, t with Satterthwaite's degrees of
+    freedom. Raises ValueError where both errors are 0.
     """
     error = float(np.hypot(*errors))
     if error == 0:
         raise ValueError("two scores without an error cannot be compared by their errors")
-    return StudentTest(difference, error, np.inf)
+    freedom = np.inf if sampling is None else satterthwaite([(sampling.now, sampling.freedom)])
+    scale = 1.0 if sampling is None or not sampling.now else (error**2 / sampling.now) ** 2
+    return StudentTest(difference, error, freedom * scale)
 
 
 def items_needed(difference: float, deviation: float, freedom: float = np.inf) -> int | Missing:
@@ -521,39 +557,48 @@ Decision = Literal["better", "worse", "not worse", "not known"]
 
 
 @dataclass(frozen=True)
-class ComparisonVerdict:
-    """What a comparison of a benchmark decides about the second model against the first, or all benchmarks together.
+class Verdict:
+    """What is decided about the second model against the first, on a benchmark or on all together.
 
-    difference, interval (95%): second less first. margin: the loss that is accepted; None: none was named. p_difference
-    and p_margin: two-sided of no difference, and of the margin as the true loss (None without a margin), adjusted by
-    Holm over the benchmarks. items_needed, runs_needed: that would decide, each by itself, where the verdict is not
-    known: more items with as many sampled runs, or more runs of each model on the same items.
+    change, interval: second less first, higher is better; the interval's `level` is .95, or more for all together under
+    several protocols. margin: the loss that is accepted; None: none was named. p, p_margin: two-sided of no change, and
+    of the margin as the true loss (None without a margin), adjusted by Holm over the benchmarks. items_needed,
+    runs_needed: that would decide, each by itself, where the verdict is not known: more items with as many sampled
+    runs, or more runs of each model on the same items.
     """
 
     decision: Decision
-    difference: float
+    change: float | Missing
     interval: tuple[float, float] | Missing
-    margin: float | None
-    p_difference: float | Missing
-    p_margin: float | Missing | None
-    items_needed: int | Missing
-    runs_needed: int | Missing
+    margin: float | None = None
+    p: float | Missing | None = None
+    p_margin: float | Missing | None = None
+    items_needed: int | Missing | None = None
+    runs_needed: int | Missing | None = None
+    level: float = 1 - LEVEL
 
 
 class SamplingPart(NamedTuple):
-    """What sampled answers put into the squared error of a difference. now: with the runs that there are. once: with
-    one run of each model."""
+    """What sampled answers put into the squared error of a difference. now: with the runs that there are, on `freedom`
+    degrees of freedom. once: with one run of each model."""
 
     now: float
     once: float
+    freedom: float
 
-    def runs_needed(self, test: StudentTest | McNemarTest, distance: float) -> int | Missing:
+    @classmethod
+    def of(cls, runs: Sequence[RunNoise]) -> "SamplingPart":
+        """That of the models' runs."""
+        now = sum(noise.total for noise in runs)
+        once = sum(noise.total * noise.runs for noise in runs)
+        return cls(now, once, satterthwaite([(noise.total, noise.freedom) for noise in runs]))
+
+    def runs_needed(self, test: Test, distance: float) -> int | Missing:
         """How many runs of each model on the same items show that the true difference is no `distance` away, four times
         out of five: with the error at which `noncentrality_needed` errors are that distance."""
         if abs(distance) < 1e-12:
             return NO_DISTANCE
-        freedom = test.freedom if isinstance(test, StudentTest) else np.inf
-        room = (distance / noncentrality_needed(freedom)) ** 2 - max(test.error**2 - self.now, 0.0)
+        room = (distance / noncentrality_needed(np.inf)) ** 2 - max(test.error**2 - self.now, 0.0)
         return RUNS_DO_NOT_DECIDE if room <= 0 else max(1, int(np.ceil(self.once / room)))
 
 
@@ -565,35 +610,24 @@ RUNS_DO_NOT_DECIDE = Missing(Reason("More runs do not decide: the noise of the i
 
 
 def verdicts(
-    tests: Sequence[StudentTest | McNemarTest | None],
+    tests: Sequence[Test | None],
     margins: Sequence[float | None],
     items: Sequence[int | None],
-    sampling: Sequence[SamplingPart | None] | None = None,
-) -> list[ComparisonVerdict]:
+    sampling: Sequence[SamplingPart | None],
+) -> list[Verdict]:
     """A verdict for each of K benchmarks. tests: of the second model less the first, higher is better; None: untested.
     margins: in the score's unit, at least 0, None where there is none. items: behind a test, None where unknown.
     sampling: the part of sampled runs in a test's error, None where unknown.
 
-    *better* and *worse*: p of no difference, after Holm over the tested benchmarks, is below 5%. *not worse* (by more
-    than the margin): the margin as the true loss is refused, on the side of a smaller loss, after Holm over the
-    benchmarks with a margin. It wins over *worse*: a loss that is sure but sure to be smaller than the margin. Each
-    kind of claim is false somewhere in at most 5% (not worse: 2.5%) of comparisons, as in any family of tests under
-    Holm's adjustment.
+    *better*: p of no change, after Holm over the tested benchmarks, is below 5%. *worse* and *not worse*: p of the
+    margin as the true loss, after Holm over the benchmarks with a margin, is below 5% on the side of a greater or a
+    smaller loss; without a margin *worse* is by p of no change. Each kind of claim is false somewhere in at most 5% of
+    comparisons, and in one direction in about half of that, as in any family of tests under Holm's adjustment.
     """
-    no_difference = _adjusted([None if test is None else test.p(0.0) for test in tests])
-    beyond: list[float | None] = []
-    for test, margin in zip(tests, margins, strict=True):
-        if test is None or margin is None:
-            beyond.append(None)
-        else:
-            beyond.append(test.p(-margin) if test.difference > -margin else 1.0)
-    refused = _adjusted(beyond)
-    return [
-        _verdict(test, margin, number_of_items, part, p, p_margin)
-        for test, margin, number_of_items, part, p, p_margin in zip(
-            tests, margins, items, sampling or [None] * len(tests), no_difference, refused, strict=True
-        )
-    ]
+    pairs = list(zip(tests, margins, strict=True))
+    changed = _adjusted([None if test is None else test.p(0.0) for test in tests])
+    beyond = _adjusted([None if test is None or loss is None else test.p(-loss) for test, loss in pairs])
+    return [_verdict(*place) for place in zip(tests, margins, items, sampling, changed, beyond, strict=True)]
 
 
 def _adjusted(p: Sequence[float | None]) -> list[float | None]:
@@ -603,52 +637,39 @@ def _adjusted(p: Sequence[float | None]) -> list[float | None]:
 
 
 def _verdict(
-    test: StudentTest | McNemarTest | None,
+    test: Test | None,
     margin: float | None,
     items: int | None,
     sampling: SamplingPart | None,
     p: float | None,
     p_margin: float | None,
-) -> ComparisonVerdict:
+) -> Verdict:
     if test is None or p is None:
-        return ComparisonVerdict(
-            "not known", np.nan, NO_TEST, margin, NO_TEST, None if margin is None else NO_TEST, NO_TEST, NO_TEST
-        )
+        none = None if margin is None else NO_TEST
+        return Verdict("not known", NO_TEST, NO_TEST, margin, NO_TEST, none, NO_TEST, NO_TEST)
     decision: Decision = "not known"
-    if p < LEVEL:
-        decision = "better" if test.difference > 0 else "worse"
-    if decision != "better" and p_margin is not None and p_margin < LEVEL:
-        decision = "not worse"
-    more_items: int | Missing = DECIDED
-    more_runs: int | Missing = DECIDED
-    if decision == "not known":
-        more_items, more_runs = _deciding(test, margin, items, sampling)
-    return ComparisonVerdict(decision, test.difference, test.interval(), margin, p, p_margin, more_items, more_runs)
-
-
-class _Deciding(NamedTuple):
-    """How many items, and how many runs, would decide."""
-
-    items: int | Missing
-    runs: int | Missing
+    if p < LEVEL and test.difference > 0:
+        decision = "better"
+    elif p_margin is not None and p_margin < LEVEL:
+        decision = "not worse" if test.difference > -(margin or 0.0) else "worse"
+    elif margin is None and p < LEVEL:
+        decision = "worse"
+    needed = _deciding(test, margin, items, sampling) if decision == "not known" else (DECIDED, DECIDED)
+    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, *needed)
 
 
 def _deciding(
-    test: StudentTest | McNemarTest, margin: float | None, items: int | None, sampling: SamplingPart | None
-) -> _Deciding:
-    """The smallest numbers with which one of the claims would be found, if the true difference
-    is the observed one; by one test alone, without Holm's adjustment."""
-    distances = [test.difference] + ([] if margin is None or test.difference <= -margin else [test.difference + margin])
-    more_items: list[int | Missing] = [
-        Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
-        if items is None
-        else test.needed(distance, items)
-        for distance in distances
-    ]
-    more_runs: list[int | Missing] = [
+    test: Test, margin: float | None, items: int | None, sampling: SamplingPart | None
+) -> tuple[int | Missing, int | Missing]:
+    """The smallest numbers of items and of runs with which one of the claims would be found, if the true difference is
+    the observed one; by one test alone, without Holm's adjustment."""
+    distances = [test.difference + (margin or 0.0), *([test.difference] if margin and test.difference > 0 else [])]
+    no_items = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
+    more_items = [no_items if items is None else test.needed(distance, items) for distance in distances]
+    more_runs = [
         Missing(NO_RUNS) if sampling is None else sampling.runs_needed(test, distance) for distance in distances
     ]
-    return _Deciding(_fewest(more_items), _fewest(more_runs))
+    return _fewest(more_items), _fewest(more_runs)
 
 
 def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
@@ -656,21 +677,48 @@ def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
     return min((count_known for count_known in counts if is_known(count_known)), default=counts[0])
 
 
-def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> ComparisonVerdict:
-    """The mean difference over the benchmarks (K,), which are fixed: the interval speaks for other items of these.
+def joint_verdict(tests: Sequence[Test], margin: float | None, level: float = LEVEL) -> Verdict:
+    """The mean change over the benchmarks (K,), which are fixed: the interval speaks for other items of these.
 
     Items of different benchmarks are independent, so the ends lie √Σ(d_k - end_k)² / K from the mean (Zou and Donner
-    2008, Statistics in Medicine 27:1693, MOVER), which for one benchmark is its own interval. No p.
+    2008, Statistics in Medicine 27:1693, MOVER), which for one benchmark is its own interval. Runs are not: one run may
+    share something over benchmarks. So where models were run several times, the squared error of the mean is that of
+    the items plus the noise of the means of the runs over the benchmarks, by Satterthwaite. No p.
     """
-    ends = np.array([test.interval() for test in tests])
     differences = np.array([test.difference for test in tests])
-    mean, reach = float(differences.mean()), np.sqrt(np.square(ends - differences[:, None]).sum(axis=0)) / len(tests)
-    low, high = mean - float(reach[0]), mean + float(reach[1])
-    decision: Decision = "better" if low > 0 else "worse" if high < 0 else "not known"
-    if decision != "better" and margin is not None and low > -margin:
+    mean, number_of = float(differences.mean()), len(tests)
+    sampled = [test for test in tests if isinstance(test, StudentTest) and test.runs]
+    alone = [test for test in tests if not (isinstance(test, StudentTest) and test.runs)]
+    squares = np.zeros(2)
+    for test in alone:
+        squares += np.square(np.array(test.interval(level)) - test.difference) / number_of**2
+    if sampled:
+        parts = [(test.own / number_of**2, test.own_freedom) for test in sampled] + _runs_of_all(sampled, number_of)
+        reach = float(stats.t.ppf(1 - level / 2, satterthwaite(parts)))
+        squares += reach**2 * sum(variance for variance, _ in parts)
+    low, high = mean - float(np.sqrt(squares[0])), mean + float(np.sqrt(squares[1]))
+    allowed = 0.0 if margin is None else margin
+    decision: Decision = "better" if low > 0 else "worse" if high < -allowed else "not known"
+    if decision == "not known" and margin is not None and low > -margin:
         decision = "not worse"
-    none = Missing(Reason("The interval decides.", ReasonCode.NONE))
-    return ComparisonVerdict(decision, mean, (low, high), margin, none, None if margin is None else none, none, none)
+    return Verdict(decision, mean, (low, high), margin, level=1 - level)
+
+
+def _runs_of_all(tests: Sequence[StudentTest], number_of: int) -> list[tuple[float, float]]:
+    """The noise of the runs in the mean over `number_of` benchmarks, with its degrees of freedom.
+
+    Of a model with the same runs on all of `tests`, from the mean of each run; else from the benchmarks as independent.
+    """
+    parts = list[tuple[float, float]]()
+    for noises in zip(*(test.runs for test in tests), strict=False):
+        labels = noises[0].means.keys()
+        if any(noise.means.keys() != labels for noise in noises) or len({len(test.runs) for test in tests}) > 1:
+            all_noises = [noise for test in tests for noise in test.runs]
+            return [(noise.total / number_of**2, noise.freedom) for noise in all_noises]
+        means = {label: sum(noise.means[label] for noise in noises) / number_of for label in labels}
+        whole = RunNoise(means, sum(noise.sampled for noise in noises) / number_of**2)
+        parts.append((whole.total, whole.freedom))
+    return parts
 
 
 # ----------------------------------------------------------------------------------------------------------------------

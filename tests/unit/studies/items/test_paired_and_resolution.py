@@ -149,8 +149,8 @@ def test_clusters_are_left_out_in_turn():
 
 def test_too_few_clusters_are_not_used():
     first, second = answers(np.random.default_rng(0), 90, 0.4, 0.0)
-    assert paired_difference(first, second, np.repeat(np.arange(9), 10)).clusters is None
-    assert paired_difference(first, second, np.repeat(np.arange(10), 9)).clusters == 10
+    assert paired_difference(first, second, np.repeat(np.arange(2), 45)).clusters is None
+    assert paired_difference(first, second, np.repeat(np.arange(3), 30)).clusters == 3
     assert paired_difference(first, second, np.arange(90)).clusters is None
 
 

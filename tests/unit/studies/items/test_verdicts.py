@@ -15,8 +15,13 @@ from lm_validity.studies.items.statistics import (
 )
 
 
+def judged(tests, margins, items=None, sampling=None):
+    nothing = [None] * len(tests)
+    return verdicts(tests, margins, items or nothing, sampling or nothing)
+
+
 def decisions(tests, margins):
-    return [one.decision for one in verdicts(tests, margins, [None] * len(tests))]
+    return [one.decision for one in judged(tests, margins)]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +29,9 @@ def decisions(tests, margins):
     [
         (30, 5, None, "better"),  # scipy.stats.binomtest(30, 35).pvalue = 2e-5
         (5, 30, None, "worse"),
-        (5, 30, 0.01, "worse"),
-        (5, 30, 0.05, "not worse"),  # -.025, 95% from about -.038: sure, and surely smaller than the margin
+        (5, 30, 0.005, "worse"),  # -.025, 95% from -.038 to -.013
+        (5, 30, 0.02, "not known"),  # surely a loss, of the margin or not
+        (5, 30, 0.05, "not worse"),  # surely a loss, and surely smaller than the margin
         (8, 12, None, "not known"),
         (8, 12, 0.001, "not known"),
         (8, 12, 0.02, "not worse"),
@@ -38,9 +44,9 @@ def test_one_benchmark(gained, lost, margin, decision):
 
 def test_an_untested_benchmark_is_not_known_and_counts_in_no_correction():
     test = McNemarTest(1000, 12, 30)  # p = .0080
-    first, second = verdicts([None, test], [0.01, None], [None, 1000])
-    assert first.decision == "not known" and not is_known(first.p_difference)
-    assert second.p_difference == pytest.approx(stats.binomtest(12, 42).pvalue)
+    first, second = judged([None, test], [0.01, None], [None, 1000])
+    assert first.decision == "not known" and not is_known(first.p)
+    assert second.p == pytest.approx(stats.binomtest(12, 42).pvalue)
 
 
 def test_holm_over_benchmarks_for_each_claim():
@@ -57,7 +63,7 @@ def test_holm_over_benchmarks_for_each_claim():
 
 def test_what_would_decide_is_the_nearer_claim():
     # -0.004 with 5,000 items, standard error .004: nothing is known within a margin of .01
-    (found,) = verdicts([StudentTest(-0.004, 0.004, np.inf)], [0.01], [5000])
+    (found,) = judged([StudentTest(-0.004, 0.004, np.inf)], [0.01], [5000])
     assert found.decision == "not known"
     nearest = 0.006  # from the observed loss to the margin; to zero it is .004
     shift = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
@@ -95,11 +101,11 @@ def test_another_run_or_another_item():
     """A difference of .02 with an error of .01, of whose square .00008 is noise of 4 runs each: .00032 with one.
 
     With R runs the squared error is .00002 + .00032 / R; 4 times out of 5 it takes (.02 / 2.8016)² = .00005096."""
-    part, test = SamplingPart(0.00008, 0.00032), StudentTest(0.02, 0.01, np.inf)
+    part, test = SamplingPart(0.00008, 0.00032, np.inf), StudentTest(0.02, 0.01, np.inf)
     room = (0.02 / (stats.norm.ppf(0.975) + stats.norm.ppf(0.8))) ** 2 - 0.00002
     assert part.runs_needed(test, 0.02) == np.ceil(0.00032 / room) == 11
     assert part.runs_needed(test, 0.012) is RUNS_DO_NOT_DECIDE  # .0000183 < .00002: the items alone are too few
-    (found,) = verdicts([StudentTest(0.018, 0.01, np.inf)], [None], [500], [part])
+    (found,) = judged([StudentTest(0.018, 0.01, np.inf)], [None], [500], [part])
     assert found.decision == "not known" and found.runs_needed == np.ceil(0.00032 / (0.81 * (room + 0.00002) - 0.00002))
-    (found,) = verdicts([StudentTest(0.018, 0.01, np.inf)], [None], [500])
+    (found,) = judged([StudentTest(0.018, 0.01, np.inf)], [None], [500])
     assert not is_known(found.runs_needed)

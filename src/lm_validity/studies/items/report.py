@@ -1,0 +1,379 @@
+"""The items report: how finely benchmarks tell models apart, which items work against them, and what another sampled
+run or another item would help."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode
+from lm_validity.pages.page import Finding, Lede, Outcome, Page, Panel
+from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.repeats import SampledScore, pass_at_k, pass_hat_k
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Rows
+from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf
+from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs
+from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
+from lm_validity.tables.documents import NoDocuments, read_documents
+from lm_validity.tables.schema import PROTOCOLS, trained_here
+from lm_validity.words import count, explain_protocols, percent
+
+FEWEST = 3  # models and items of a fit
+LISTED = 50  # items with negative discrimination, of a benchmark and protocol
+FEW_MODELS = 20  # below it, discriminations of single items say little
+TOO_FEW = Missing(Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW))
+NOT_GRADED = Missing("The items are not scored between 0 (wrong) and 1 (right).")
+UNLIKE_RUNS = Missing("The items differ in their number of runs.")
+EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")
+GRADED = Missing("Answers are graded: one of k runs is neither right nor wrong.")
+NUMBERS_OF_RUNS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100)  # the k of pass@k
+
+
+class Analysis(NamedTuple):
+    """The rows, and what a page needs beside them. graded: benchmarks whose items lie between 0 and 1."""
+
+    rows: Rows
+    graded: set[str]
+    notes: tuple[str, ...]
+    trained_here: bool
+
+
+def report_items(
+    scores: str | Path,
+    items: str | Path,
+    output: str | Path,
+    documents: Sequence[Path] = (),
+    benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
+) -> None:
+    """Write results, tables and the page of the items report under `output`."""
+    analysis = analyze_items(scores, items, documents, benchmarks, models)
+    write_rows(items_page(analysis), analysis.rows, output)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The rows.
+
+
+def analyze_items(
+    scores: str | Path,
+    items: str | Path,
+    documents: Sequence[str | Path] = (),
+    benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
+) -> Analysis:
+    """Analyse the items behind the selected scores, one benchmark at a time: a table may be larger than memory.
+
+    `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
+    where no item belongs to a selected score.
+    """
+    counted = model_scores(scores, benchmarks=benchmarks, sheet_of_models=models, items=items)
+    rows, graded = Rows("items"), set[str]()
+    for benchmark, of_benchmark in counted.rows.groupby("benchmark"):
+        raw = model_answers(items, of_benchmark)
+        answers, texts = mean_items(raw), _texts(documents, str(benchmark)) if len(raw) else {}
+        for protocol, of_protocol in answers.groupby("protocol"):
+            at = rows.of(subject=str(benchmark), protocol=str(protocol))
+            table = of_protocol.pivot(index="model", columns="doc_id", values="correct")
+            subjects = of_protocol.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
+            fit = _fit(table.to_numpy(dtype=float))
+            graded |= {str(benchmark)} if fit is not NOT_GRADED else set()
+            _benchmark_rows(at, table, subjects, fit)
+            for model, of_model in of_protocol[of_protocol["runs"] > 1].groupby("model"):
+                runs = raw[(raw["model"] == model) & (raw["protocol"] == protocol)]
+                _sampled_rows(at.of(other=str(model)), of_model, runs)
+                _pass_rows(at.of(other=str(model)), of_model)
+            if not isinstance(fit, Missing):
+                _negative_rows(at, fit, table, texts)
+    if not list(rows):
+        raise InputError(
+            f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
+        )
+    return Analysis(rows, graded, counted.notes, trained_here(counted.rows))
+
+
+def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
+    """Context by doc_id, from the first table that has the benchmark."""
+    for path in documents:
+        try:
+            table = read_documents(path, benchmark)
+        except NoDocuments:
+            continue
+        return dict(zip(table["doc_id"], table["context"], strict=True))
+    return {}
+
+
+def _fit(correct: np.ndarray) -> ItemParameters | Missing:
+    """The 2PL model of `correct` (models, items), or why there is none."""
+    if np.nanmin(correct, initial=0) < 0 or np.nanmax(correct, initial=1) > 1:
+        return NOT_GRADED
+    return fit_2pl(correct) if min(correct.shape) >= FEWEST else TOO_FEW
+
+
+def _benchmark_rows(at: Rows, table: pd.DataFrame, subjects: pd.Series, fit: ItemParameters | Missing) -> None:
+    """Of a benchmark under a protocol, from its `table` of models and items, the subject of each, and the fit.
+
+    equal_items: that all models, at least two, get right, or all wrong; items without an answer of some model are none
+    of these. items_below_zero: with an estimated discrimination below zero; negative_items: so after correction for
+    their number.
+    """
+    correct = table.to_numpy(dtype=float)
+    models, items = correct.shape
+    told = resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None)
+    alike = int((correct == correct[0]).all(axis=0).sum()) if models > 1 else 0
+    at.put("models", models, "models")
+    at.put("items", items, "items")
+    at.put("equal_items", alike, "items", counted=("items", items))
+    at.put("neighbours", told.neighbours, "pairs")
+    at.put("neighbours_resolved", told.resolved, "pairs", counted=("neighbours", told.neighbours))
+    at.put("neighbours_resolved_share", told.share_resolved, "share", counted=("neighbours", told.neighbours))
+    at.put("paired_difference", told.minimal_detectable_difference, "score", counted=("items", items))
+    below = fit if isinstance(fit, Missing) else int((fit.discrimination < 0).sum())
+    certain = fit if isinstance(fit, Missing) else int(fit.negative().sum())
+    at.put("items_below_zero", below, "items", counted=("items", items))
+    at.put("negative_items", certain, "items", counted=("items", items))
+
+
+def _negative_rows(at: Rows, fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> None:
+    """The first `LISTED` items with a negative discrimination, the surest first."""
+    certain, shares = fit.negative(), table.mean().to_numpy()
+    order = np.argsort(fit.discrimination_z, kind="stable")
+    for index in order[fit.discrimination[order] < 0][:LISTED]:
+        name = str(table.columns[index])
+        of_item = at.of(other=name)
+        of_item.put("item_share_right", float(shares[index]), "share")
+        of_item.put("item_discrimination", float(fit.discrimination[index]), "discrimination")
+        of_item.put("item_negative_certain", float(certain[index]), "yes_or_no")
+        if name in texts:
+            of_item.put("item_text", texts[name], "text")
+
+
+def _sampled_rows(at: Rows, answers: pd.DataFrame, raw: pd.DataFrame) -> None:
+    """The errors of a model's mean over several sampled runs, as it is, with one run more and with endlessly many, for
+    other items and runs. answers, raw: its rows of `mean_items` and `model_answers`."""
+    means, runs = answers["correct"].to_numpy(dtype=float), answers["runs"].to_numpy(dtype=int)
+    noise = noise_of_runs(raw, answers["doc_id"].tolist())
+    counted = ("items", len(answers))
+    at.put("runs", int(runs.min()), "runs")
+    at.put("score_of_runs", float(means.mean()), "score", counted=counted)
+    errors: list[float | Missing] = [UNLIKE_RUNS] * 5
+    if len(set(runs)) == 1 and len(answers) > 1 and answers["within"].notna().all() and noise is not None:
+        within, between = float(answers["within"].mean()), float(means.var(ddof=1))
+        spread = float(np.sqrt(noise.total * noise.runs))
+        score = SampledScore(float(means.mean()), within, between, len(answers), int(runs[0]), spread)
+        help_ends = EVERY_RUN_HELPS if score.runs_that_help is None else score.runs_that_help
+        one_more, endless = score.error_with(score.runs + 1), score.error_with(np.inf)
+        errors = [score.error, one_more, endless, score.share_of_sampling, help_ends]
+    names = ("sampled_error", "sampled_error_one_more", "sampled_error_endless")
+    for name, error in zip(names, errors, strict=False):
+        at.put(name, error, "score", counted=counted)
+    at.put("sampled_share", errors[3], "share", counted=counted)
+    at.put("runs_that_help", errors[4], "runs")
+
+
+def _pass_rows(at: Rows, answers: pd.DataFrame) -> None:
+    """pass@k and pass^k for each k up to the runs of the item with the fewest. `answers`: rows of `mean_items`."""
+    runs, share = answers["runs"].to_numpy(dtype=int), answers["correct"].to_numpy(dtype=float)
+    right = share * runs
+    # right-or-wrong answers have this variance between K runs
+    variance = share * (1 - share) * runs / np.maximum(runs - 1, 1)
+    graded = not np.allclose(answers["within"], variance) or not np.allclose(right, right.round())
+    numbers = [1] if graded else sorted({k for k in NUMBERS_OF_RUNS if k < runs.min()} | {int(runs.min())})
+    for k in numbers:
+        for name, of_runs in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
+            found = GRADED if graded else of_runs(right.round(), runs, k)
+            if isinstance(found, Missing):
+                at.put(name, found, "share", {"items": found}, k=k)
+            else:
+                at.put(name, found.value, "share", {"items": found.interval}, k=k)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page.
+
+PLACE = {"subject": "benchmark", "protocol": "protocol"}
+BENCHMARKS = SectionOf(
+    "Benchmark by benchmark",
+    Says("neighbours_resolved_share", "Of the neighbours in a ranking, {span} are told apart."),
+    TableOf(
+        "benchmarks",
+        PLACE,
+        {
+            "models": Column("models", "models", ".0f"),
+            "items": Column("items", "items", ".0f"),
+            "equal_items": Column("equal_items", "all models alike", ".0f"),
+            "neighbours": Column("neighbours", "pairs of neighbours", ".0f"),
+            "resolved": Column("neighbours_resolved", "neighbours told apart", ".0f"),
+            "paired_difference": Column("paired_difference", "minimal detectable difference", ".3f"),
+            "below_zero": Column("items_below_zero", "negative discrimination", ".0f"),
+            "negative": Column("negative_items", "negative discrimination, certain", ".0f"),
+        },
+        "Benchmarks",
+    ),
+    hint="gaps that are found, items that all answer alike",
+    explanation="Neighbours told apart: pairs of neighbouring ranks whose models differ by more than chance on their "
+    "common items (p < .05, each by itself). Minimal detectable difference: what such a test finds four times out of "
+    "five, median over neighbours.",
+)
+NEGATIVE = SectionOf(
+    "Items on which better models do worse",
+    Says("item_discrimination", "{count:item} listed."),
+    TableOf(
+        "negative_items",
+        PLACE | {"other": "item"},
+        {
+            "share_right": Column("item_share_right", "share of models that are right", ".2f"),
+            "discrimination": Column("item_discrimination", "discrimination", "+.2f"),
+            "certain": Column("item_negative_certain", "certain", ".0f"),
+            "text": Column("item_text", "text"),
+        },
+        "Items with negative discrimination",
+    ),
+    hint="each with its text, where that is known",
+    explanation="Each item has a discrimination (2PL item response model): how much more likely a better model is to "
+    "answer it correctly. A negative one means that models that do well elsewhere get this item wrong. Wrong gold "
+    "answers and ambiguous questions can cause this. So can chance if there are few models. Certain: below zero after "
+    f"correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark and protocol.",
+)
+RUNS = SectionOf(
+    "Sampled runs",
+    Says("sampled_share", "In one run, sampling is {span} of the squared error of {count:score}."),
+    TableOf(
+        "sampled_runs",
+        PLACE | {"other": "model"},
+        {
+            "runs": Column("runs", "runs", ".0f"),
+            "score": Column("score_of_runs", "score", ".4f"),
+            "error": Column("sampled_error", "error", ".4f"),
+            "error_one_more_run": Column("sampled_error_one_more", "with one run more", ".4f"),
+            "error_endless_runs": Column("sampled_error_endless", "with infinitely many runs", ".4f"),
+            "share_of_sampling": Column("sampled_share", "share of sampling in one run", ".2f"),
+            "runs_that_help": Column("runs_that_help", "runs that help", ".0f"),
+        },
+        "Another run, or another item?",
+        "Errors are for other items and other runs. Runs that help: from here on, only more items lower the error by "
+        "more than 5%.",
+    ),
+    hint="another run or another item",
+)
+PASSES = SectionOf(
+    "pass@k and pass^k",
+    Says("pass_at_k", "One of k runs is right on {span} of the items, by k and model."),
+    TableOf(
+        "passes",
+        PLACE | {"other": "model", "k": "k"},
+        {
+            "pass_at_k": Column("pass_at_k", "one of k right", ".3f"),
+            "at_low": Column("pass_at_k", "95% from", ".3f", "low"),
+            "at_high": Column("pass_at_k", "to", ".3f", "high"),
+            "pass_hat_k": Column("pass_hat_k", "all of k right", ".3f"),
+            "hat_low": Column("pass_hat_k", "95% from", ".3f", "low"),
+            "hat_high": Column("pass_hat_k", "to", ".3f", "high"),
+        },
+        "pass@k and pass^k",
+        "For each item unbiased; not known for more runs than an item has. Intervals are over items.",
+        folded=True,
+    ),
+)
+
+
+def items_page(analysis: Analysis) -> Page:
+    """The page: how many neighbours are told apart, each benchmark, items that work against one, sampled runs."""
+    rows = analysis.rows
+    protocols = [protocol for protocol in PROTOCOLS if rows.all("models", protocol=protocol)]
+    sections = [BENCHMARKS, NEGATIVE if rows.all("item_discrimination") else None]
+    sections += [RUNS, PASSES] if rows.all("runs") else []
+    shares = [
+        Series("neighbours_resolved_share", {"subject": "{}"}, {"protocol": p}, KINDS[p], NAMES[p]) for p in protocols
+    ]
+    gaps = [Series("paired_difference", {"subject": "{}"}, {"protocol": p}, KINDS[p], NAMES[p]) for p in protocols]
+    sizes = [row for row in rows if row.quantity == "paired_difference" and row.subject in analysis.graded]
+    in_points = Rows("items", [row._replace(unit=POINTS) for row in sizes])
+    return Page(
+        name="items",
+        title="Items",
+        question="How finely do these benchmarks tell models apart, and which items work against them? "
+        + explain_protocols(protocols, trained_here=analysis.trained_here),
+        findings=[Finding(_finding(rows, protocol)) for protocol in protocols],
+        sections=[section.drawn(rows) for section in sections if section is not None],
+        notes=analysis.notes,
+        lede=_lede(rows, protocols),
+        picture=Dots(
+            shares,
+            "Share of neighbours in the ranking that differ beyond chance (p < .05, each by itself)",
+            sorted=True,
+        ).draw(rows),
+        panels=[panel for panel in _panels(rows, in_points, protocols, gaps) if panel is not None],
+    )
+
+
+def _sum(rows: Rows, quantity: str, protocol: str) -> int:
+    """Over benchmarks, of those where it is known."""
+    return int(sum(row.value or 0.0 for row in rows.all(quantity, protocol=protocol)))
+
+
+def _lede(rows: Rows, protocols: Sequence[str]) -> Lede:
+    """How many neighbours in rankings are told apart, direct where that is known."""
+    for protocol in protocols:
+        pairs, resolved = _sum(rows, "neighbours", protocol), _sum(rows, "neighbours_resolved", protocol)
+        if pairs:
+            share = "Half" if 2 * resolved == pairs else "Most" if 2 * resolved > pairs else "Fewer than half"
+            begin = "Direct" if protocol == "direct" else "After training"
+            return Lede(
+                f"{share} of the neighbours in rankings are told apart",
+                f"{begin}, {resolved} of {count(pairs, 'pair')} of models with neighbouring ranks differ beyond chance",
+            )
+    return Lede("Not known: how finely do these benchmarks tell models apart?", "No two models answered the same items")
+
+
+def _finding(rows: Rows, protocol: str) -> str:
+    """How many neighbours are told apart under a protocol, and how many items work against their benchmark."""
+    pairs, resolved = _sum(rows, "neighbours", protocol), _sum(rows, "neighbours_resolved", protocol)
+    words = f"{NAMES[protocol].capitalize()}: no two models have answered the same items."
+    if pairs:
+        words = f"{NAMES[protocol].capitalize()}: {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
+        words += f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+    fitted = [row for row in rows.all("items_below_zero", protocol=protocol) if row.value is not None]
+    if fitted:
+        items, below = sum(row.n or 0 for row in fitted), _sum(rows, "items_below_zero", protocol)
+        words += f" {below} of {count(items, 'item')} have a negative discrimination, which is certain for "
+        words += f"{_sum(rows, 'negative_items', protocol)} of them."
+        fewest = _fewest_models(rows, protocol)
+        words += f" With {fewest} models, that of a single item says little." if fewest < FEW_MODELS else ""
+    return words
+
+
+def _fewest_models(rows: Rows, protocol: str) -> int:
+    """Over the benchmarks with a fit."""
+    fitted = {row.subject for row in rows.all("negative_items", protocol=protocol) if row.value is not None}
+    return min(int(row.value or 0) for row in rows.all("models", protocol=protocol) if row.subject in fitted)
+
+
+def _panels(rows: Rows, in_points: Rows, protocols: Sequence[str], gaps: Sequence[Series]) -> list[Panel | None]:
+    """Three questions; the last two of the protocol that the page begins with."""
+    first = {"protocol": protocols[0]}
+    negative = [row for row in rows.all("negative_items", **first) if row.value is not None]
+    panels = [
+        PanelOf(
+            "Which gap is found?",
+            Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
+            Dots(gaps, "Minimal detectable difference of neighbours, in points", sorted=True, most=10),
+        ).drawn(in_points)
+    ]
+    if negative:
+        certain, items = int(sum(row.value or 0 for row in negative)), sum(row.n or 0 for row in negative)
+        chart = Dots([Series("negative_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
+        outcome: Outcome = "no" if _fewest_models(rows, protocols[0]) >= FEW_MODELS else "not known"
+        text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
+        question = "Do items work against the benchmark?"
+        panels.append(Panel(question, text, chart.draw(rows).svg, "yes" if certain else outcome))
+    if max(row.value or 0 for row in rows.all("models", **first)) > 1:
+        alike, items = _sum(rows, "equal_items", protocols[0]), _sum(rows, "items", protocols[0])
+        text = f"**{alike} of {count(items, 'item')}** are answered alike by all models and tell none apart"
+        chart = Dots([Series("equal_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
+        panels.append(Panel("Which items count?", text, chart.draw(rows).svg))
+    return panels

@@ -22,10 +22,10 @@ from lm_validity.config.generate import key_schema, renew
 from lm_validity.config.sections import Cards
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
-from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
+from lm_validity.results.keys import INTERVALS, KEYS, lines_of
 from lm_validity.results.rows import COLUMNS as RESULTS
 from lm_validity.results.rows import UNIQUE
-from lm_validity.site.cards.values import QUANTITIES
+from lm_validity.site.cards.values import FROM, QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS
 
@@ -145,7 +145,7 @@ def results_page() -> str:
     lines += ["## Quantities of cards", "", "Those of a [benchmark card](cards.md) that are rows of a report, of the",
               "card's benchmark. The others come from the tables, the benchmarks sheet or the splits.", "",
               "| quantity of the card | report | quantity | conditions |", "|---|---|---|---|"]  # fmt: skip
-    for name, (study, quantity, conditions) in CARDS.items():
+    for name, (study, quantity, conditions) in FROM.items():
         words = _cell(", ".join(f"`{key}`: {json.dumps(value)}" for key, value in conditions.items()))
         lines.append(f"| `{name}` | {study} | `{quantity}` | {words} |")
     return "\n".join([*lines, ""])

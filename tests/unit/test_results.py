@@ -16,11 +16,10 @@ import pytest
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page
 from lm_validity.results.files import write_rows
-from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
+from lm_validity.results.keys import INTERVALS, KEYS, lines_of
 from lm_validity.results.put import Rows
 from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
 from lm_validity.results.summary import summary_values
-from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness.numbers import ReadinessSummary
 from lm_validity.studies.signal.numbers import SignalSummary
 
@@ -176,15 +175,6 @@ def test_a_missing_group_of_intervals_says_so_for_each_value():
     of_protocol = {"mean": 0.5, "by_benchmark": {"facts": 0.25}, "by_benchmark_interval": WHY}
     row = next(row for row in rows_of("agreement", {"kendall_tau": {"direct": of_protocol}}) if row.subject == "facts")
     assert (row.value, row.low, row.interval_for, row.reason_code) == (0.25, None, "models", "no_items")
-
-
-def test_cards_name_rows_of_reports():
-    elsewhere = {"category", "metric", "output_type", "items", "models", "chance"}  # the tables, the sheet, the splits
-    elsewhere |= {"train_leakage", "validation_leakage", "test_duplicates"}
-    assert set(CARDS) | elsewhere == set(QUANTITIES) and not set(CARDS) & elsewhere
-    for study, quantity, conditions in (card for card in CARDS.values() if card[0] in KEYS):
-        found = [row for row in rows_of(study, filled(study)) if row.quantity == quantity and row.subject]
-        assert found and all(set(conditions) <= set(json.loads(row.conditions)) for row in found)
 
 
 def test_every_column_and_interval_is_explained():

@@ -16,7 +16,7 @@ import pandas as pd
 from altair.utils import schemapi
 
 from lm_validity.errors import InputError
-from lm_validity.files import replace_file, write_text
+from lm_validity.files import write_text
 from lm_validity.pages.svg import RAMP
 
 try:
@@ -29,7 +29,7 @@ except ModuleNotFoundError:  # an installation for pages alone
 schemapi.DEBUG_MODE = False
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
+# What all figures share: colours, fonts, data.
 
 PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
 # as in the style sheet, which replaces them by its own on dark ground
@@ -39,9 +39,7 @@ PROTOCOL_COLORS = {"Direct": "#b9540f", "Train before test": "#1f6fb2"}
 CATEGORY_COLORS = (
     "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e", "#2f7ec0", "#d55e00",
 )  # fmt: skip
-UNKNOWN_COLOR = "#8a8a8a"
 MISSING_COLOR = "#9a9a9a"
-FAMILY_FOCUS = "family_focus"
 
 CONFIG = {
     "aria": False,  # a figure is one image with a label; its values are in the tables
@@ -110,24 +108,6 @@ def matrix_frame(
         }
     )
     return frame[frame["row"] != frame["column"]] if without_diagonal else frame
-
-
-def family_color(families: Iterable[str | None]) -> alt.Color:
-    """The colour of a family, the same in every figure given the same `families` (in the order of the alphabet)."""
-    names = sorted({name for name in families if isinstance(name, str)})
-    colors = cycled_colors(names) | {"unknown": UNKNOWN_COLOR}
-    return listed_color("family", colors, "Family", values=names or ["unknown"], columns=4)
-
-
-def family_opacity() -> alt.OpacityValue:
-    """Fades the marks of other families while the page focuses one."""
-    in_focus = f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}"
-    return alt.OpacityValue(**alt.condition(in_focus, alt.value(0.9), alt.value(0.12)))
-
-
-def with_family_focus(chart: alt.Chart) -> alt.Chart:
-    """Declare the page's family parameter: needed by one layer of those whose opacity is `family_opacity`."""
-    return chart.add_params(alt.param(name=FAMILY_FOCUS, value=None))
 
 
 def protocol_color() -> alt.Color:
@@ -277,14 +257,10 @@ def with_values(frame: pd.DataFrame, value: str, group: str | None, color: alt.C
 # ----------------------------------------------------------------------------------------------------------------------
 # Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
 #
-# A builder takes a tidy frame and column names and returns layers of Altair's charts, as wide as their container.
-# Missing values are drawn as missing (grey cells, an × on the axis), never left out silently. Colours are legible on
-# light and dark; text and lines of axes get their colour from the page's style sheet. Every chart with a column
-# `family` listens to the parameter `family_focus`, through which the page links the selection of a family.
-#
-# `save_figure` writes one chart as Vega-Lite, SVG and PDF.
+# A builder takes a tidy frame and column names and returns layers of Altair's charts. Missing values are drawn as
+# missing (grey cells, an × on the axis), never left out silently. A page shows a chart as an SVG, of `save_figure`.
 
-STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
+STATIC_WIDTH = 620  # of a chart without its own width
 ADDRESSES = 100e9  # bytes of virtual memory that drawing reserves at most
 
 
@@ -411,7 +387,6 @@ def interval_dots(
     mark: str | None = None,
     offset: str | None = None,
     zero: bool = False,
-    focus: bool = False,
     row_height: int = 18,
 ) -> Layers:
     """One row per `y`: a dot at `value`, a line from `low` to `high` where known, a tick at `mark`; no value: an ×.
@@ -427,22 +402,17 @@ def interval_dots(
     base = alt.Chart(chart_data(frame)).encode(**encoding)
     dots_known = base.transform_filter(f"isValid(datum.{value})")
     scale = alt.Scale(zero=zero)
-    opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
     if _has_intervals(frame):
         bar = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(strokeWidth=1.6)
-        layers.append(
-            bar.encode(x=alt.X("low:Q", title=title, scale=scale), x2=alt.X2("high:Q"), color=color, **opacity)
-        )
+        layers.append(bar.encode(x=alt.X("low:Q", title=title, scale=scale), x2=alt.X2("high:Q"), color=color))
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
         layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
     dot = dots_known.mark_point(filled=True, size=52, opacity=1)
-    layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color, **opacity))
+    layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(x=alt.XValue(6)))
-    if focus:
-        layers[0] = with_family_focus(layers[0])
     return layered(*layers, height=row_height * max(len(y_order), 1), values=frame[value])
 
 
@@ -570,7 +540,7 @@ def can_draw() -> bool:
 
 
 def check_address_space() -> None:
-    """Raise InputError where the process may not reserve the addresses that drawing SVG and PDF takes.
+    """Raise InputError where the process may not reserve the addresses that drawing takes.
 
     The JavaScript engine that draws reserves them without using them, and aborts the process where it cannot: between
     64 and 100 GB were measured.
@@ -584,84 +554,8 @@ def check_address_space() -> None:
         )
 
 
-def save_figure(spec: Spec, stem: str | Path) -> None:
-    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
-    stem = Path(stem)
+def save_figure(spec: Spec, path: str | Path) -> None:
+    """Write an SVG of a Vega-Lite specification, on white, as wide as its labels need."""
     static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
-    static |= {"width": STATIC_WIDTH} if static.get("width") == "container" else {}
-    svg = vl_convert.vegalite_to_svg(static)
-    write_text(f"{stem}.vl.json", json.dumps(static, ensure_ascii=False, allow_nan=False))
-    write_text(f"{stem}.svg", svg)
-    with replace_file(f"{stem}.pdf") as temporary:
-        temporary.write_bytes(vl_convert.svg_to_pdf(svg))
-
-
-def png(drawing: str) -> bytes:
-    """An SVG as an image of its own size."""
-    image: bytes = vl_convert.svg_to_png(drawing)
-    return image
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The bump figure: two orders of the same models side by side.
-
-LONGEST = 165  # pixels of a model's name; longer ones are cut
-LETTER = 6.2  # pixels of its width
-
-
-def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> Layers:
-    """Two orders of the same models side by side, lines between a model's places.
-
-    Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
-    band), score, error. One row per model and side.
-    """
-    color = family_color(families)
-    names = frame.drop_duplicates("side").sort_values("side")["benchmark"].tolist()
-    places = int(frame["place"].max())
-    tooltip = tooltips(
-        model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", error="±|.4f", rank="Rank|~g",
-        place="Aligned place", best="Band from", worst="to",
-    )  # fmt: skip
-    titles = " · ".join(names)
-    room = _room(frame["model"])
-    # both names on one line, each from its edge of the figure to at most the middle
-    axis = alt.Axis(
-        values=[0, 1],
-        labelAlign={"expr": "datum.value == 0 ? 'left' : 'right'"},
-        labelOffset={"expr": f"datum.value == 0 ? {-room} : {room}"},
-        labelLimit={"expr": "width / 2 - 6"},
-        labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}",
-        ticks=False,
-    )
-    y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
-    base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(
-            "side:Q", scale=alt.Scale(domain=[0, 1], range=[room, {"expr": f"width - {room}"}]), axis=axis, title=None
-        ),
-        color=color,
-        tooltip=tooltip,
-        opacity=family_opacity(),
-    )
-    y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
-    # bands overlap: they are shown for the family that is focused
-    opacity = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
-    band = base.mark_rule(strokeWidth=7).encode(
-        y=alt.Y("best:Q", title="Place"), y2=alt.Y2("worst:Q"), opacity=alt.OpacityValue(**opacity)
-    )
-    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail=alt.Detail("model:N"))
-    dot = base.mark_point(filled=True, size=26).encode(y=y)
-    left_names = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=11, limit=LONGEST)
-    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=11, limit=LONGEST)
-    labels = [text.encode(y=y, text=alt.Text("model:N")) for text in (left_names, right)]
-    layers = [with_family_focus(band), line, dot, *labels]
-    return layered(*layers, height=max(160, 13 * places), description=titles)
-
-
-def bump_width(models: Iterable[str]) -> int:
-    """The least width in pixels of a `bump` figure: names on either side, lines between them."""
-    return 2 * _room(models) + 140
-
-
-def _room(models: Iterable[str]) -> int:
-    """Pixels on either side for the models' names."""
-    return 12 + math.ceil(min(LONGEST, LETTER * max(map(len, models))))
+    static |= {"width": max(STATIC_WIDTH, label_room(spec))} if static.get("width") == "container" else {}
+    write_text(path, vl_convert.vegalite_to_svg(static))

@@ -1,17 +1,15 @@
 """Pages: sections, tables, findings, and how they become HTML, JSON and CSV."""
 
 import base64
-import contextlib
 import csv
 import json
 import math
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
@@ -19,7 +17,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
 from lm_validity.missing import Missing
 from lm_validity.pages import figures as drawing
@@ -30,10 +27,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The words that need an explanation: one text, for the pages of the reports and for the documentation.
-
-_ENTRY = re.compile(r"^## ([^\n]+)\n\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
-_OTHER_NAME = re.compile(r"also called an? \*(.+?)\*")
+# The words that need an explanation, for the documentation.
 
 
 def glossary_text() -> str:
@@ -41,69 +35,20 @@ def glossary_text() -> str:
     return (resources.files("lm_validity.pages") / "assets" / "glossary.md").read_text(encoding="utf-8")
 
 
-@cache
-def entries() -> dict[str, str]:
-    """The explanation of each entry, as plain text."""
-    return {name: " ".join(text.replace("*", "").split()) for name, text in _ENTRY.findall(glossary_text())}
-
-
-class _Names(NamedTuple):
-    """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
-
-    pattern: re.Pattern[str]
-    entry_of: dict[str, str]
-
-
-@cache
-def _names() -> _Names:
-    """The names of all entries, the longest first."""
-    entry_of = {name.lower(): name for name in entries()}
-    entry_of |= {
-        other_name: name for name, text in _ENTRY.findall(glossary_text()) for other_name in _OTHER_NAME.findall(text)
-    }
-    longest_first = sorted(entry_of, key=len, reverse=True)
-    forms = "|".join(rf"{re.escape(name[:-1])}(?:y|ies)" if name.endswith("y") else re.escape(name) + "s?"
-                     for name in longest_first)  # fmt: skip
-    return _Names(re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])", re.IGNORECASE), entry_of)
-
-
-class Words:
-    """Marks the first mention of each entry on one page; `used` has the entries that the page mentions."""
-
-    def __init__(self) -> None:
-        self.used: dict[str, str] = {}
-
-    def mark(self, text: str) -> Markup:
-        """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
-        (pattern, entry_of), parts, end = _names(), [], 0
-        for match in pattern.finditer(text):
-            word = match[0].lower()
-            forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
-            name = next(entry_of[form] for form in forms if form in entry_of)
-            if name not in self.used:
-                self.used[name] = entries()[name]
-                link = Markup('<a class="term" href="#word-{}" title="{}">{}</a>')
-                parts += [escape(text[end : match.start()]), link.format(len(self.used), self.used[name], match[0])]
-                end = match.end()
-        return Markup("").join([*parts, escape(text[end:])])
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # A page as JSON: what `page.json` holds and the HTML is made of.
 
-FORMAT = 3  # of page.json; another one is of another version, whose pages this one cannot make
+FORMAT = 4  # of page.json; another one is of another version, whose pages this one cannot make
 Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
 
 
 class FigureDocument(TypedDict):
-    """`spec`: Vega-Lite. `wide`: it takes a row of its own. `min_width`: in pixels; narrower screens scroll it."""
+    """`wide`: it takes a row of its own. Its picture is `figures/<name>.svg`."""
 
     name: str
     title: str
     caption: str
     wide: bool
-    min_width: int
-    spec: drawing.Spec
 
 
 class ColumnDocument(TypedDict):
@@ -328,14 +273,12 @@ def plain_value(value: object) -> Value:
 #     write_page(page, output)
 #
 # `write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`,
-# `tables/<name>.csv` with unrounded numbers, `figures/<name>.{vl.json,svg,pdf}`, and `assets/`: what the folds hold
-# and the library that draws their figures, both read when a fold is opened. All text is plain text: it is escaped on
-# the page, so names from a user's files may hold anything. Figures without any value and sections without content are
-# left out. The first mention of a word of the glossary leads to its explanation at the page's end.
+# `tables/<name>.csv` with unrounded numbers, `figures/<name>.svg`, and `assets/`: the rows of the folds' tables, read
+# when a fold is opened. All text is plain text: it is escaped on the page, so names from a user's files may hold
+# anything. Figures without any value and sections without content are left out.
 
 _NAME = re.compile(r"[a-z0-9_]+")
 FINDINGS_SHOWN = 3  # on a page without a lede; alarms always
-WIDE = 560  # pixels of a figure that takes a row of its own
 
 
 @dataclass(frozen=True)
@@ -351,24 +294,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of `pages/figures.py` under a file name. `wide` takes the whole row; on screens narrower than `min_width`
-    pixels the figure scrolls sideways.
-    """
+    """A chart of `pages/figures.py` under a file name. `wide` takes the whole row."""
 
     name: str
     title: str
     chart: drawing.Chart
     caption: str = ""
     wide: bool = False
-    min_width: int = 320
 
 
 @dataclass(frozen=True)
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
     unrounded), or "p" for p-values; `scales`: factors by column for what the page shows (CSV files are unscaled);
-    `labels`: column headings, the column's name by default. A column `family` links to the page's family filter. A
-    value may be a `Missing`: a dash that shows its reason, empty in the CSV.
+    `labels`: column headings, the column's name by default.
+    A value may be a `Missing`: a dash that shows its reason, empty in the CSV.
     """
 
     name: str
@@ -486,18 +426,15 @@ def write_page(page: Page, output: str | Path) -> None:
         for table in section.tables:
             frame = without_missing(table.frame)
             write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
-    document = page_document(page)
-    if any(section.figures for section in page.sections):  # the folder that rules declare, also where none is drawn
-        (output / "figures").mkdir(parents=True, exist_ok=True)
-    for section_shown in document["sections"]:
-        for figure in section_shown["figures"]:
-            drawing.save_figure(figure["spec"], output / "figures" / figure["name"])
+    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
+    document = page_document(page, output / "figures")
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
 
 
-def page_document(page: Page) -> PageDocument:
-    """The page as JSON: texts, pictures, Vega-Lite specifications, table cells with what is shown and sorted by."""
+def page_document(page: Page, figures: Path | None = None) -> PageDocument:
+    """The page as JSON: texts, pictures, table cells with what is shown and sorted by. Figures are drawn into a folder,
+    where one is given."""
     sections: list[SectionDocument] = [
         {
             "title": section.title,
@@ -505,9 +442,11 @@ def page_document(page: Page) -> PageDocument:
             "hint": section.hint,
             "finding": section.finding,
             "explanation": section.explanation,
-            "pictures": [{"svg": picture.svg, "note": picture.note} for picture in section.pictures],
+            "pictures": [_fields(picture) for picture in section.pictures],
             "figures": [
-                document for figure in section.figures if drawing.can_draw() and (document := _figure_document(figure))
+                document
+                for figure in section.figures
+                if drawing.can_draw() and (document := _figure_document(figure, figures))
             ],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
@@ -520,42 +459,20 @@ def page_document(page: Page) -> PageDocument:
         "name": page.name,
         "title": page.title,
         "question": page.question,
-        "lede": _lede_document(page.lede) if page.lede else None,
-        "picture": {"svg": page.picture.svg, "note": page.picture.note} if page.picture else None,
-        "panels": [_panel_document(panel) for panel in page.panels],
-        "answers": [_answer_document(answer) for answer in page.answers],
-        "findings": [
-            {"sentence": finding.sentence, "basis": finding.basis, "alarm": finding.alarm} for finding in page.findings
-        ],
+        "lede": _fields(page.lede) if page.lede else None,
+        "picture": _fields(page.picture) if page.picture else None,
+        "panels": [_fields(panel) for panel in page.panels],
+        "answers": [_fields(answer) for answer in page.answers],
+        "findings": [_fields(finding) for finding in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": [*page.notes, *([] if drawing.can_draw() else [NOT_DRAWN])],
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
     }
 
 
-def _lede_document(lede: Lede) -> LedeDocument:
-    return {"heading": lede.heading, "sentence": lede.sentence, "interval": lede.interval}
-
-
-def _panel_document(panel: Panel) -> PanelDocument:
-    return {
-        "question": panel.question,
-        "text": panel.text,
-        "svg": panel.svg,
-        "outcome": panel.outcome,
-        "word": panel.word,
-    }
-
-
-def _answer_document(answer: Answer) -> AnswerDocument:
-    return {
-        "question": answer.question,
-        "sentence": answer.sentence,
-        "svg": answer.svg,
-        "interval": answer.interval,
-        "basis": answer.basis,
-        "link": answer.link,
-    }
+def _fields(record: object) -> Any:
+    """A record as page.json holds it: its fields by name."""
+    return dict(vars(record))
 
 
 NOT_DRAWN = "Figures of folds are left out: vl-convert, which draws them, is not installed (lm-validity[figures])."
@@ -572,9 +489,6 @@ _CONTENT: tuple[Literal["finding", "pictures", "figures", "tables", "notes"], ..
 # The HTML. A page is read without script; a script draws what a fold holds when it opens.
 
 
-LIBRARY = "assets/vega.js"  # draws figures
-
-
 class Link(NamedTuple):
     """An entry of a site's navigation: a title and the page that it leads to."""
 
@@ -589,21 +503,15 @@ def write_html(
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
 ) -> None:
-    """Write `index.html` of a page document under `output`, and what its folds hold under `assets/`.
+    """Write `index.html` of a page document under `output`, and the rows of its tables under `assets/`.
 
-    The library that draws figures is that of the site in whose folder `output` lies, where `write_library` has written
-    one; else it is written too. `missing`: what an unfinished run lacks, named on top.
+    `missing`: what an unfinished run lacks, named on top.
     """
-    vega = f"../{LIBRARY}" if (output.parent / LIBRARY).is_file() else LIBRARY
-    held = {f"figure {figure['name']}": packed(figure["spec"]) for figure in _figures(document)}
-    held |= {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
-    library = bool(_figures(document)) and vega == LIBRARY
-    scripts = {f"{document['name']}.js": _held("data", held)} if held else {}
-    scripts |= {"vega.js": vega_script()} if library else {}
-    for name, script in scripts.items():
-        write_text(output / "assets" / name, script)
-    html = render(document, navigation=navigation, missing=missing, vega=vega)
-    write_text(output / "index.html", html)
+    held = {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
+    if held:
+        text = f"(window.lmValidity ??= {{}}).data = {json.dumps(held, separators=(',', ':'))};\n"
+        write_text(output / "assets" / f"{document['name']}.js", text)
+    write_text(output / "index.html", render(document, navigation=navigation, missing=missing))
 
 
 def render(
@@ -611,7 +519,6 @@ def render(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
-    vega: str = LIBRARY,
 ) -> str:
     """The HTML of a page document."""
     findings = document["findings"]
@@ -626,13 +533,10 @@ def render(
         navigation=navigation,
         current=document["title"],
         missing=list(missing),
-        vega=vega,
-        families=sorted(_families([figure["spec"] for figure in _figures(document)])),
         alarms=[finding for finding in findings if finding["alarm"]],
         shown_findings=quiet_findings[:limit],
         folded_findings=quiet_findings[limit:],
         legend=legend_of([*pictures, *(panel["svg"] for panel in document["panels"])]),
-        words=Words(),
     )
 
 
@@ -649,16 +553,6 @@ def legend_of(pictures: Sequence[str]) -> list[str]:
 
 
 _CLASSES = re.compile(r'class="([^"]*)"')
-
-
-def _figures(document: PageDocument) -> list[FigureDocument]:
-    return [figure for section in document["sections"] for figure in section["figures"]]
-
-
-def _held(name: str, value: object) -> str:
-    """A script that keeps a value for the page, which is text in quotation marks or an object of such."""
-    text = json.dumps(value, separators=(",", ":"))
-    return f"(window.lmValidity ??= {{}})[{json.dumps(name)}] = {text};\n"
 
 
 def packed(value: object) -> str:
@@ -683,20 +577,14 @@ def _packed_rows(table: TableDocument) -> str:
     return packed({"values": columns, "shown": rows_shown, "reasons": table["reasons"]})
 
 
-def _figure_document(figure: Figure) -> FigureDocument | None:
-    """The figure as JSON, wide enough for its labels; None where it would show no value."""
+def _figure_document(figure: Figure, folder: Path | None) -> FigureDocument | None:
+    """The figure as JSON, drawn into the folder; None where it would show no value."""
     spec = drawing.vega_lite(figure.chart)
     if drawing.is_empty(spec):
         return None
-    min_width = max(figure.min_width, drawing.label_room(spec))
-    return {
-        "name": figure.name,
-        "title": figure.title,
-        "caption": figure.caption,
-        "wide": figure.wide or min_width > WIDE,
-        "min_width": min_width,
-        "spec": spec,
-    }
+    if folder is not None:
+        drawing.save_figure(spec, folder / f"{figure.name}.svg")
+    return {"name": figure.name, "title": figure.title, "caption": figure.caption, "wide": figure.wide}
 
 
 def _shown(value: Value, number_format: str | None, scale: float) -> str:
@@ -720,12 +608,6 @@ def _check_names(page: Page) -> None:
         wrong = [name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1]
         if wrong:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
-
-
-def _families(specs: Iterable[drawing.Spec]) -> set[str]:
-    """Families that figures can focus: those of their rows."""
-    rows = (row for spec in specs for values in spec["datasets"].values() for row in values)
-    return {row["family"] for row in rows if isinstance(row.get("family"), str)}
 
 
 @cache
@@ -758,33 +640,3 @@ def emphasised(text: str) -> Markup:
 def asset(name: str) -> str:
     """The text of a file of the page kit."""
     return (resources.files("lm_validity.pages") / "assets" / name).read_text(encoding="utf-8")
-
-
-def write_library(site: Path) -> None:
-    """Write what draws the figures of a site's pages, which do without one of their own that are written later."""
-    drawing.check_address_space()
-    write_text(site / LIBRARY, vega_script())
-
-
-@cache
-def vega_script() -> str:
-    """A script that keeps Vega, Vega-Lite and Vega-Embed, compressed, for the page: they set `window.vegaEmbed`."""
-    return _held("vega", deflated(_vega_bundle()))
-
-
-def _vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script. Making it takes five seconds, so it is kept in the user's cache
-    folder, a file for each version of what makes it; where none can be written it is made each time."""
-    import vl_convert
-
-    name = f"vega-{metadata.version('vl-convert-python')}.js"
-    try:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm-validity" / name
-        return path.read_text(encoding="utf-8")
-    except RuntimeError:  # the user has no home
-        return vl_convert.javascript_bundle()  # type: ignore[call-arg] # the stub lacks the default
-    except (OSError, ValueError):
-        bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]
-    with contextlib.suppress(OSError, InputError):
-        write_text(path, bundle)
-    return bundle

@@ -367,49 +367,6 @@ benchmarks[benchmark=subject]
 """,
 }
 
-_RATIO: dict[str, Mapping[str, object]] = {
-    "within_1_25": {"at_least": 1.0, "at_most": 1.25},
-    "within_2": {"at_least": 1.0, "at_most": 2.0},
-    "beyond_2": {"at_least": 2.0, "at_most": None},
-    "all": {"at_least": 1.0, "at_most": None},
-}
-# quantity of a card -> the report, the quantity and the conditions of its rows; the subject is the card's benchmark
-CARDS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
-    **{
-        name: ("agreement", name, {})
-        for name in (
-            "lowest",
-            "highest",
-            "above_chance",
-            "at_best",
-            "reliability",
-            "training_noise",
-            "sampling_noise",
-            "smallest_difference",
-            "items_needed",
-            "prompt_range",
-        )
-    },
-    **{f"separated_{name}": ("agreement", "separated", ratio) for name, ratio in _RATIO.items()},
-    "tau": ("agreement", "tau_with_others", {}),
-    "tau_ceiling": ("agreement", "tau_with_others_ceiling", {}),
-    "tau_corrected": ("agreement", "tau_with_others_corrected", {}),
-    **{f"tau_{name}": ("agreement", "tau_with_others_by_ratio", _RATIO[name]) for name in list(_RATIO)[:3]},
-    "tau_ceiling_within_2": ("agreement", "tau_with_others_ceiling_by_ratio", _RATIO["within_2"]),
-    "lead": ("readiness", "lead", {}),  # of the first group that was named
-    "readiness_change": ("readiness", "readiness_change", {}),
-    "paired_difference": ("items", "paired_difference", {}),
-    "negative_items": ("items", "negative_items", {}),
-    "equal_items": ("items", "equal_items", {}),
-    "signal_at_end": ("signal", "above_chance", {}),
-    "signal_from": ("signal", "above_chance_from_mean", {}),
-    "signal_quality": ("signal", "signal_quality_mean", {}),
-    "steady": ("signal", "steady", {}),
-    "settled_from": ("signal", "settled_from", {}),
-    "bias": ("bias", "task_effect", {"effect": "bias"}),  # of the experiment with most trials
-    "bias_excluded": ("bias", "task_effect_excluded_beyond", {"effect": "bias"}),
-}
-
 
 class Line(NamedTuple):
     """A key with its row; `over` is empty where it is a value's. `conditions`: those that the path

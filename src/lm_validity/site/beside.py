@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.pages import figures
-from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table
+from lm_validity.pages.page import Answer, Finding, Page, Section, Table
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.schema import DIRECT, SCORES, read_scores
@@ -52,15 +50,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
 def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
     matrix = read_score_matrix(scores, models, benchmarks)
-    places, frame = places_table(matrix, beside.own_models), _scores_frame(matrix, beside.own_models)
-    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
-    chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
-    chart = chart.encode(
-        y=alt.Y("benchmark:N", scale=figures.discrete(matrix.benchmarks), title=None, axis=axis),
-        x=alt.X("score:Q", title="Score", scale=alt.Scale(zero=False)),
-        color=figures.listed_color("whose", _COLORS),
-        tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
-    ).properties(width="container", height=20 * max(len(matrix.benchmarks), 1))
+    places = places_table(matrix, beside.own_models)
     mine = places["model"].nunique()
     against = Finding(
         f"{count(mine, 'model')} of yours and {len(matrix.models) - mine} others on "
@@ -76,7 +66,6 @@ def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) ->
         sections=[
             Section(
                 "Scores by benchmark",
-                figures=[Figure("beside_scores", "Every model's score", chart, wide=True)] if len(frame) else [],
                 tables=[
                     Table(
                         "places",
@@ -128,18 +117,6 @@ def _place_findings(places: pd.DataFrame) -> list[Finding]:
             basis = f"Places on {count(len(places_of_model), 'benchmark')}, as scored: noise is not taken into account."
         findings.append(Finding(sentence, basis))
     return findings
-
-
-def _scores_frame(matrix: ScoreMatrix, own_models: tuple[str, ...]) -> pd.DataFrame:
-    """A row for each model and benchmark with a direct score, the reader's own last, which lie on top when drawn."""
-    values = matrix.value[DIRECT]
-    whose = [OWN if model in own_models else OTHERS for model in matrix.models]
-    rows = [
-        {"model": matrix.labels[i], "benchmark": benchmark, "score": values[i, j], "whose": whose[i]}
-        for j, benchmark in enumerate(matrix.benchmarks)
-        for i in np.flatnonzero(np.isfinite(values[:, j]))
-    ]
-    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
 
 
 def places_table(matrix: ScoreMatrix, own_models: tuple[str, ...]) -> pd.DataFrame:

@@ -1,14 +1,12 @@
 """A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
 
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from textwrap import wrap
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -17,41 +15,24 @@ from markupsafe import Markup
 from lm_validity.config.load import Run
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
-from lm_validity.files import replace_file, write_text
+from lm_validity.files import write_text
 from lm_validity.outputs import read_page
-from lm_validity.pages.figures import can_draw, png
 from lm_validity.pages.page import (
     FORMAT,
     AnswerDocument,
     Link,
     Outcome,
     PageDocument,
-    Words,
     asset,
     from_template,
     legend_of,
     write_html,
-    write_library,
 )
 from lm_validity.pages.svg import MOST_TICKS, NAMES, Axis, dot, rug, shortened, svg, text, ticks
-from lm_validity.site.cards.panels import (
-    EMPTY,
-    TableCell,
-    apart_cell,
-    bias_cell,
-    drawn_taus,
-    gap_cell,
-    in_points,
-    lowest_tau,
-    outcome,
-    plain,
-    scores_cell,
-    steady_cell,
-    tau_cell,
-)
+from lm_validity.site.cards import panels
 from lm_validity.site.cards.values import CardSources, shown
 from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Mark
-from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
+from lm_validity.site.cards.write import FOLDER, Card, make_card, write_cards
 from lm_validity.site.one_file import into_one_file
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.settings import Difference
@@ -107,16 +88,10 @@ def build_site(
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
-    if any(section["figures"] for document in documents.values() for section in document["sections"]):
-        write_library(output)
     for study_name in names:
         write_html(documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[study_name] for study_name in names], cards, made, folders, name, about)
-    if can_draw() and page["answers"]:
-        with replace_file(output / PREVIEW) as temporary:
-            temporary.write_bytes(png(preview(page["title"], page["answers"][0])))
-        page["preview"] = PREVIEW
     write_text(
         output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
     )
@@ -159,12 +134,9 @@ class FirstPage(TypedDict):
     table: "BenchmarkTable | None"
     legend: list[str]
     rules: list[tuple[str, str]]
-    unmeasured: "list[Lacking]"
     limits: list[tuple[str, list[str]]]
     documents: Sequence[PageDocument]
     outcome: Callable[[str], Outcome]
-    words: Words
-    preview: NotRequired[str]
 
 
 def first_page(
@@ -194,39 +166,20 @@ def first_page(
         "table": table,
         "legend": legend_of(pictures),
         "rules": _rules(sources.settings, columns) if sources else [],
-        "unmeasured": _unmeasured(cards),
-        "limits": [(document["title"], document["notes"]) for document in documents if document["notes"]],
+        "limits": _limits(documents),
         "documents": documents,
-        "outcome": outcome,
-        "words": Words(),
+        "outcome": panels.outcome,
     }
 
 
-PREVIEW = "assets/preview.png"  # what a link to the first page shows elsewhere
-_PRINTED = (
-    "text{fill:#59616c;font:11.5px Helvetica Neue,Helvetica,Arial,Liberation Sans,sans-serif}"
-    ".lab,.num,.head{fill:#16191d}.head{font-weight:bold}.d{stroke:#b9540f;fill:#b9540f}.t{stroke:#1f6fb2;fill:#1f6fb2}text.d,text.t{stroke:none}"
-    ".k{stroke:#16191d;fill:#16191d}.s{stroke:#59616c;fill:#59616c}.g,.ax{stroke:#dfe3e8}.zone{fill:#f1f3f6}"
-    ".ln{fill:none;stroke:#59616c}.m{stroke:#16191d;stroke-width:1.9}.w{stroke-width:1.5}circle.d{fill:#fff}"
-    ".join{stroke:#59616c;opacity:.45}.chance{stroke:#59616c;stroke-dasharray:2 3}"
-)
-
-
-def preview(title: str, answer: AnswerDocument) -> str:
-    """A title, an answer and its picture as one SVG of 1200 by 630 pixels, which needs no style sheet."""
-    picture = re.search(r"<svg\b.*?</svg>", answer["svg"], re.DOTALL)
-    drawn = picture[0] if picture else ""
-    drawn = re.sub(r' (?:class|width|height)="[^"]*"', "", drawn[: drawn.find(">")]) + drawn[drawn.find(">") :]
-    drawn = drawn.replace("<svg", '<svg x="60" y="255" width="1080" height="335"', 1)
-    lines = wrap(answer["sentence"] + (f" ({answer['interval']})" if answer["interval"] else ""), 62)[:3]
-    says = [(80, 42, title), *((140 + 38 * number, 30, words) for number, words in enumerate(lines))]
-    texts = Markup("").join(
-        Markup('<text x="60" y="{}" class="head" style="font-size:{}px">{}</text>').format(*line) for line in says
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"><style>{_PRINTED}'
-        f'</style><rect width="1200" height="630" fill="#fff"/>{texts}{drawn}</svg>'
-    )
+def _limits(documents: Sequence[PageDocument]) -> list[tuple[str, list[str]]]:
+    """The notes on the data by study, each note once."""
+    said, limits = set[str](), []
+    for document in documents:
+        if notes := [note for note in document["notes"] if note not in said]:
+            limits.append((document["title"], notes))
+            said.update(notes)
+    return limits
 
 
 def chosen_answers(documents: Sequence[PageDocument]) -> list[LinkedAnswer]:
@@ -310,7 +263,7 @@ class Column:
     question: str
     hint: str
     short: str
-    cell: Callable[[Card], TableCell]
+    cell: Callable[[Card], panels.TableCell]
     width: int = 0
     scale: Axis | None = None
     ticks: Sequence[tuple[float, str]] = ()
@@ -336,7 +289,7 @@ class BenchmarkRow(NamedTuple):
     written: str
     category: str
     href: str
-    cells: list[TableCell]
+    cells: list[panels.TableCell]
     group: str = ""
     members: int = 0
     answers: str = ""
@@ -344,13 +297,12 @@ class BenchmarkRow(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchmarkTable:
-    """`sorted_by`: the key of a column. `absent`: questions that nobody measured. `groups`: how many there are.
+    """`sorted_by`: the key of a column. `groups`: how many there are.
     `filters`: (question and answer, what it is called) of those that some benchmarks have."""
 
     columns: Sequence[Column]
     rows: Sequence[BenchmarkRow]
     sorted_by: str
-    absent: Sequence[str]
     groups: int
     filters: Sequence[tuple[str, str]]
 
@@ -366,12 +318,11 @@ _FILTERS = {
 def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mapping[str, str]) -> BenchmarkTable:
     """The table, sorted by agreement, else by how steadily scores improve; columns that nobody measured are left out.
     Of more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
-    columns, rows, absent = [], {card.benchmark: list[TableCell]() for card in cards}, []
+    columns, rows = [], {card.benchmark: list[panels.TableCell]() for card in cards}
     is_long = len(cards) > LONG
     for column in _columns(sources, cards)[int(is_long) :]:
         cells = {card.benchmark: column.cell(card) for card in cards}
-        if all(cell == EMPTY for cell in cells.values()):
-            absent.append(column.question)
+        if all(cell == panels.EMPTY for cell in cells.values()):
             continue
         columns.append(column)
         for card in cards:
@@ -410,7 +361,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
     ]
     filters = [(f"{key}:{answer}", words) for (key, answer), words in _FILTERS.items()
                if is_long and any(f"{key}:{answer};" in row.answers for row in listed)]  # fmt: skip
-    return BenchmarkTable(columns, ordered, sorted_by, absent, len(above), filters)
+    return BenchmarkTable(columns, ordered, sorted_by, len(above), filters)
 
 
 def groups_of(cards: Sequence[Card]) -> dict[str, str]:
@@ -422,7 +373,7 @@ def groups_of(cards: Sequence[Card]) -> dict[str, str]:
     return groups | {benchmark: name for benchmark, name in categories.items() if name in several}
 
 
-def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> list[TableCell]:
+def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> list[panels.TableCell]:
     """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
     cells = []
     for index, column in enumerate(columns):
@@ -441,52 +392,53 @@ def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> 
         elif column.key == "gap" and values:
             written = {cell.sort: cell.words for cell in in_column}
             words = " to ".join(dict.fromkeys((written[min(values)], written[max(values)])))
-        cells.append(TableCell(middle, picture, None, words, counts))
+        cells.append(panels.TableCell(middle, picture, None, words, counts))
     return cells
 
 
 def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     values = [card.values for card in cards]
-    trained = any("train_before_test" in drawn_taus(card.values, "tau") for card in cards)
-    low = lowest_tau(values, ("tau.direct", "tau.train_before_test"))
-    low_similar = lowest_tau(values, ("tau_within_2.direct",))
+    trained = any("train_before_test" in panels.drawn_taus(card.values, "tau") for card in cards)
+    low = panels.lowest_tau(values, ("tau.direct", "tau.train_before_test"))
+    low_similar = panels.lowest_tau(values, ("tau_within_2.direct",))
     similar = 150 if sources.curves.empty else 110  # beside what curves say there is less room
     wide = (200 if sources.curves.empty else 165) if trained else similar
-    gap = max((value.number for card in cards for key in ("direct", "train_before_test") if in_points(card.values)
-               and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
+    gaps_in_points = (card.value(f"smallest_difference.{key}") for card in cards for key in PROTOCOLS
+                      if panels.in_points(card.values))  # fmt: skip
+    gap = max((value.number for value in gaps_in_points if value is not None), default=1.0)
     sizes = any(card.value(f"separated_within_2.{protocol}") for card in cards for protocol in PROTOCOLS)
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
-    units = "points" if all(map(in_points, values)) else "points, or in units of the score"
+    units = "points" if all(map(panels.in_points, values)) else "points, or in units of the score"
 
     def mark(card: Card, question: str) -> Mark:
         return card.verdict.marks[question]
 
     def tau_ticks(lowest: float) -> list[tuple[float, str]]:
-        return [(lowest, ""), *((tick, plain(tick)) for tick in (-0.5, 0.0, 0.5, 1.0) if tick >= lowest)]
+        return [(lowest, ""), *((tick, panels.plain(tick)) for tick in (-0.5, 0.0, 0.5, 1.0) if tick >= lowest)]
 
     many = len(sources.last_scores["model"].unique()) > MOST_TICKS
     ticked = f"a tick for each model, shades for over {MOST_TICKS}" if many else "one tick for each model"
-    kind = "t" if trained and not any("direct" in drawn_taus(card.values, "tau") for card in cards) else "d"
+    kind = "t" if trained and not any("direct" in panels.drawn_taus(card.values, "tau") for card in cards) else "d"
     columns = [
         Column("scores", "What do scores look like?", ticked, "Scores",
-               lambda card: scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
+               lambda card: panels.scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
                [(0, "0"), (0.5, "0.5"), (1, "1")]),
         Column("ranks", "Does it rank models like the others?", "agreement (tau), all models", "Ranks like others?",
-               lambda card: tau_cell(card.values, "tau", mark(card, "ranks"), low, wide), wide,
+               lambda card: panels.tau_cell(card.values, "tau", mark(card, "ranks"), low, wide), wide,
                Axis(low, 1, 5, wide - 5), tau_ticks(low), kind),
         Column("similar", "And models of similar size?", "agreement, at most 2× apart", "…of similar size?",
-               lambda card: tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, similar),
-               similar, Axis(low_similar, 1, 5, similar - 5), tau_ticks(low_similar), kind),
+               lambda card: panels.tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar,
+                                            similar), similar, Axis(low_similar, 1, 5, similar - 5), tau_ticks(low_similar), kind),
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
-               "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
-               [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
+               "Tells apart?", lambda card: panels.apart_cell(card.values, mark(card, "apart")), 112,
+               Axis(0, 1, 5, 107), [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
         Column("gap", "Smallest gap it can detect", f"{units}, with 80% power", "Smallest gap",
-               lambda card: gap_cell(card.values, gap)),
+               lambda card: panels.gap_cell(card.values, gap)),
         Column("steady", "Do scores improve steadily in training?", "mean score of the models", "Improves steadily?",
-               lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
+               lambda card: panels.steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
         Column("ready", "Is it ready early?", "above chance, order settled", "Ready early?", _ready_cell),
         Column("bias", "Does having seen test text change it?", "points of its score", "Seen test text",
-               lambda card: bias_cell(card.values, mark(card, "bias"))),
+               lambda card: panels.bias_cell(card.values, mark(card, "bias"))),
     ]  # fmt: skip
     return [column for column in columns if not (column.key == "similar" and trained)]
 
@@ -502,13 +454,13 @@ _DECIDED_BY = {
 }
 
 
-def _gap_reason(column: str, card: Card, cell: TableCell, settings: Cards) -> str | None:
+def _gap_reason(column: str, card: Card, cell: panels.TableCell, settings: Cards) -> str | None:
     """Why an answer is not known or not measured; None where it is known."""
     values = [card.values[key] for key in _DECIDED_BY.get(column, ()) if key in card.values]
     if cell.sort is None and not cell.mark:
         reasons = [value.reason for value in values if value.reason]
         return f"not measured: {reasons[0]}" if reasons else None
-    if cell.mark is None or (cell.mark.outcome != NOT_KNOWN and not cell.mark.caveat):
+    if cell.mark is None or (NOT_KNOWN not in cell.mark.word and cell.mark.outcome != NOT_KNOWN):
         return None
     if column == "steady":
         return "that the scores beat a random walk is not shown"
@@ -521,16 +473,16 @@ def _gap_reason(column: str, card: Card, cell: TableCell, settings: Cards) -> st
         if value.estimate is not None and value.interval is None and limits:
             causes.append(f"{name} has no interval")
         elif held:
-            causes.append(f"{name}: the interval holds {plain(held[0])}, the threshold")
+            causes.append(f"{name}: the interval holds {panels.plain(held[0])}, the threshold")
     return "; ".join(causes) or "these data do not decide it"
 
 
-def _ready_cell(card: Card) -> TableCell:
+def _ready_cell(card: Card) -> panels.TableCell:
     mark = card.verdict.marks["ready"]
     if mark.outcome == NOT_MEASURED:
-        return EMPTY
+        return panels.EMPTY
     settled = card.value("settled_from") or card.value("signal_from")
-    return TableCell(None if settled is None else settled.number, mark=mark)
+    return panels.TableCell(None if settled is None else settled.number, mark=mark)
 
 
 def _tabs_style(keys: Sequence[str]) -> str:
@@ -570,33 +522,6 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
     return [meanings[key] for key in columns if key in meanings]
 
 
-class Lacking(NamedTuple):
-    """Values that are not measured for one reason, and of how many benchmarks, in words."""
-
-    labels: list[str]
-    extent: str
-    reason: str
-    command: str | None
-
-
-def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
-    """What the cards do not have, by reason, with the labels of each once; the commonest reasons first."""
-    labels: dict[tuple[str, str | None], list[str]] = {}
-    numbers: Counter[tuple[str, str | None]] = Counter()
-    for card in cards:
-        for gap in gaps(list(card.values.values())):
-            numbers[gap.reason, gap.command] += 1
-            labels.setdefault((gap.reason, gap.command), []).extend(gap.labels)
-    return [
-        Lacking(
-            list(dict.fromkeys(labels[reason])),
-            "each benchmark" if number == len(cards) else f"{number} of {len(cards)} benchmarks",
-            *reason,
-        )
-        for reason, number in numbers.most_common()
-    ]
-
-
 def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | None:
     """The one line on what was not measured; None where every study took part."""
     if sources is None or not cards:
@@ -606,7 +531,7 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | Non
         for protocol in PROTOCOLS
     }
     first, then = numbers.values()
-    if 0 < then < first and not any("train_before_test" in drawn_taus(card.values, "tau") for card in cards):
+    if 0 < then < first and not any("train_before_test" in panels.drawn_taus(card.values, "tau") for card in cards):
         return (
             f"{then:.0f} of {first:.0f} models have scores after training so far. Their dots follow once an interval "
             "can be given."

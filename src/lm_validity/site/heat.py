@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from lm_validity.pages.page import Picture, Section, Table
+from lm_validity.pages.page import Picture
 from lm_validity.pages.svg import NAMES
 from lm_validity.site.cards.values import CardSources
 from lm_validity.tables.schema import PROTOCOLS
@@ -32,24 +32,6 @@ def score_rows(sources: CardSources) -> pd.DataFrame:
     half = Z_95 * np.sqrt(means["square"])
     frame = means.assign(low=means["value"] - half, high=means["value"] + half).reset_index()
     return frame[[*keys, "value", "low", "high", "n_items"]]
-
-
-def score_section(rows: pd.DataFrame) -> Section:
-    """A fold with the scores of the heat map as a table, which can be searched and downloaded."""
-    return Section(
-        "All scores with their intervals",
-        hint="the table, as CSV too",
-        tables=[
-            Table(
-                "scores",
-                "Scores that count",
-                rows,
-                formats=dict.fromkeys(("value", "low", "high"), ".4f"),
-                labels={"value": "score", "low": "95% interval from", "high": "to", "n_items": "items"},
-                folded=True,
-            )
-        ],
-    )
 
 
 def heat_picture(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> Picture:

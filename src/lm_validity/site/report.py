@@ -25,15 +25,14 @@ from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_text
 from lm_validity.outputs import in_place, replaced_folder
-from lm_validity.pages import figures
-from lm_validity.pages.page import Page, Section, Table, write_library, write_page
+from lm_validity.pages.page import Page, Section, Table, write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.site.heat import heat_picture, score_rows, score_section
+from lm_validity.site.heat import heat_picture, score_rows
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
@@ -355,11 +354,10 @@ def data_page(
     models: pd.DataFrame,
     benchmarks: pd.DataFrame,
     lines: list[str],
-    absent: dict[str, str],
     sources: CardSources,
     reading: pd.DataFrame | None = None,
 ) -> Page:
-    """The scores that count, the two sheets with what was guessed, the import's summary, and absent reports."""
+    """The scores that count, the two sheets with what was guessed, and the import's summary."""
     rows = score_rows(sources)
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
@@ -383,7 +381,6 @@ def data_page(
         findings=[],
         picture=heat_picture(rows, sources.sheet["higher_is_better"].astype(bool).to_dict()),
         sections=[
-            score_section(rows),
             Section("What was left out, and why", notes=list(sources.counted.notes)),
             Section(
                 "Inputs",
@@ -392,7 +389,6 @@ def data_page(
             ),
             Section("Inputs", notes=[line.strip() for line in lines]),
             *_how_read(reading),
-            Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
         ],
     )
 
@@ -539,8 +535,6 @@ def _write_reports(
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     beside, sheets = tables.beside, tables.sheets
     jobs, absent = choose_reports(gathered, sheets, folder, inputs)
-    if jobs and figures.can_draw():
-        write_library(folder)  # once, for all processes
     written, failed = run_reports(jobs, inputs.processes if _is_large(gathered, inputs.section) else 1, tell)
     # the folder is a draft, whose name nobody finds
     absent = {name: reason.replace(f"{folder}/", "") for name, reason in (absent | failed).items()}
@@ -560,7 +554,7 @@ def _write_reports(
         cards = CardSources(*sources, inputs.splits, inputs.cards, inputs.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
+        write_page(data_page(scores, *sheets, gathered.lines, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=inputs.single_file)
     return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]

@@ -25,75 +25,6 @@ async function unpack(text) {
 
 const content = async (name) => JSON.parse(await unpack((await load("data", at.dataset.source))[name]));
 
-// Figures: one Vega view each, all listening to the family that the page focuses.
-const views = [];
-const FOCUS = "family_focus";
-let focused = null;
-let vega = null;
-
-function loadVega() {
-  vega ??= load("vega", at.dataset.vega).then(unpack).then((source) => {
-    const script = document.createElement("script");
-    script.textContent = source;
-    document.head.append(script);
-  });
-  return vega;
-}
-
-const drawing = new Map();
-
-function draw(element) {
-  if (!drawing.has(element)) drawing.set(element, drawOnce(element));
-  return drawing.get(element);
-}
-
-async function drawOnce(element) {
-  try {
-    await loadVega();
-    const spec = await content(`figure ${element.dataset.name}`);
-    const { view } = await vegaEmbed(element, spec, { actions: false, renderer: "svg", ast: false });
-    const svg = element.querySelector("svg");
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", element.parentElement.getAttribute("aria-label"));
-    views.push(view);
-    if (listens(view)) {
-      view.addEventListener("click", (event, item) => {
-        const family = item && item.datum && item.datum.family;
-        if (family) focusFamily(family === focused ? null : family);
-      });
-      if (focused !== null) view.signal(FOCUS, focused).runAsync();
-    }
-    element.dataset.drawn = "yes";
-  } catch (error) {
-    element.textContent = "This figure could not be drawn: " + error.message;
-    console.error(error);
-  }
-}
-
-function listens(view) {
-  try {
-    view.signal(FOCUS);
-    return true;
-  } catch {
-    return false; // this figure has no families
-  }
-}
-
-function focusFamily(family) {
-  focused = family;
-  for (const button of document.querySelectorAll(".families button")) {
-    button.setAttribute("aria-pressed", String((button.dataset.family || null) === family));
-  }
-  for (const view of views) {
-    if (listens(view)) view.signal(FOCUS, family).runAsync();
-  }
-  [...tables.keys()].forEach(filterRows);
-}
-
-for (const button of document.querySelectorAll(".families button")) {
-  button.addEventListener("click", () => focusFamily(button.dataset.family || null));
-}
-
 // Tables: search, sort by a column, download what is shown. Rows are read when a table is first seen.
 const ROWS_AT_ONCE = 500;
 const tables = new Map();
@@ -107,8 +38,7 @@ async function fill(table) {
   await null;
   const state = tables.get(table);
   const { values, shown, reasons } = await content(`table ${table.dataset.name}`);
-  const names = JSON.parse(table.dataset.columns);
-  Object.assign(state, { kept: null, limit: ROWS_AT_ONCE, family: names.indexOf("family") });
+  Object.assign(state, { kept: null, limit: ROWS_AT_ONCE });
   state.columns = values.map((column, index) => ({
     values: column,
     shown: (row) => (column[row] === null ? "—" : shown[index] ? shown[index][row] : column[row]),
@@ -127,7 +57,6 @@ function filterRows(table) {
   const words = details.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
   state.kept = state.order.filter(
     (row) =>
-      (focused === null || state.family < 0 || state.columns[state.family].values[row] === focused) &&
       words.every((word) => state.text[row].includes(word)),
   );
   const all = state.order.length;
@@ -207,12 +136,12 @@ for (const details of document.querySelectorAll("details.table")) {
   });
 }
 
-// Whatever no closed fold hides is drawn and filled; so is what a fold hides when it opens.
+// Tables that no closed fold hides are filled; so are those that a fold hides when it opens.
 async function reveal() {
   const open = (element) => !element.closest("details:not([open])");
   await Promise.all([...document.querySelectorAll("details.table table")].filter(open).map(openTable));
-  for (const chart of [...document.querySelectorAll(".chart")].filter(open)) await draw(chart);
-  document.documentElement.dataset.drawn = String(views.length);
+  for (const image of [...document.querySelectorAll("figure img")].filter(open)) image.loading = "eager";
+  document.documentElement.dataset.drawn = "yes";
 }
 
 for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", reveal);
@@ -482,4 +411,4 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 
 if (at) reveal();
-else root.dataset.drawn = "0";
+else root.dataset.drawn = "yes";

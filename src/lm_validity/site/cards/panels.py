@@ -9,24 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.groups import parse_group
+from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Outcome, Panel
-from lm_validity.pages.svg import (
-    KINDS,
-    NAMES,
-    Axis,
-    box,
-    curve,
-    dot,
-    estimate,
-    line,
-    points,
-    points_apart,
-    rug,
-    svg,
-    text,
-    ticks,
-    whisker,
-)
 from lm_validity.site.cards.values import CardSources, Value, Values, measured_value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
@@ -85,7 +69,9 @@ class GapWords(NamedTuple):
 def gap_words(values: Values, gap: Value) -> GapWords:
     """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
     if in_points(values):
-        return GapWords(f"{points(gap.number, 1)} points", in_brackets(between(gap, lambda end: points(end, 1))))
+        return GapWords(
+            f"{draw.points(gap.number, 1)} points", in_brackets(between(gap, lambda end: draw.points(end, 1)))
+        )
     return GapWords(decimal(gap.number, 3), in_brackets(between(gap, lambda end: decimal(end, 3))))
 
 
@@ -101,7 +87,9 @@ def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
 def drawn_taus(values: Values, quantity: str) -> dict[str, Value]:
     """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
     taus = {
-        protocol: value for protocol in KINDS if (value := measured_value(values, f"{quantity}.{protocol}")) is not None
+        protocol: value
+        for protocol in draw.KINDS
+        if (value := measured_value(values, f"{quantity}.{protocol}")) is not None
     }
     certain = {protocol: value for protocol, value in taus.items() if value.interval is not None}
     return certain or taus
@@ -149,43 +137,43 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     taus_with_others = sources.pair_taus.get(benchmark, {})
     low = min(lowest_tau([values], [f"{size}.{protocol}" for protocol, size, _ in rows]),
               math.floor(2 * min([0.0, *(tau for taus in taus_with_others.values() for tau in taus)])) / 2)  # fmt: skip
-    axis = Axis(low, 1, 92, WIDTH - 8)
-    marks = [ticks(axis, halves(low), 4, 106, [plain(half) for half in halves(low)])]
+    axis = draw.Axis(low, 1, 92, WIDTH - 8)
+    marks = [draw.ticks(axis, halves(low), 4, 106, [plain(half) for half in halves(low)])]
     label = ["Agreement (tau) with the other benchmarks."]
     groups = {"tau": ("all models", 24.0), "tau_within_2": ("at most 2×", 78.0)}
     for protocol, size, value in rows:
         name, y = groups[size]
         several_of_all = sum(n_models == size for _, n_models, _ in rows) > 1
         y += {"direct": -10.0, "train_before_test": 10.0}[protocol] if several_of_all else 0.0
-        kind = KINDS[protocol]
+        kind = draw.KINDS[protocol]
         if size == "tau":
-            marks.append(rug(axis, taus_with_others.get(protocol, ()), y - 8, y + 8, kind))
+            marks.append(draw.rug(axis, taus_with_others.get(protocol, ()), y - 8, y + 8, kind))
         ceiling = ceiling_of(values, value, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
-            marks.append(line(axis(ceiling), y - 8, axis(ceiling), y + 8, "s cl"))
+            marks.append(draw.line(axis(ceiling), y - 8, axis(ceiling), y + 8, "s cl"))
         wide = f"{kind} thick" if size == "tau" else kind
-        marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
+        marks += [draw.whisker(axis, value.interval, y, wide), draw.dot(axis(value.number), y, kind, 4.6)]
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
-        label[-1] += f"{NAMES[protocol]}: {said(value)}."
-    marks.append(text(0, 28 if not taus_with_others else 22, "all models", "lab"))
-    marks += [text(0, 36, "ticks: others")] if taus_with_others else []
+        label[-1] += f"{draw.NAMES[protocol]}: {said(value)}."
+    marks.append(draw.text(0, 28 if not taus_with_others else 22, "all models", "lab"))
+    marks += [draw.text(0, 36, "ticks: others")] if taus_with_others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
-        marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
+        marks += [draw.text(0, 76, "at most 2×", "lab"), draw.text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
         words = f"**{' → '.join(decimal(value.number) for value in overall.values())}** after training"
     elif len(overall) > 1:
-        words = ", ".join(f"**{decimal(value.number)}** {NAMES[protocol]} ({value.basis['models']} models)"
+        words = ", ".join(f"**{decimal(value.number)}** {draw.NAMES[protocol]} ({value.basis['models']} models)"
                           for protocol, value in overall.items())  # fmt: skip
     else:
         ((protocol, value),) = overall.items()
-        words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
+        words = f"**{decimal(value.number)}** {draw.NAMES[protocol]}{in_brackets(between(value))}"
     mark = verdict.marks["ranks"]
     question = "Does it rank models like the others?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.said)
+    return Panel(question, words, draw.svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
 
 
 def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
-    names = {"within_1_25": "at most 1.25×", "within_2": "at most 2×", "beyond_2": "more than 2×", "all": "all pairs"}
+    names = {"within_2": "at most 2×", "all": "all pairs"}
     protocol = (
         "direct" if any(measured_value(values, f"separated_{name}.direct") for name in names) else "train_before_test"
     )
@@ -196,25 +184,25 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
         rows.pop("all", None)
     if not rows:
         return None
-    axis, step = Axis(0, 1, 104, WIDTH - 8), 100 / max(3, len(rows))
-    marks = [box(axis(0), 4, axis(0.5) - axis(0), 100, "zone")]
-    marks.append(ticks(axis, SHARES, 4, 104, [percent(share) if share < 1 else "" for share in SHARES]))
+    axis, step = draw.Axis(0, 1, 104, WIDTH - 8), 100 / max(3, len(rows))
+    marks = [draw.box(axis(0), 4, axis(0.5) - axis(0), 100, "zone")]
+    marks.append(draw.ticks(axis, SHARES, 4, 104, [percent(share) if share < 1 else "" for share in SHARES]))
     for index, (name, value) in enumerate(rows.items()):
         y = 4 + step * (index + 0.5)
-        marks += [text(0, y + 4, names[name], "lab"), estimate(axis, value.number, value.interval, y, "k")]
+        marks += [draw.text(0, y + 4, names[name], "lab"), draw.estimate(axis, value.number, value.interval, y, "k")]
     label = "; ".join(
         f"{names[name] if name == 'all' else f'sizes {names[name]} apart'}: {said(value, percent)}"
         for name, value in rows.items()
     )
     main = rows.get("within_2", rows.get("all"))
     mark = verdict.marks["apart"]
-    words = NAMES[protocol]
+    words = draw.NAMES[protocol]
     if main is not None:
         pairs = "similar pairs" if "within_2" in rows else "pairs"
         words = f"**{percent(main.number)}** of {pairs}{in_brackets(between(main, percent))}, {words}"
-    picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
+    picture = draw.svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {draw.NAMES[protocol]}: {label}.", *marks)
     question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
-    return Panel(question, words, picture, outcome(mark.outcome), mark.said)
+    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
 
 
 def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
@@ -223,7 +211,7 @@ def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
     for protocol, numbers in scores.items():
         low, high = (measured_value(values, f"{end}.{protocol}") for end in ("lowest", "highest"))
         ends = (low.number if low else numbers.min(), high.number if high else numbers.max())
-        parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {NAMES[protocol]}")
+        parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {draw.NAMES[protocol]}")
     return ", ".join(parts)
 
 
@@ -232,7 +220,7 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     frame = sources.scores_of(benchmark)
     if frame.empty:
         return None
-    by_protocol = {protocol: frame.loc[frame["protocol"] == protocol] for protocol in KINDS}
+    by_protocol = {protocol: frame.loc[frame["protocol"] == protocol] for protocol in draw.KINDS}
     scores = {protocol: rows["value"].to_numpy() for protocol, rows in by_protocol.items() if len(rows)}
     least, highest = frame["value"].min(), frame["value"].max()
     words = _range_words(values, scores)
@@ -245,23 +233,23 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
     from_zero = least >= 0 and highest <= 1 and not is_corpus(values)
     low, high = (0.0, math.ceil(4 * highest) / 4) if from_zero else (least, highest)
-    up = Axis(low, high, 108, 8)
-    x_axis = Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
+    up = draw.Axis(low, high, 108, 8)
+    x_axis = draw.Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
     marks = []
     for level in (low, (low + high) / 2, high):
         marks += [
-            line(34, up(level), WIDTH - 6, up(level), "g"),
-            text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
+            draw.line(34, up(level), WIDTH - 6, up(level), "g"),
+            draw.text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
         ]
     if chance is not None and low <= chance.number <= high:
-        marks.append(line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
+        marks.append(draw.line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
     dots = [
-        (x_axis(math.log10(size)), up(score), KINDS[protocol])
+        (x_axis(math.log10(size)), up(score), draw.KINDS[protocol])
         for protocol, rows in by_protocol.items()
         for size, score in zip(sizes[rows.index], rows["value"], strict=True)
         if size > 0
     ]
-    marks += [dot(x, y, kind, 2.4) for x, y, kind in dots]
+    marks += [draw.dot(x, y, kind, 2.4) for x, y, kind in dots]
     if chance is not None and low <= chance.number <= high:
         # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
         above, below = up(chance.number) - 4, min(up(chance.number) + 11, 112)
@@ -269,12 +257,12 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
         x_of_label, y = min(
             places, key=lambda corner: sum(-3 < x - corner[0] < 43 and -11 < dy - corner[1] < 3 for x, dy, _ in dots)
         )
-        marks.append(text(x_of_label, y, "chance"))
+        marks.append(draw.text(x_of_label, y, "chance"))
     marks += _size_ticks(x_axis, sizes.min(), sizes.max())
-    return Panel("What do scores look like?", f"{words}; {number} models", svg(WIDTH, HEIGHT, label, *marks))
+    return Panel("What do scores look like?", f"{words}; {number} models", draw.svg(WIDTH, HEIGHT, label, *marks))
 
 
-def _size_ticks(x_axis: Axis, least: float, highest: float) -> list[Markup]:
+def _size_ticks(x_axis: draw.Axis, least: float, highest: float) -> list[Markup]:
     """Powers of ten of parameters, as many as have room for their words."""
     powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(highest) + 0.05) + 1)
     step = math.ceil(165 * (x_axis.high - x_axis.low) / (x_axis.end - x_axis.start))  # "100 million parameters"
@@ -283,50 +271,59 @@ def _size_ticks(x_axis: Axis, least: float, highest: float) -> list[Markup]:
         factor, unit = scale_of(10.0**power)
         words = f"{10.0**power * factor:g} {unit}"
         anchor = "start" if x_axis(power) < 60 else "end" if x_axis(power) > WIDTH - 60 else "middle"
-        marks.append(text(x_axis(power), 124, words + (" parameters" if index == 0 else ""), "", anchor))
+        marks.append(draw.text(x_axis(power), 124, words + (" parameters" if index == 0 else ""), "", anchor))
     if not powers:
         factor, unit = scale_of(highest)
-        marks.append(text(WIDTH - 6, 124, f"to {highest * factor:.3g} {unit} parameters", "", "end"))
+        marks.append(draw.text(WIDTH - 6, 124, f"to {highest * factor:.3g} {unit} parameters", "", "end"))
     return marks
 
 
 def _score_rugs(scores: Mapping[str, np.ndarray], least: float, highest: float, label: str) -> Markup:
     low, high = (0.0, 1.0) if least >= 0 and highest <= 1 else (float(least), float(highest))
-    axis = Axis(low, high, 8, WIDTH - 8)
-    marks = [ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
-    marks += [text(8, 106, plain(float(f"{low:.3g}"))), text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end")]
+    axis = draw.Axis(low, high, 8, WIDTH - 8)
+    marks = [draw.ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
+    marks += [
+        draw.text(8, 106, plain(float(f"{low:.3g}"))),
+        draw.text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end"),
+    ]
     for index, (protocol, numbers) in enumerate(scores.items()):
-        marks.append(rug(axis, numbers.tolist(), 16 + 38 * index, 46 + 38 * index, KINDS[protocol]))
-    return svg(WIDTH, HEIGHT, label, *marks)
+        marks.append(draw.rug(axis, numbers.tolist(), 16 + 38 * index, 46 + 38 * index, draw.KINDS[protocol]))
+    return draw.svg(WIDTH, HEIGHT, label, *marks)
 
 
 def _lead_panel(values: Values) -> Panel | None:
     """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
-    leads = {protocol: value for protocol in KINDS if (value := measured_value(values, f"lead.{protocol}")) is not None}
+    leads = {
+        protocol: value for protocol in draw.KINDS if (value := measured_value(values, f"lead.{protocol}")) is not None
+    }
     change = measured_value(values, "readiness_change")
-    if change is None or len(leads) < len(KINDS):
+    if change is None or len(leads) < len(draw.KINDS):
         return None
     ends = [0.0, *(end for value in leads.values() for end in (value.number, *(value.interval or ())))]
-    axis = Axis(min(ends) - 0.01, max(ends) + 0.01, 114, WIDTH - 8)
-    marks = [line(axis(0), 10, axis(0), 94, "ax"), text(axis(0), 112, "0", "", "middle")]
+    axis = draw.Axis(min(ends) - 0.01, max(ends) + 0.01, 114, WIDTH - 8)
+    marks = [draw.line(axis(0), 10, axis(0), 94, "ax"), draw.text(axis(0), 112, "0", "", "middle")]
     for y, (protocol, value) in zip((32, 72), leads.items(), strict=True):
         marks += [
-            text(0, y + 4, NAMES[protocol], "lab"),
-            estimate(axis, value.number, value.interval, y, KINDS[protocol]),
+            draw.text(0, y + 4, draw.NAMES[protocol], "lab"),
+            draw.estimate(axis, value.number, value.interval, y, draw.KINDS[protocol]),
         ]
-    pair = " → ".join(points(value.number) for value in leads.values())
+    pair = " → ".join(draw.points(value.number) for value in leads.values())
     group = parse_group(str(change.basis["group"])).words
     interval = "no interval"
     if change.interval is not None:
-        interval = f"95% of the change: {' to '.join(points_apart(change.interval))}"
+        interval = f"95% of the change: {' to '.join(draw.points_apart(change.interval))}"
     label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
     words = f"**{pair} points** at equal compute ({interval})"
-    return Panel(f"Do {group} lead?", words, svg(WIDTH, HEIGHT, label, *marks))
+    return Panel(f"Do {group} lead?", words, draw.svg(WIDTH, HEIGHT, label, *marks))
 
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
     protocol = next(
-        (protocol_name for protocol_name in KINDS if measured_value(values, f"smallest_difference.{protocol_name}")),
+        (
+            protocol_name
+            for protocol_name in draw.KINDS
+            if measured_value(values, f"smallest_difference.{protocol_name}")
+        ),
         None,
     )
     if protocol is None:
@@ -337,12 +334,15 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     words, interval = gap_words(values, gap)
     low, high = scores.min(), scores.max()
     room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
-    axis = Axis(low - room, high + room, 8, WIDTH - 8)
+    axis = draw.Axis(low - room, high + room, 8, WIDTH - 8)
     start = min(max(float(np.median(scores)) - gap.number / 2, axis.low), axis.high - gap.number)
     left_end, right_end = axis(start), axis(start + gap.number)
-    marks = [line(8, 88, WIDTH - 8, 88, "ax"), rug(axis, scores.tolist(), 66, 88, KINDS[protocol])]
-    marks += [box(left_end, 52, max(right_end - left_end, 1), 36, "s bar"), line(left_end, 44, right_end, 44, "k w")]
-    marks += [line(x, 39, x, 49, "k w") for x in (left_end, right_end)]
+    marks = [draw.line(8, 88, WIDTH - 8, 88, "ax"), draw.rug(axis, scores.tolist(), 66, 88, draw.KINDS[protocol])]
+    marks += [
+        draw.box(left_end, 52, max(right_end - left_end, 1), 36, "s bar"),
+        draw.line(left_end, 44, right_end, 44, "k w"),
+    ]
+    marks += [draw.line(x, 39, x, 49, "k w") for x in (left_end, right_end)]
     anchor, x = (
         ("start", 8)
         if left_end < 40
@@ -350,13 +350,13 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
         if right_end > WIDTH - 40
         else ("middle", (left_end + right_end) / 2)
     )
-    marks.append(text(x, 31, words, "num", anchor))
-    ends = f"scores of the models, {NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
-    marks.append(text(WIDTH / 2, 106, ends, "", "middle"))
-    label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
+    marks.append(draw.text(x, 31, words, "num", anchor))
+    ends = f"scores of the models, {draw.NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
+    marks.append(draw.text(WIDTH / 2, 106, ends, "", "middle"))
+    label = f"Scores of {len(scores)} models, {draw.NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
     label += f"A gap of {words}{interval} is detected with 80% power."
     heading = f"**{words}**: with 80% power{interval}"
-    return Panel("Smallest gap it can detect", heading, svg(WIDTH, HEIGHT, label, *marks))
+    return Panel("Smallest gap it can detect", heading, draw.svg(WIDTH, HEIGHT, label, *marks))
 
 
 class MeanCurve(NamedTuple):
@@ -376,9 +376,9 @@ def mean_curve(frame: pd.DataFrame) -> MeanCurve:
     return MeanCurve(progress, np.mean([np.interp(progress, rows["at"], rows["value"]) for rows in curves], axis=0))
 
 
-def _mean_path(x_axis: Axis, up: Axis, progress: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:
+def _mean_path(x_axis: draw.Axis, up: draw.Axis, progress: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:
     """The mean curve, dashed where it is not shown to improve steadily."""
-    return curve([*map(x_axis, progress)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
+    return draw.curve([*map(x_axis, progress)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
 
 
 def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
@@ -389,32 +389,34 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     chance = measured_value(values, "chance")
     drawn = [*frame["value"], *([chance.number] if chance else [])]
     low, high, last = min(drawn), max(drawn), float(frame["at"].max())
-    x_axis, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
+    x_axis, up = draw.Axis(0, last, 34, WIDTH - 8), draw.Axis(low, high, 104, 10)
     marks = [
-        line(34, 104, WIDTH - 8, 104, "ax"),
-        text(30, 108, decimal(low), "", "end"),
-        text(30, 16, decimal(high), "", "end"),
+        draw.line(34, 104, WIDTH - 8, 104, "ax"),
+        draw.text(30, 108, decimal(low), "", "end"),
+        draw.text(30, 16, decimal(high), "", "end"),
     ]
     settled, starts = measured_value(values, "settled_from"), measured_value(values, "signal_from")
     if sources.in_tokens and settled is not None and settled.interval is not None:
         left_end, right_end = (x_axis(end) for end in settled.interval)
-        marks += [box(left_end, 6, max(right_end - left_end, 1), 98, "zone")]
+        marks += [draw.box(left_end, 6, max(right_end - left_end, 1), 98, "zone")]
         anchor, x = ("start", left_end + 4) if left_end < 180 else ("end", right_end - 4)
-        marks.append(text(x, 17, "order settles (95%)", "", anchor))
+        marks.append(draw.text(x, 17, "order settles (95%)", "", anchor))
     if chance is not None:
-        marks += [line(34, up(chance.number), WIDTH - 8, up(chance.number), "chance")]
+        marks += [draw.line(34, up(chance.number), WIDTH - 8, up(chance.number), "chance")]
     for _, rows in frame.groupby("model"):
-        marks.append(curve([x_axis(progress) for progress in rows["at"]], [up(value) for value in rows["value"]], "ln"))
+        marks.append(
+            draw.curve([x_axis(progress) for progress in rows["at"]], [up(value) for value in rows["value"]], "ln")
+        )
     progress, mean = mean_curve(frame)
     mark = verdict.marks["steady"]
     marks.append(_mean_path(x_axis, up, progress, mean, mark))
     if sources.in_tokens and starts is not None:
-        marks.append(line(x_axis(starts.number), 84, x_axis(starts.number), 104, "k w"))
+        marks.append(draw.line(x_axis(starts.number), 84, x_axis(starts.number), 104, "k w"))
         x = x_axis(starts.number)
         anchor, x = ("start", x + 4) if x < 250 else ("end", x - 4)
-        marks.append(text(x, 98, "above chance", "num", anchor))
+        marks.append(draw.text(x, 98, "above chance", "num", anchor))
     end = tokens_words(last) if sources.in_tokens else f"{last:,.0f} steps"
-    marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
+    marks += [draw.text(34, 121, "0"), draw.text(WIDTH - 8, 121, end, "", "end")]
     number = frame["model"].nunique()
     ends = f"their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}" if len(mean) else "no points in common"
     label = f"Scores of {number} models in training; {ends}. "
@@ -422,7 +424,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
     question = "Do scores improve steadily in training?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.said)
+    return Panel(question, words, draw.svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.word)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -450,18 +452,18 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
     frame = sources.scores_of(benchmark)
     if frame.empty:
         return EMPTY
-    scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
+    scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in draw.KINDS}
     scores = {protocol: numbers for protocol, numbers in scores.items() if len(numbers)}
     words = _range_words(values, scores).replace("**", "")
     if is_corpus(values) or not frame["value"].between(-1, 1).all():
         return TableCell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
-    axis = Axis(0, 1, 1, width - 1)
-    marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
+    axis = draw.Axis(0, 1, 1, width - 1)
+    marks = [draw.ticks(axis, (0, 0.5, 1), 3, 25)]
     for index, (protocol, numbers) in enumerate(scores.items()):
         top = 8 if len(scores) == 1 else 4 + 11 * index
-        marks.append(rug(axis, numbers.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
+        marks.append(draw.rug(axis, numbers.tolist(), top, top + (12 if len(scores) == 1 else 9), draw.KINDS[protocol]))
     label = f"Scores of {frame['model'].nunique()} models: {words}"
-    return TableCell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
+    return TableCell(float(frame["value"].max()), draw.svg(width, HIGH, label, *marks))
 
 
 def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> TableCell:
@@ -469,34 +471,34 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
     taus = drawn_taus(values, quantity)
     if not taus:
         return EMPTY
-    axis, label = Axis(low, 1, 5, width - 5), []
-    marks = [ticks(axis, halves(low), 2, 26)]
+    axis, label = draw.Axis(low, 1, 5, width - 5), []
+    marks = [draw.ticks(axis, halves(low), 2, 26)]
     if len(taus) == 2 and same_models(taus):
         first, second = taus.values()
-        marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
+        marks.append(draw.line(axis(first.number), 9, axis(second.number), 19, "join"))
     for index, (protocol, value) in enumerate(taus.items()):
-        y, kind = (14 if len(taus) == 1 else 9 + 10 * index), KINDS[protocol]
+        y, kind = (14 if len(taus) == 1 else 9 + 10 * index), draw.KINDS[protocol]
         ceiling = ceiling_of(values, value, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
-            marks.append(line(axis(ceiling), y - 4.5, axis(ceiling), y + 4.5, "s cl"))
-        marks += [whisker(axis, value.interval, y, kind), dot(axis(value.number), y, kind, 3.8)]
+            marks.append(draw.line(axis(ceiling), y - 4.5, axis(ceiling), y + 4.5, "s cl"))
+        marks += [draw.whisker(axis, value.interval, y, kind), draw.dot(axis(value.number), y, kind, 3.8)]
         limit = f", noise ceiling {decimal(ceiling)}" if ceiling is not None else ""
-        label.append(f"{NAMES[protocol]} {said(value)}{limit}")
-    picture = svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
+        label.append(f"{draw.NAMES[protocol]} {said(value)}{limit}")
+    picture = draw.svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
     return TableCell(next(iter(taus.values())).number, picture, mark)
 
 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
-    keys = (f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all"))
+    keys = (f"separated_{name}.{protocol}" for protocol in draw.KINDS for name in ("within_2", "all"))
     value = next(filter(None, (measured_value(values, key) for key in keys)), None)
     if value is None:
         return EMPTY
-    axis = Axis(0, 1, 5, width - 5)
+    axis = draw.Axis(0, 1, 5, width - 5)
     pairs = "pairs of models at most 2× apart in size" if value.quantity.name == "separated_within_2" else "all pairs"
-    label = f"Tells apart {said(value, percent)} of {pairs}, {NAMES[value.protocol or 'direct']}"
-    marks = [ticks(axis, SHARES, 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
-    return TableCell(value.number, svg(width, HIGH, label, *marks), mark)
+    label = f"Tells apart {said(value, percent)} of {pairs}, {draw.NAMES[value.protocol or 'direct']}"
+    marks = [draw.ticks(axis, SHARES, 2, 26), draw.estimate(axis, value.number, value.interval, 14, "k")]
+    return TableCell(value.number, draw.svg(width, HIGH, label, *marks), mark)
 
 
 def gap_cell(values: Values, widest: float, width: int = 62) -> TableCell:
@@ -510,9 +512,9 @@ def gap_cell(values: Values, widest: float, width: int = 62) -> TableCell:
     label = f"The smallest gap that is detected with 80% power: {words}{interval}"
     if not in_points(values):
         return TableCell(value.number, words=words)
-    axis = Axis(0, widest, 1, width - 1)
-    marks = [line(1, 4, 1, 24, "ax"), box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
-    return TableCell(value.number, svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
+    axis = draw.Axis(0, widest, 1, width - 1)
+    marks = [draw.line(1, 4, 1, 24, "ax"), draw.box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
+    return TableCell(value.number, draw.svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
 
 
 def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> TableCell:
@@ -528,14 +530,14 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
         return TableCell(sort, words="no common points") if mark.outcome == NOT_MEASURED else TableCell(sort, mark=mark)
     chance = measured_value(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
-    x_axis, up = Axis(progress[0], progress[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
+    x_axis, up = draw.Axis(progress[0], progress[-1], 2, width - 2), draw.Axis(min(drawn), max(drawn), 26, 3)
     level = up(chance.number) if chance else 26
-    base = line(2, level, width - 2, level, "chance" if chance else "ax")
+    base = draw.line(2, level, width - 2, level, "chance" if chance else "ax")
     path = _mean_path(x_axis, up, progress, mean, mark)
     ends = f"from {decimal(mean[0])} to {decimal(mean[-1])}"
     label = f"Mean score of {frame['model'].nunique()} models in training, {ends}; "
     label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
-    return TableCell(sort, svg(width, HIGH, label, base, path), mark)
+    return TableCell(sort, draw.svg(width, HIGH, label, base, path), mark)
 
 
 def bias_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
@@ -544,7 +546,7 @@ def bias_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     if value is None:
         return EMPTY
     widest = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))
-    axis = Axis(-widest, widest, 5, width - 5)
-    marks = [ticks(axis, (-widest, 0, widest), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
-    label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, signed=True))} points"
-    return TableCell(value.number, svg(width, HIGH, label, *marks), mark)
+    axis = draw.Axis(-widest, widest, 5, width - 5)
+    marks = [draw.ticks(axis, (-widest, 0, widest), 2, 26), draw.estimate(axis, value.number, value.interval, 14, "k")]
+    label = f"Test text seen changes the score by {said(value, lambda end: draw.points(end, 1, signed=True))} points"
+    return TableCell(value.number, draw.svg(width, HIGH, label, *marks), mark)

@@ -1,6 +1,6 @@
 """What a benchmark card knows: every quantity that it can have, and the values of one benchmark.
 
-A value comes from a row of a report's results.parquet (`results.keys` says which), from the benchmarks sheet, from the
+A value comes from a row of a report's results.parquet (`FROM` says which), from the benchmarks sheet, from the
 table of scores, or from the splits of a run. What is not measured has a reason, and a command that would measure it.
 """
 
@@ -16,8 +16,8 @@ import pandas as pd
 from lm_validity.config.sections import Cards
 from lm_validity.files import read_json_or
 from lm_validity.outputs import read_page
-from lm_validity.results.keys import CARDS
-from lm_validity.results.rows import Results, Row
+from lm_validity.results.put import Condition, Rows
+from lm_validity.results.rows import Row
 from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
@@ -71,12 +71,11 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "items_needed": ("Items needed", "items",
             "How many items like these it would take to detect the typical difference between two models at most 2× "
             "apart in size four times out of five."),
-        "separated_within_1_25": ("Separated within 1.25×", "share",
-            "Share of the pairs of models whose sizes differ by at most 1.25× that have significantly different "
-            "scores (p < .05, each pair by itself)."),
-        "separated_within_2": ("Separated within 2×", "share", "The same among sizes at most 2× apart."),
-        "separated_beyond_2": ("Separated beyond 2×", "share", "The same among sizes more than 2× apart."),
-        "separated_all": ("Separated, all pairs", "share", "The same among all pairs, whatever their sizes."),
+        "separated_within_2": ("Separated within 2×", "share",
+            "Share of the pairs of models whose sizes differ by at most 2× that have significantly different scores "
+            "(p < .05, each pair by itself)."),
+        "separated_all": ("Separated, all pairs", "share",
+            "The same among all pairs, where sizes are not known."),
     },
     "Agreement with the other benchmarks": {
         "tau": ("Agreement, all models", "tau",
@@ -86,13 +85,11 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
             "differed."),
         "tau_corrected": ("Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
-        "tau_within_1_25": ("Agreement within 1.25×", "tau",
-            "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone can make "
-            "benchmarks agree. This figure shows what remains among models of similar size."),
-        "tau_within_2": ("Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
+        "tau_within_2": ("Agreement within 2×", "tau",
+            "The mean tau over the pairs of models whose sizes differ by at most 2×. Size alone can make benchmarks "
+            "agree. This figure shows what remains among models of similar size."),
         "tau_ceiling_within_2": ("Noise ceiling within 2×", "tau",
             "The noise ceiling of the agreement among sizes at most 2× apart."),
-        "tau_beyond_2": ("Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
     },
     "Readiness gap": {
         "lead": ("Lead of the group", "score",
@@ -144,6 +141,30 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "equal_items": ("Items that all models answer alike", "items",
             "Items that all models get right, or all wrong."),
     },
+}  # fmt: skip
+_SIMILAR, _ALL_PAIRS = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
+# quantity of a card -> the report, the quantity of its rows, and their conditions, of those that are rows of a report
+FROM: Mapping[str, tuple[str, str, Mapping[str, Condition]]] = {
+    **{name: ("agreement", name, {}) for name in (
+        "lowest", "highest", "above_chance", "at_best", "reliability", "training_noise", "sampling_noise",
+        "smallest_difference", "items_needed", "prompt_range")},
+    "separated_within_2": ("agreement", "separated", _SIMILAR),
+    "separated_all": ("agreement", "separated", _ALL_PAIRS),
+    "tau": ("agreement", "tau_with_others", {}),
+    "tau_ceiling": ("agreement", "tau_with_others_ceiling", {}),
+    "tau_corrected": ("agreement", "tau_with_others_corrected", {}),
+    "tau_within_2": ("agreement", "tau_with_others_by_ratio", _SIMILAR),
+    "tau_ceiling_within_2": ("agreement", "tau_with_others_ceiling_by_ratio", _SIMILAR),
+    "lead": ("readiness", "lead", {}),  # of the first group that was named
+    "readiness_change": ("readiness", "readiness_change", {}),
+    **{name: ("items", name, {}) for name in ("paired_difference", "negative_items", "equal_items")},
+    "signal_at_end": ("signal", "above_chance", {}),
+    "signal_from": ("signal", "above_chance_from_mean", {}),
+    "signal_quality": ("signal", "signal_quality_mean", {}),
+    "steady": ("signal", "steady", {}),
+    "settled_from": ("signal", "settled_from", {}),
+    "bias": ("bias", "task_effect", {"effect": "bias"}),  # of the experiment with most trials
+    "bias_excluded": ("bias", "task_effect_excluded_beyond", {"effect": "bias"}),
 }  # fmt: skip
 QUANTITIES = {
     name: Quantity(name, section, *entry) for section, entries in _ALL.items() for name, entry in entries.items()
@@ -322,28 +343,26 @@ class CardSources:
     missing: Sequence[str] = ()
 
     @cached_property
-    def results(self) -> dict[str, Results]:
+    def results(self) -> dict[str, Rows]:
         """The rows of results.parquet by report, of those that are there."""
-        results = {}
-        for folder in filter(lambda folder: folder.name in USED, map(Path, self.reports)):
-            if (folder / "results.parquet").is_file():
-                results[folder.name] = Results(folder / "results.parquet", USED[folder.name])
-        return results
+        files = {folder.name: folder / "results.parquet" for folder in map(Path, self.reports) if folder.name in USED}
+        return {name: Rows.read(path, USED[name]) for name, path in files.items() if path.is_file()}
 
     def row(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-            **conditions: object) -> Row | None:  # fmt: skip
+            **conditions: Condition) -> Row | None:  # fmt: skip
         """The row of a number; None where the report or the number is not there."""
-        results = self.results.get(report)
-        return None if results is None else results.one(quantity, subject, protocol, **conditions)
+        rows = self.results.get(report)
+        found = rows.all(quantity, subject=subject, protocol=protocol, **conditions) if rows else []
+        return next((row for row in found if row.said.keys() == conditions.keys()), None)
 
     def number(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-               **conditions: object) -> float | None:  # fmt: skip
+               **conditions: Condition) -> float | None:  # fmt: skip
         """The value of a row; None where there is none."""
         row = self.row(report, quantity, subject, protocol, **conditions)
         return None if row is None else row.value
 
     def count(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-              **conditions: object) -> int | None:  # fmt: skip
+              **conditions: Condition) -> int | None:  # fmt: skip
         """A whole number that a report gives, such as of models or items; None where it gives none."""
         number = self.number(report, quantity, subject, protocol, **conditions)
         return None if number is None else int(number)
@@ -406,7 +425,7 @@ class CardSources:
     def pair_taus(self) -> dict[str, dict[str, list[float]]]:
         """Of each benchmark and protocol the taus with the other benchmarks."""
         taus: dict[str, dict[str, list[float]]] = {}
-        for row in self.results["agreement"].rows("tau") if "agreement" in self.results else ():
+        for row in self.results["agreement"].all("tau") if "agreement" in self.results else ():
             if row.value is not None and row.protocol is not None:
                 for name in (row.subject, row.other):
                     taus.setdefault(str(name), {}).setdefault(row.protocol, []).append(row.value)
@@ -482,8 +501,8 @@ class CardSources:
         return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *notes_on_benchmark)
 
     def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:
-        """The value of a quantity of `results.keys.CARDS`, from the row of a report that has it."""
-        report, quantity, conditions = CARDS[name]
+        """The value of a quantity of `FROM`, from the row of a report that has it."""
+        report, quantity, conditions = FROM[name]
         return from_row(name, protocol, self.row(report, quantity, benchmark, protocol, **conditions), **basis)
 
 
@@ -517,8 +536,8 @@ NOT_SPLIT = "The run did not split the benchmark."
 GAP, BY_ERRORS = "smallest_detectable", "standard errors"  # of rankings and comparisons: what a test finds, and which
 BY_CHANCE = "at most by chance"  # of a range over prompts
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
-# what a card reads of each report beside `results.keys.CARDS`
-USED = {report: {quantity for study, quantity, _ in CARDS.values() if study == report} | extra for report, extra in {
+# what a card reads of each report beside `FROM`
+USED = {report: {quantity for study, quantity, _ in FROM.values() if study == report} | extra for report, extra in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "benchmark_scored_pairs", "reruns",
                   "sampled_models", "prompt_range_by_chance", "prompt_range_models", "prompts", "tau",
                   "typical_difference"},
@@ -606,8 +625,10 @@ def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator
     yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
     typical = {"typical difference": sources.number("agreement", "typical_difference", benchmark, protocol)}
     yield _ranked(sources, benchmark, protocol, "items_needed", items=items, **typical)
-    for distance in ("within_1_25", "within_2", "beyond_2", "all"):
-        yield _at_distance(sources, benchmark, protocol, f"separated_{distance}")
+    similar = _at_distance(sources, benchmark, protocol, "separated_within_2")
+    yield similar
+    if not similar.is_measured:
+        yield _at_distance(sources, benchmark, protocol, "separated_all")
 
 
 def _smallest_difference(sources: CardSources, benchmark: str, protocol: str, items: int | None) -> Value:
@@ -628,14 +649,14 @@ def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[
     n_others = None if benchmarks is None else benchmarks - 1
     for name in ("tau", "tau_ceiling", "tau_corrected"):
         yield _ranked(sources, benchmark, protocol, name, benchmarks=n_others)
-    for name in ("tau_within_1_25", "tau_within_2", "tau_ceiling_within_2", "tau_beyond_2"):
+    for name in ("tau_within_2", "tau_ceiling_within_2"):
         yield _at_distance(sources, benchmark, protocol, name, benchmarks=n_others)
 
 
 def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
     """What the report has on pairs of models of a distance in size: those that can be tested, or all with scores."""
     counted = "benchmark_pairs_of_models" if name.startswith("separated") else "benchmark_scored_pairs"
-    pairs = sources.count("agreement", counted, benchmark, protocol, **CARDS[name][2])
+    pairs = sources.count("agreement", counted, benchmark, protocol, **FROM[name][2])
     return _ranked(sources, benchmark, protocol, name, pairs=pairs, **basis)
 
 
@@ -661,9 +682,9 @@ def _readiness(sources: CardSources, benchmark: str) -> Iterator[Value]:
     results = sources.results.get("readiness")
     if results is None:
         return
-    for change in results.all("readiness_change", benchmark)[:1]:
+    for change in results.all("readiness_change", subject=benchmark)[:1]:
         basis = {"group": change.said["group"], "models": change.n}
-        for lead in results.all("lead", benchmark, group=change.said["group"]):
+        for lead in results.all("lead", subject=benchmark, group=change.said["group"]):
             yield from_row("lead", lead.protocol, lead, **basis)
         yield from_row("readiness_change", None, change, **basis)
 
@@ -676,7 +697,7 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
         reason, command = (NOT_IN_SIGNAL, None) if has_signal else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
         yield from (absent(name, None, reason, command) for name in names)
         return
-    points = sources.results["signal"].all("point_tokens", benchmark)
+    points = sources.results["signal"].all("point_tokens", subject=benchmark)
     counted = ("models", "items", "common_points")
     basis: dict[str, float | None] = {
         name.replace("_", " "): sources.count("signal", name, benchmark) for name in counted
@@ -693,7 +714,7 @@ def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """What pretraining on the test texts adds; of several experiments the one with most trials speaks, since their
     models and settings differ."""
     names, results = ("bias", "bias_excluded"), sources.results.get("bias")
-    trials = results.all("task_effect_trials", benchmark, effect="bias") if results else []
+    trials = results.all("task_effect_trials", subject=benchmark, effect="bias") if results else []
     if not trials:
         reason = NOT_A_TASK if results else NO_BIAS
         yield from (absent(name, None, reason, f"snakemake bias {CONFIGURED}") for name in names)
@@ -706,7 +727,7 @@ def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
         "subsamples": sources.count("bias", "task_effect_subsamples", benchmark, None, **conditions),
     }
     for name in names:
-        yield from_row(name, None, sources.row("bias", CARDS[name][1], benchmark, None, **conditions), **basis)
+        yield from_row(name, None, sources.row("bias", FROM[name][1], benchmark, None, **conditions), **basis)
 
 
 def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:

@@ -19,7 +19,7 @@ from lm_validity.site.cards.verdict import NOT_KNOWN, NOT_MEASURED, Verdict, mak
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, explain_protocols
 
-FORMAT = 1  # of card.json; a change that a reader of it has to know raises it
+FORMAT = 2  # of card.json; a change that a reader of it has to know raises it
 FOLDER = "cards"
 
 
@@ -118,14 +118,12 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         card=card,
         about=_about(card),
         legend=legend_of([panel.svg for panel in card.panels]),
-        checks=[(name, outcome(marks[rule].outcome), marks[rule].said) for rule, name in CHECKED.items()
+        checks=[(name, outcome(marks[rule].outcome), marks[rule].word) for rule, name in CHECKED.items()
                 if marks[rule].outcome != NOT_MEASURED],
         lacked=list(dict.fromkeys(name for rule, name in _LACKED.items() if rule in lacked)),
         scope=_scope(card),
         sections={title: table for title, values in card.sections().items() if (table := measured_rows(values))},
         gaps=gaps(list(card.values.values())),
-        rules=[(entry, outcome(entry.outcome), ", ".join(f"{name} {edge:g}" for name, edge in entry.thresholds.items()))
-               for entry in card.verdict.statements],
     )  # fmt: skip
 
 
@@ -220,7 +218,7 @@ def card_markdown(card: Card) -> str:
     answers = [
         (panel.question, panel.word or panel.outcome or "", panel.text.replace("**", "")) for panel in card.panels
     ]
-    answers += [(name, card.verdict.marks[rule].said, "") for rule, name in CHECKED.items()
+    answers += [(name, card.verdict.marks[rule].word, "") for rule, name in CHECKED.items()
                 if card.verdict.marks[rule].outcome != NOT_MEASURED]  # fmt: skip
     lines += ["| | | |", "|---|---|---|"] if answers else []
     lines += [f"| {' | '.join(map(_marked, answer))} |" for answer in answers] + [""]

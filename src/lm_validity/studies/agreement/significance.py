@@ -122,7 +122,7 @@ def significant_differences(data: Data, significance: Significance) -> Part:
             benchmark="Benchmark", protocol="Protocol", tau="tau|.3f", pairs="Pairs of models that differ|d"
         ),
     )
-    charts = [Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)]
+    charts = [Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True)]
     means, own_means = significance.compared_means, {p: tau.mean for p, tau in by_protocol.items()}
     parts = [
         f"{shown_mean(means[p], own_means[p], by_protocol[p].interval)} {UNDER[p]}"

@@ -209,7 +209,6 @@ def tau_heatmaps(
                 row_height=row_height,
             ),
             caption=caption,
-            min_width=460 if len(columns) > 12 else 320,
         )
         for (name, title), tau in values.items()
     ]

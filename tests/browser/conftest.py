@@ -55,10 +55,8 @@ def settle(driver) -> None:
 
 
 SETTLED = """
-const all = [...document.querySelectorAll('.chart, details.table table')];
-const open = all.filter((e) => !e.closest('details:not([open])'));
-return document.documentElement.dataset.drawn !== undefined
-  && open.every((e) => e.matches('.chart') ? e.dataset.drawn === 'yes' : e.tBodies[0].rows.length);
+const open = [...document.querySelectorAll('details.table table')].filter((e) => !e.closest('details:not([open])'));
+return document.documentElement.dataset.drawn !== undefined && open.every((e) => e.tBodies[0].rows.length);
 """
 
 

@@ -20,7 +20,8 @@ from tests.browser.conftest import ARGUMENTS, BROWSER, DRIVER, SETTLED, open_pag
 
 # Of the page as it opens, at 1280 pixels: nothing in a closed fold; the words inside pictures do not count
 MEASURE = """
-const figure = [...document.querySelectorAll("main svg[role=img], main .chart")].find((one) => one.checkVisibility());
+const shown = [...document.querySelectorAll("main svg[role=img], main figure img")];
+const figure = shown.find((one) => one.checkVisibility());
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 const words = (text) => (text.match(/[\\p{L}\\p{N}][^\\s]*/gu) ?? []).length;
 let above = 0, all = 0;

@@ -56,7 +56,6 @@ def undrawn_files(monkeypatch):
     """No case looks into drawings, which take much of a report's time; workflow and browser tests draw them."""
     monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
     monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"PNG")
-    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
 
 
 @pytest.mark.parametrize(("folder", "case"), cases(tried=True))

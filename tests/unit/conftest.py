@@ -17,7 +17,6 @@ def undrawn_files(request, monkeypatch):
     So do those of the workflow, of published numbers, and in a browser."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
         monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"\x89PNG")
 
 

@@ -417,7 +417,6 @@ def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     whole = (tmp_path / "out" / "index.html").read_text()
     held = json.loads(re.search(r'id="site">(.*?)</script>', whole)[1])["pages"]
     assert {"index.html", "compare/index.html", "data/index.html"} <= set(held)
-    assert '["vega"] = "' in whole
     missing = CliRunner().invoke(app, ["signal", *options[:2]])
     assert missing.exit_code == 2 and "--scores" in missing.output
     shown = CliRunner().invoke(app, ["--help"]).output

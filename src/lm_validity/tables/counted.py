@@ -22,7 +22,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.directions import settled_directions
 from lm_validity.tables.fractions import unit_notes
 from lm_validity.tables.runs import Sampling, average_runs
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
+from lm_validity.tables.schema import DIRECT, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
     FILE,
     Difference,
@@ -250,34 +250,25 @@ def count_scores(
     The reports of a site ask about the same files: the last two answers are kept while their files stay as they are.
     Where no row of a sheet names its studies, all studies have one answer.
     """
-    stamps = tuple(map(_stamp, (scores, Path(scores).with_name(FILE), models, benchmarks)))
     models, benchmarks = (None if path is None else str(path) for path in (models, benchmarks))
+    stamps = tuple(map(_stamp, (scores, Path(scores).with_name(FILE), models, benchmarks)))
     question = _Question(stamps, str(scores), models, benchmarks, tuple(groups), tuple(only))
     counted = _count(question, study if study is not None and _read(question).by_study else None, unlike)
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
 
 
-class _Stamp(NamedTuple):
-    """What changes with a file: which one it is, its size, its time."""
-
-    path: str
-    inode: int
-    size: int
-    time_ns: int
-
-
-def _stamp(path: str | Path | None) -> _Stamp | None:
-    """The stamp of a file; None where there is none."""
+def _stamp(path: str | Path | None) -> tuple[str, int, int, int] | None:
+    """What changes with a file: which one it is, its size, its time; None where there is none."""
     if path is None or not Path(path).exists():
         return None
     status = Path(path).stat()
-    return _Stamp(str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
+    return str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Question(NamedTuple):
     """Which scores are to be counted, and the stamps of the files."""
 
-    stamps: tuple[_Stamp | None, ...]
+    stamps: tuple[object, ...]
     scores: str
     models: str | None
     benchmarks: str | None
@@ -299,7 +290,6 @@ class _Read(NamedTuple):
 def _read(question: _Question) -> _Read:
     _, scores, models, benchmarks, groups, only = question
     rows = read_scores(scores)
-    _check_protocols(rows, scores)
     for model in only:
         if model not in set(rows["model"]):
             hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
@@ -310,11 +300,9 @@ def _read(question: _Question) -> _Read:
     sheet = _no_sheet(rows) if benchmarks is None else read_benchmark_facts(benchmarks)
     check_metrics(rows, sheet, benchmarks)
     rows = report_rows(rows, sheet, notes)
-    model_sheet = (
-        sheet_frame([], ModelFacts)
-        if models is None
-        else as_in_scores(read_model_facts(models, groups), set(rows["model"]))
-    )
+    model_sheet = sheet_frame([], ModelFacts)
+    if models is not None:
+        model_sheet = as_in_scores(read_model_facts(models, groups), set(rows["model"]))
     by_study = bool(model_sheet["studies"].notna().any() or sheet["studies"].notna().any())
     return _Read(rows, model_sheet, sheet, tuple(notes), by_study)
 
@@ -336,32 +324,13 @@ def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
     rows = _of_its_metric(rows[rows["benchmark"].isin(listed)], sheet, scores, notes)
     kept_out: list[str] = []
     rows = of_one_kind(with_settings(rows, settings_beside(scores)), kept_out, scores, unlike)
-    notes += kept_out
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
     averaged = average_runs(rows, scores)
-    rows, notes = averaged.rows, [*notes, *averaged.notes]
+    rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
     facts, direction_notes = settled_directions(rows, sheet, scores)
     notes += direction_notes + unit_notes(rows, facts, scores) + error_notes(checks)
-    return Counted(
-        rows,
-        model_sheet,
-        facts,
-        tuple(notes),
-        tuple(checks),
-        scores,
-        question.benchmarks,
-        averaged.noise,
-        tuple(kept_out),
-    )
-
-
-def _check_protocols(rows: pd.DataFrame, path: str | Path) -> None:
-    unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
-    if len(unknown):
-        raise InputError(
-            f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
-            f"one of {', '.join(PROTOCOLS)}.",
-        )
+    of_sheet = (scores, question.benchmarks, averaged.noise, tuple(kept_out))
+    return Counted(rows, model_sheet, facts, tuple(notes), tuple(checks), *of_sheet)
 
 
 def _no_sheet(rows: pd.DataFrame) -> pd.DataFrame:

@@ -282,11 +282,11 @@ def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> Non
 def read_scores(path: str | Path) -> pd.DataFrame:
     """Read a table of scores; the index counts the file's rows from 0.
 
-    Raises InputError for an absent column of `REQUIRED_SCORES` and for a row without a model or a benchmark, which no
-    sheet could be joined to. A null `value` stays: a score that is missing.
+    Raises InputError for an absent column of `REQUIRED_SCORES` and for a row without a model, a benchmark or a
+    protocol, which no sheet could be joined to. A null `value` stays: a score that is missing.
     """
     rows = read_table(path, SCORES, REQUIRED_SCORES)
-    for column in ("model", "benchmark"):
+    for column in ("model", "benchmark", "protocol"):
         unnamed = rows.index[rows[column].isna() | (rows[column] == "")]
         if len(unnamed):
             raise InputError(

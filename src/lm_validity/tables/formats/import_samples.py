@@ -5,6 +5,7 @@ import json
 import math
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -311,22 +312,16 @@ def _completed(common: Claim) -> Claim:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-class SamplesRead(NamedTuple):
-    """The parts of items.parquet, and the scores of files without a result file."""
-
-    parts: list[SamplesPart]
-    scores: list[ScoreFile]
-
-
-def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> SamplesRead:
-    """The newest samples file of each evaluation whose items count, and the scores of those without a result file.
+def read_all_samples(
+    samples: list[SampleFile], folder: Path, log: ImportLog
+) -> tuple[list[SamplesPart], list[ScoreFile]]:
+    """The parts of items.parquet, of the newest samples file of each evaluation, and the scores of files without a
+    result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
     Their hashes tell, where lines have them; the same documents in another order are named as in the first file.
     """
-    parts: list[SamplesPart] = []
-    scores: list[ScoreFile] = []
-    reordered = list[Path]()
+    parts, scores, reordered = list[SamplesPart](), list[ScoreFile](), list[Path]()
     first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
     for number, file in enumerate(with_progress(_newest(_with_runs(samples), log), "files of samples")):
         path, reader = file.found.path, _Reader(file)
@@ -336,60 +331,50 @@ def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) ->
             log.skip(path, error.problem, error.hint, named=file.found.named)
             log.formats["lm-eval"] -= 1
             continue
-        if not file.scores:
-            scores.append(_score_file(part))
+        scores += [] if file.scores else [_score_file(part)]
         if reader.hashes and first[0] != file.task:
             first = file.task, path, reader.hashes
         in_both = reader.hashes.keys() & first[2].keys()
         differ = sum(reader.hashes[name] != first[2][name] for name in in_both)
-        numbers = {number_known: name for name, number_known in first[2].items()}
+        numbers = {hashed: name for name, hashed in first[2].items()}
         if differ and len(numbers) == len(first[2]) and set(reader.hashes.values()) == set(numbers):
             reordered.append(path)
-            parts.append(
-                part._replace(numbers={name: numbers[number_known] for name, number_known in reader.hashes.items()})
-            )
+            part = part._replace(numbers={name: numbers[hashed] for name, hashed in reader.hashes.items()})
         elif differ:
-            log.skip(
-                path,
-                f"{path}: {differ} of {len(in_both)} documents differ from those in {first[1]}: another version of the "
-                "task; its items are left out",
-                "import it into another folder.",
+            problem = (
+                f"{path}: {differ} of {len(in_both)} documents differ from those in {first[1]}: another version of "
             )
-        else:
-            parts.append(part)
+            log.skip(path, f"{problem}the task; its items are left out", "import it into another folder.")
+            continue
+        parts.append(part)
     log.notes += [note for part in parts for note in part.notes]
     if many := [part for part in parts if part.answers > 1]:
         text = f"{many[0].answers} answers to each document, which lm-eval scored as one: no runs to tell apart"
         log.notes.append(f"{text}: {count(len(many), 'file')}, such as {many[0].file.found.path}.")
     if reordered:
-        text = f"Documents in another order than in the task's first file, told by their hashes: {reordered[0]}"
-        log.notes.append(text + (f" and {len(reordered) - 1} more." if reordered[1:] else "."))
-    unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
-    if unknown:
+        text = "Documents in another order than in the task's first file, told by their hashes"
+        log.notes.append(f"{text}: {count(len(reordered), 'file')}, such as {reordered[0]}.")
+    if unknown := sorted({part.file.benchmark for part in parts if not part.gold_known}):
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
-    return SamplesRead(parts, scores)
+    return parts, scores
 
 
 def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
     """The files with the number of their run, in the order of their dates, where several without a result file hold
     sampled answers of one model to one task. Equal files are one run."""
-    groups: dict[tuple[object, ...], list[SampleFile]] = {}
+    groups = defaultdict[tuple[object, ...], list[Path]](list)
     for file in sorted(samples, key=lambda sample: sample.rank[1]):
         if not file.scores:
-            groups.setdefault((file.task, *map(file.common.get, _OF_FILE)), []).append(file)
+            groups[file.task, *map(file.common.get, _OF_FILE)].append(file.found.path)
     runs: dict[Path, int] = {}
-    for files in (
-        sample
-        for sample in groups.values()
-        if len(sample) > 1 and all(_is_sampled(sample_file.found.path) for sample_file in sample)
-    ):
+    for paths in (paths for paths in groups.values() if len(paths) > 1 and all(map(_is_sampled, paths))):
         firsts: list[Path] = []
-        for path in (file.found.path for file in files):
-            equal_run = next((run for run, first in enumerate(firsts) if filecmp.cmp(first, path, shallow=False)), None)
-            runs[path] = len(firsts) if equal_run is None else equal_run
-            firsts += [path] if equal_run is None else []
+        for path in paths:
+            equal = (run for run, first in enumerate(firsts) if filecmp.cmp(first, path, shallow=False))
+            runs[path] = next(equal, len(firsts))
+            firsts += [path] if runs[path] == len(firsts) else []
     return [
-        replace(file, common=file.common | {"run": runs[file.found.path]}) if file.found.path in runs else file
+        replace(file, common=file.common | Claim(run=runs[file.found.path])) if file.found.path in runs else file
         for file in samples
     ]
 
@@ -458,19 +443,6 @@ class _Reader:
 
     def _documents(self) -> Iterator[tuple[Item, int]]:
         """Each document once, with what its first line says, and the bytes of the line."""
-        for number, line in self._lines():
-            try:
-                sample = read_sample(json.loads(line))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                raise InputError(
-                    f"{self.file.found.path}, line {number}: not a sample of lm-eval ({_why(error)}).", _HINT
-                ) from error
-            first = sample.doc_id not in self.places
-            self._add(sample)
-            if first:
-                yield sample.item, len(line)
-
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
         path, ticker, done = self.file.found.path, Ticker(), 0
         try:
             size = path.stat().st_size
@@ -481,8 +453,17 @@ class _Reader:
             for number, line in enumerate(handle, 1):
                 done += len(line)
                 ticker.say(f"{path}: {done / 2**20:.0f} of {size / 2**20:.0f} MiB")
-                if line.strip():
-                    yield number, line
+                if not line.strip():
+                    continue
+                try:
+                    sample = read_sample(json.loads(line))
+                except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+                    problem = f"{path}, line {number}: not a sample of lm-eval ({_why(error)})."
+                    raise InputError(problem, _HINT) from error
+                first = sample.doc_id not in self.places
+                self._add(sample)
+                if first:
+                    yield sample.item, len(line)
 
     def _add(self, sample: Sample) -> None:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""

@@ -1,10 +1,8 @@
-"""Writes the example cards of docs/examples/ and the pictures of docs/images/ from the published scores of 61 models.
+"""Writes what the documentation shows of the published scores in examples/: cards, the tutorial's numbers, pictures.
 
-    python docs/generate_examples.py all_results.json          # rewrite those that are not up to date
-    python docs/generate_examples.py all_results.json --check  # exit 1 where one is not (in the slow tests)
+    python docs/generate_examples.py          # rewrite what is not up to date
+    python docs/generate_examples.py --check  # exit 1 where something is not (in the slow tests)
 
-The score file is that of the authors of *Train-before-Test Harmonizes Language Model Rankings*
-(docs/tutorials/published_scores.md says where it is). It is no part of this project, so `make docs` does not call this.
 Screenshots need chromium; each is taken again when the page it shows has changed, which `pages.json` remembers.
 """
 
@@ -24,26 +22,37 @@ import pandas as pd
 from lm_validity.config.generate import renew
 from lm_validity.files import read_json
 from lm_validity.pages.svg import RAMP
+from lm_validity.results.put import Rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, IMAGES = ROOT / "docs" / "examples", ROOT / "docs" / "images"
-SHEETS = ROOT / "config" / "paper"
+EXAMPLES, SHEETS = ROOT / "examples", ROOT / "config" / "paper"
+TUTORIAL = ROOT / "docs" / "tutorials" / "published_scores.md"
 BENCHMARKS = ("hellaswag", "nq_open", "openbookqa")
+COMPARED = ("Qwen/Qwen2-7B", "01-ai/Yi-9B")
 SHOTS = {  # page, height in pixels
     "first_page": ("index.html", 820),
     "card": ("cards/nq_open/index.html", 620),
     "sparse": ("sparse/index.html", 690),
+    "compare": ("compare/index.html", 575),
+    "bias": ("bias/index.html", 800),
 }
 MADE = "<!-- Made by docs/generate_examples.py from published scores: do not edit this page. -->\n"
 
 
-def make_site(scores: Path, work: Path) -> Path:
-    """The site of the published scores, from an import and a report in the folder `work`."""
+def make_site(work: Path) -> Path:
+    """The site of the published scores in the folder `work`, and beside it a comparison and the bias report."""
+    site = work / "site"
+    _lm_validity("report", EXAMPLES / "published", "--output", site)
+    _lm_validity("compare", *COMPARED, site, "--output", site / "compare")
+    trials = EXAMPLES / "pretrain_on_test" / "accuracies.csv.gz"
+    _lm_validity("import", "pretrain-on-test", trials, "--output", work / "trials")
+    bias = ("--trials", work / "trials" / "trials.parquet", "--formula", "overdispersed")
+    _lm_validity("report", "bias", *bias, "--output", site / "bias")
     sheets = [f"--{name}={SHEETS / f'train_before_test_{name}.tsv'}" for name in ("models", "benchmarks")]
-    _lm_validity("import", "lm-harmony", scores, "--output", work / "scores")
-    _lm_validity("report", work / "scores" / "scores.parquet", *sheets, "--output", work / "site")
+    _lm_validity("import", "lm-harmony", EXAMPLES / "published" / "scores.json", "--output", work / "scores")
     _sparse_report(work, sheets)
-    return work / "site"
+    return site
 
 
 def _sparse_report(work: Path, sheets: list[str]) -> None:
@@ -65,6 +74,29 @@ def page(card: Path) -> str:
     *lines, _ = card.read_text(encoding="utf-8").splitlines()
     lines = [line[1:] if line.startswith("##") else line for line in lines]
     return "\n".join([lines[0], "", MADE, *lines[2:], "[What each line means](../reference/cards.md).", ""])
+
+
+def tutorial(site: Path) -> str:
+    """The page of the tutorial with its numbers from the rows of the reports. Before each is a comment that names its
+    row, and after it an empty one: `<!-- agreement tau_mean protocol=direct .2f -->0.52<!-- . -->`."""
+    rows = {name: Rows.read(site / name / "results.parquet") for name in ("agreement", "factors")}
+
+    def written(match: re.Match[str]) -> str:
+        """The number that an address names: report, quantity and conditions, and its part or `ends`."""
+        report, quantity, *words = match[2].split()
+        place = dict(word.split("=") for word in words if "=" in word)
+        over = place.pop("over", None)
+        numbers = {name: float(value) for name, value in place.items() if name in ("at_least", "at_most", "component")}
+        row = rows[report].row(quantity, over=over, **place | numbers)
+        if row is None:
+            raise SystemExit(f"Error: {TUTORIAL}: no row for {match[2]!r}.")
+        form = next((word for word in words if word[:1] in ".0+"), ".2f")
+        if "ends" in words:
+            return f"<!-- {match[2]} -->{row.low:{form}} to {row.high:{form}}<!-- . -->"
+        return f"<!-- {match[2]} -->{row.n if 'n' in words else row.value:{form}}<!-- . -->"
+
+    text = TUTORIAL.read_text(encoding="utf-8")
+    return re.sub(r"(<!-- ((?:agreement|factors) [^>]*?) -->)[^<]*<!-- \. -->", written, text)
 
 
 def hero(report: Path) -> str:
@@ -157,7 +189,8 @@ def _lm_validity(*arguments: str | Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work:
         IMAGES.mkdir(exist_ok=True)
-        site = make_site(Path(sys.argv[1]).resolve(), Path(work))
+        site = make_site(Path(work))
         texts = {FOLDER / f"{name}.md": page(site / "cards" / name / "card.md") for name in BENCHMARKS}
-        stale = renew({**texts, IMAGES / "hero.svg": hero(site / "agreement")}.items())
+        texts |= {TUTORIAL: tutorial(site), IMAGES / "hero.svg": hero(site / "agreement")}
+        stale = renew(texts.items())
         sys.exit(screenshots(site, SHOTS, IMAGES, check="--check" in sys.argv) or stale)

@@ -10,7 +10,6 @@ from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_tru
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.reasons import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
@@ -40,6 +39,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     transformed_interval,
     two_way_interval,
 )
+from lm_validity.studies.agreement.values import no_correction
 from lm_validity.tables.schema import PROTOCOLS
 
 RESAMPLES, RANK_RESAMPLES, CEILING_TABLES = 400, 200, 30

@@ -14,6 +14,7 @@ from tests.unit.monitor.conftest import run_all
 from tests.workflow.conftest import Project
 
 from lm_validity.config.load import load_run
+from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau
 from lm_validity.studies.agreement.statistics.sparse import mean_standing, rank_draws
 from lm_validity.tables.merge import Merger
@@ -67,16 +68,16 @@ def replayed(case, tmp_path_factory) -> Project:
 def test_the_page_has_the_headline_of_the_same_seed_without_the_workflow(replayed, table, case):
     """Against `measure` of the same plan: the fit takes other cells to find its weights, so ranks may differ a bit."""
     expected = sparse_grid.measure(table, case, 0)
-    summary = json.loads((replayed.folder / RESULTS / "reports/agreement/summary.json").read_text())
-    found = summary["incomplete"][TRAINED]
-    assert (found["cells"], found["missing"], found["unplanned"], found["by_scores"]) == (736, 728, 728, 0)
-    assert found["kendall_tau"]["mean"] == pytest.approx(expected["pooled"], abs=1e-12)
-    assert found["kendall_tau"]["assisted"] == pytest.approx(expected["assisted"], abs=0.02)
+    found = Rows.read(replayed.folder / RESULTS / "reports/agreement/results.parquet")
+    cells = [found.value(name) for name in ("cells", "cells_missing", "cells_unplanned", "cells_by_scores")]
+    assert cells == [736, 728, 728, 0]
+    assert found.value("tau_pooled") == pytest.approx(expected["pooled"], abs=1e-12)
+    assert found.value("tau_assisted") == pytest.approx(expected["assisted"], abs=0.02)
     assert abs(expected["pooled error"]) <= 0.025 and expected["hours"] <= 0.25
-    ranks = pd.DataFrame(found["ranks"]).T.loc[short_names()[table.models]]
-    (low, high), truth = np.array(ranks["interval"].tolist()).T, rank_draws(table.scores[None])[0]
+    ranks = pd.DataFrame(found.all("rank_predicted")).set_index("subject").loc[short_names()[table.models]]
+    low, high, truth = ranks["low"].to_numpy(), ranks["high"].to_numpy(), rank_draws(table.scores[None])[0]
     assert np.mean((low <= truth) & (truth <= high)) >= 0.92
-    tau = kendall_tau(-ranks["rank"].to_numpy(float), mean_standing(table.scores))
+    tau = kendall_tau(-ranks["value"].to_numpy(float), mean_standing(table.scores))
     assert tau >= 0.94 and tau == pytest.approx(expected["ranking tau"], abs=0.01)
     page = json.loads((replayed.folder / RESULTS / "reports/agreement/page.json").read_text())
     assert any("736 of 1,464 cells were measured" in one["sentence"] for one in page["findings"])

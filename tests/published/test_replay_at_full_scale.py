@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 from tests.workflow.conftest import Project
 
+from lm_validity.results.put import Rows
+
 PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
 pytestmark = [
@@ -24,11 +26,13 @@ def test_the_replayed_study_gives_the_published_numbers(tmp_path):
     shutil.copyfile(PUBLISHED / "scores.json", tmp_path / "all_results.json")
     project.snakemake("--configfile", "config/paper/train_before_test_replay.yaml")
     results = tmp_path / "results" / "train_before_test_replay"
-    summary = json.loads((results / "reports" / "agreement" / "summary.json").read_text())
-    assert (summary["models"], summary["benchmarks"], summary["pairs"], summary["improved_pairs"]) == (61, 24, 276, 274)
-    assert summary["kendall_tau"]["direct"]["mean"] == pytest.approx(0.517332, abs=5e-7)
-    assert summary["kendall_tau"]["train_before_test"]["mean"] == pytest.approx(0.755234, abs=5e-7)
-    assert "no model was run" in summary["notes"][0]
+    rows = Rows.read(results / "reports" / "agreement" / "results.parquet")
+    counts = [rows.value(name) for name in ("models", "benchmarks", "pairs", "improved_pairs")]
+    assert counts == [61, 24, 276, 274]
+    for protocol, mean in (("direct", 0.517332), ("train_before_test", 0.755234)):
+        assert rows.value("tau_mean", protocol=protocol) == pytest.approx(mean, abs=5e-7)
+    page = json.loads((results / "reports" / "agreement" / "page.json").read_text())
+    assert "no model was run" in page["notes"][0]
     selections = pd.read_parquet(results / "tables" / "selections.parquet")
     assert len(selections) == 37 * 24 * 4 + 24 * 24 * 7 and selections.selected.sum() == 61 * 24
     done = project.lm_validity("status", "--configfile", "config/paper/train_before_test_replay.yaml", "--no-matrix")

@@ -21,6 +21,7 @@ from lm_validity.config.sections import Reports  # noqa: E402
 from lm_validity.monitor.planning import Cost  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
 from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
+from lm_validity.results.put import Rows  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
@@ -211,10 +212,11 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
         patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
         *files, plan = audited_family(table, rows, tmp_path, family)
         report_agreement(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
-    summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))
-    trust = summary["incomplete"][TRAINED]["trust"]
-    assert (trust["source"], trust["cells"]) == ("audit", 40) and trust["widening"] > 1
-    assert (trust["coverage"] < 0.9) == warned == ("fewer than 90%" in json.dumps(page))
+    page = json.loads((tmp_path / "report" / "page.json").read_text())
+    found = Rows.read(tmp_path / "report" / "results.parquet")
+    assert found.row("predictions_checked_by").text == "audit" and found.value("predictions_checked") == 40
+    assert found.value("predictions_widening") > 1
+    assert (found.value("predictions_coverage") < 0.9) == warned == ("fewer than 90%" in json.dumps(page))
     predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{TRAINED}.csv")
     truth = rows[rows.protocol == TRAINED].set_index(["model", "benchmark"])["value"]
     names = pd.read_csv(files[1]).set_index("display_name")["model_id"]

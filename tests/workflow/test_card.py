@@ -8,6 +8,8 @@ import pytest
 import yaml
 from tests.workflow.test_dry_run import jobs
 
+from lm_validity.results.put import Rows
+
 TASK = "task: rivers\ndataset_path: json\noutput_type: multiple_choice\ntraining_split: train\ntest_split: test\n"
 
 
@@ -54,7 +56,7 @@ def test_a_new_benchmark_goes_through_and_into_the_sheet(project):
     ]
     assert kept["rivers", "direct"].equals(kept["table", "direct"])  # the same documents
     assert len(kept["rivers", "train_before_test"]) == 3
-    assert json.loads((report / "agreement/summary.json").read_text())["benchmarks"] == 3
+    assert Rows.read(report / "agreement/results.parquet").value("benchmarks") == 3
     card = json.loads((report / "cards/rivers/card.json").read_text())
     assert card["values"]["models.train_before_test"]["estimate"] == 3
     assert done.stdout.splitlines()[-1] == "The card: results/test-rivers/report/cards/rivers/index.html"

@@ -17,6 +17,8 @@ import pytest
 from tests.golden.recipes import EXPECTED, recipes
 from tests.workflow.conftest import TOKEN, Project
 
+from lm_validity.results.put import Rows
+
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
 MODELS = ("forum-llama-xs", "data-gpt2-xs")
@@ -51,7 +53,7 @@ def test_a_run_gives_tables_reports_and_a_page(finished):
     merged = items.groupby(["model", "benchmark", "protocol", "split"]).correct.mean()
     for row in scores[scores.metric.isin(["acc,none", "exact_match,none"])].itertuples():
         assert merged[row.model, row.benchmark, row.protocol, row.split] == pytest.approx(row.value)
-    assert json.loads((root / "reports" / "agreement" / "summary.json").read_text())["models"] == 2
+    assert Rows.read(root / "reports" / "agreement" / "results.parquet").value("models") == 2
     assert "<html" in (root / "report" / "index.html").read_text()[:400]
     card = json.loads((root / "report" / "cards" / "cloze" / "card.json").read_text())
     assert card["values"]["train_leakage"]["estimate"] is not None and card["values"]["models.direct"]["estimate"] == 2

@@ -11,6 +11,8 @@ import pytest
 from scipy.stats import kendalltau
 from tests.workflow.conftest import Project
 
+from lm_validity.results.put import Rows
+
 CONFIG = ("--configfile", "replay/replay.yaml")
 MADE_UP = Path(__file__).with_name("replay")
 
@@ -39,12 +41,12 @@ def test_the_tables_hold_the_served_scores_and_say_so(replayed):
 def test_the_report_is_of_the_served_scores_and_says_so(replayed):
     results = replayed.folder / "results/replay"
     served = json.loads((MADE_UP / "scores.json").read_text())
-    summary = json.loads((results / "reports/agreement/summary.json").read_text())
+    rows = Rows.read(results / "reports/agreement/results.parquet")
     for key, block in (("direct", "direct_eval"), ("train_before_test", "train_before_test")):
         columns = pd.DataFrame(served[block])
         taus = [kendalltau(columns[a], columns[b]).statistic for a, b in (("riddles", "proverbs"), ("riddles", "sums"))]
         taus.append(kendalltau(columns["proverbs"], columns["sums"]).statistic)
-        assert summary["kendall_tau"][key]["mean"] == pytest.approx(sum(taus) / 3)
+        assert rows.value("tau_mean", protocol=key) == pytest.approx(sum(taus) / 3)
     for report in ("agreement", "factors"):
         assert "no model was run" in " ".join(
             json.loads((results / f"reports/{report}/page.json").read_text())["notes"]

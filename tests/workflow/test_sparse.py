@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import kendalltau
 from tests.workflow.conftest import Project
 
+from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.statistics.sparse import mean_standing
 
 pytestmark = pytest.mark.slow
@@ -35,8 +36,8 @@ def full(planned, tmp_path_factory) -> Project:
     return project
 
 
-def summary_of(project: Project) -> dict:
-    return json.loads((project.folder / RESULTS / "reports/agreement/summary.json").read_text())
+def rows_of(project: Project) -> Rows:
+    return Rows.read(project.folder / RESULTS / "reports/agreement/results.parquet")
 
 
 def prepared_scores(project: Project) -> pd.DataFrame:
@@ -58,17 +59,18 @@ def test_only_planned_cells_are_prepared(planned):
 
 
 def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(planned):
-    found, folder = summary_of(planned)["incomplete"][TRAINED], planned.folder / RESULTS
+    rows, folder = rows_of(planned), planned.folder / RESULTS
+    cells, missing, unplanned = (rows.value(name) for name in ("cells", "cells_missing", "cells_unplanned"))
     page = json.loads((folder / "reports/agreement/page.json").read_text())
     said = " ".join(one["sentence"] for one in page["findings"])
-    assert f"{found['cells']} of 63 cells were measured" in said and found["missing"] == found["unplanned"]
+    assert f"{cells:.0f} of 63 cells were measured" in said and missing == unplanned
     page = json.loads((folder / "reports/computation/page.json").read_text())
     assert any(" 49 of 81 " in one["sentence"] for one in page["findings"])
     figure = json.loads((folder / f"reports/agreement/figures/predictions_{TRAINED}.vl.json").read_text())
     marks = [layer["mark"] for layer in figure["layer"]]
     assert len(marks) == 2 and all(mark["strokeDash"] for mark in marks)
     predictions = pd.read_csv(folder / f"reports/agreement/tables/predictions_{TRAINED}.csv")
-    assert len(predictions) == found["missing"] and (predictions.planned == "no").all()
+    assert len(predictions) == missing and (predictions.planned == "no").all()
     assert " 49 of 81 " in (folder / "report/index.html").read_text()
 
 
@@ -81,17 +83,16 @@ def test_the_ranking_is_nearly_that_of_the_full_grid_and_its_intervals_hold_it(p
     np.testing.assert_array_equal(whole.reindex_like(sparse).to_numpy()[both], sparse.to_numpy()[both])
     standing = mean_standing(whole.to_numpy())
     rank = pd.Series((-standing).argsort().argsort() + 1.0, whole.index)
-    found = pd.DataFrame(summary_of(planned)["incomplete"][TRAINED]["ranks"]).T.loc[whole.index]
-    low, high = np.array(found["interval"].tolist()).T
-    assert kendalltau(found["rank"].astype(float), rank)[0] > 0.7
-    assert np.mean((low <= rank) & (rank <= high)) >= 8 / 9
-    assert summary_of(full)["incomplete"] == {}
+    found = pd.DataFrame(rows_of(planned).all("rank_predicted")).set_index("subject").loc[whole.index]
+    assert kendalltau(found["value"], rank)[0] > 0.7
+    assert np.mean((found["low"] <= rank) & (rank <= found["high"])) >= 8 / 9
+    assert not rows_of(full).all("cells_missing")
 
 
 def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
     """`next`, then the workflow: what was there stays untouched, and the tau of the planned cells is what it was."""
     project = planned.copy_to(tmp_path / "copy")
-    before, tau = project.sidecars("sparse"), summary_of(project)["incomplete"][TRAINED]["kendall_tau"]
+    before, tau = project.sidecars("sparse"), rows_of(project).row("tau_pooled")
     said = project.lm_validity("plan", "next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
     plan = pd.read_csv(project.folder / "config/sparse_plan.tsv", sep="\t")
     added = plan[plan["round"] == 2]
@@ -101,6 +102,6 @@ def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
     pairs = {(cell.split("/")[1], cell.split("/")[2].split(".")[0]) for cell in new}
     assert pairs == set(zip(added.model, added.benchmark, strict=True))
     assert {cell.split("/")[0] for cell in new} <= {"finetune_adapter", "evaluate_adapter"}
-    found = summary_of(project)["incomplete"][TRAINED]
-    assert found["by_scores"] == len(added) and found["kendall_tau"]["mean"] == tau["mean"]
-    assert found["kendall_tau"]["comparisons"] == tau["comparisons"]
+    found = rows_of(project)
+    assert found.value("cells_by_scores") == len(added)
+    assert (found.value("tau_pooled"), found.row("tau_pooled").n) == (tau.value, tau.n)

@@ -51,11 +51,6 @@ standard_errors[benchmark=subject,code]
   .of                                         standard_errors                   scores       -            -
   .ratio                                      standard_error_ratio              ratio        scores       -
 """
-_INFLUENCE = """
-influence.{protocol}[kind,name=subject]
-  .mean_tau                                   tau_mean_without                  tau          -            -
-  .first_component                            first_component_without           share        -            -
-"""
 
 _GAP = """
   .models                                     models                            models       -            -
@@ -94,66 +89,6 @@ ranking_consistency.{subject}.pairs[size,first,second]
 
 KEYS: Mapping[str, str] = {
     "agreement": """
-resamples                                     resamples                         resamples    -            -
-models                                        models                            models       -            -
-benchmarks                                    benchmarks                        benchmarks   -            -
-pairs                                         pairs                             pairs        -            -
-cells_in_both                                 cells_in_both                     cells        -            -
-models_in_both                                models_in_both                    models       -            -
-improved_pairs                                improved_pairs                    pairs        compared_pairs -
-compared_pairs                                compared_pairs                    pairs        -            -
-kendall_tau.{protocol}
-  .models                                     models_scored                     models       -            -
-  .mean  tau_mean  tau  models  models,interval_clustered:families,interval_population_of_{over}:{over}
-  .by_benchmark.{subject}                     tau_with_others                   tau          models       models
-kendall_tau.{protocol}.by_pair[0=subject,1=other].2 tau                               tau          models       -
-kendall_tau.{protocol}
-  .by_category.{subject}.{other}              tau_of_categories                 tau          models       -
-  .ceiling                                    tau_ceiling                       tau          models       -
-  .ceiling_by_benchmark.{subject}             tau_with_others_ceiling           tau          models       -
-  .corrected.mean  tau_mean_corrected  tau  models  models,interval_clustered:families
-  .corrected.by_benchmark.{subject}           tau_with_others_corrected         tau          models       models
-kendall_tau.{protocol}.corrected.by_pair[0=subject,1=other].2  tau_corrected  tau  models  models
-kendall_tau.{protocol}.by_{distance}_ratio[at_least,at_most]
-  .pairs_of_models                            pairs_of_models                   pairs        -            -
-  .mean  tau_mean_by_ratio  tau  pairs_of_models  models,interval_clustered:families
-  .ceiling                                    tau_ceiling_by_ratio              tau          pairs_of_models -
-  .corrected  tau_mean_corrected_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
-kendall_tau.{protocol}
-  .above_chance.above                         benchmarks_above_chance           benchmarks   known        -
-  .above_chance.known                         benchmarks_chance_known           benchmarks   -            -
-  .above_chance.mean                          tau_mean_above_chance             tau          above        -
-  .above_chance.ceiling                       tau_ceiling_above_chance          tau          above        -
-improvement
-  .mean  tau_change  tau  models_in_both  models,interval_clustered:families,interval_population_of_{over}:{over}
-  .means.{protocol}                           tau_mean_in_both                  tau          models_in_both -
-  .test.effect                                tau_change_contribution           tau          units        -
-  .test.p                                     tau_change_p                      probability  units        -
-  .test.units                                 tau_change_units                  units        -            -
-improvement.by_{distance}_ratio.{protocol}[at_least,at_most]
-  .pairs_of_models                            pairs_of_models_in_both           pairs        -            -
-  .mean  tau_mean_in_both_by_ratio  tau  pairs_of_models  models,interval_clustered:families
-  .ceiling                                    tau_ceiling_in_both_by_ratio      tau          pairs_of_models -
-  .corrected  tau_mean_corrected_in_both_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
-significance_tau
-  .improved_pairs                             significance_improved_pairs       pairs        compared_pairs -
-  .compared_pairs                             significance_compared_pairs       pairs        -            -
-significance_tau.{protocol}
-  .mean                                       significance_tau_mean             tau          -            models
-  .significant_pairs.{subject}                significant_pairs                 pairs        -            -
-  .by_benchmark.{subject}                     significance_tau_with_others      tau          -            -
-perplexity
-  .models                                     perplexity_models                 models       -            -
-  .corpora[#place]                            perplexity_corpus                 text         -            -
-  .corpus_benchmark.{protocol}                tau_corpus_benchmark              tau          models       models
-  .corpus_corpus.{protocol}                   tau_corpus_corpus                 tau          models       models
-  .average_average.{protocol}                 tau_average_average               tau          models       models
-  .same_corpus.{subject}                      tau_same_corpus                   tau          models       -
-  .in_both.{kind}.{protocol}                  tau_perplexity_in_both            tau          -            -
-  .before_after.{kind}                        tau_before_after                  tau          -            models
-reliability.{subject}                         tau_between_seeds                 tau          -            -
-subsets.{protocol}
-  .one_with_others                            tau_one_with_others               tau          -            models
 incomplete.{protocol}
   .cells                                      cells                             cells        -            -
   .missing                                    cells_missing                     cells        -            -
@@ -171,48 +106,7 @@ incomplete.{protocol}
   .trust.coverage                             predictions_coverage              share        cells        -
   .trust.widening                             predictions_widening              factor       cells        -
   .trust.hardly_measured[#place]              family_hardly_measured            text         -            -
-pooled.{pairs}
-  .pairs_of_models                            pooled_pairs_of_models            pairs        -            -
-  .models                                     pooled_models                     models       -            -
-  .comparisons                                pooled_comparisons                comparisons  -            -
-  .mean.{protocol}  tau_pooled_in_both  tau  comparisons  models,interval_clustered:families
-  .change  tau_pooled_change  tau  comparisons  models,change_interval_clustered:families
-selected_on_test
-  .equal                                      selected_on_test_equal            cells        cells        -
-  .below                                      selected_on_test_below            cells        cells        -
-  .cells                                      selected_on_test_cells            cells        -            -
-  .mean_tau_without                           tau_mean_without_selected_on_test tau          -            -
-by_benchmark.{protocol}.{subject}
-  .models                                     benchmark_models                  models       -            -
-  .items                                      items                             items        -            -
-  .lowest                                     lowest                            score        models       -
-  .highest                                    highest                           score        models       -
-  .models_above_chance                        above_chance                      models       models       -
-  .models_at_best                             at_best                           models       models       -
-  .reliability                                reliability                       share        models       models
-  .training_noise                             training_noise                    score        reruns       -
-  .reruns                                     reruns                            trainings    -            -
-  .sampling_noise                             sampling_noise                    score        sampled_models -
-  .sampling_share                             sampling_share                    share        sampled_models -
-  .sampling_luck                              sampling_luck                     score        sampled_models -
-  .sampling_falls                             sampling_falls                    share        sampled_models -
-  .sampled_models                             sampled_models                    models       -            -
-  .smallest_difference                        smallest_difference               score        items        -
-  .typical_difference                         typical_difference                score        -            -
-  .items_needed                               items_needed                      items        -            -
-by_benchmark.{protocol}.{subject}.by_distance[at_least,at_most]
-  .pairs_of_models                            benchmark_pairs_of_models         pairs        -            -
-  .separated                                  separated                         share        pairs_of_models models
-  .scored_pairs                               benchmark_scored_pairs            pairs        -            -
-  .tau                                        tau_with_others_by_ratio          tau          scored_pairs models
-  .tau_ceiling                                tau_with_others_ceiling_by_ratio  tau          scored_pairs -
-prompt_range.{subject}
-  .mean                                       prompt_range                      score        models       models
-  .by_chance                                  prompt_range_by_chance            score        models       -
-  .models                                     prompt_range_models               models       -            -
-  .prompts                                    prompts                           prompts      -            -
-"""
-    + _CHECKS,
+""",
     "readiness": """
 models                                        models                            models       -            -
 groups[group]

@@ -31,7 +31,7 @@ def test_a_report_needs_no_extra(tmp_path):
     page = json.loads((tmp_path / "site" / "agreement" / "page.json").read_text())
     assert any("lm-validity[figures]" in note for note in page["notes"])
     assert page["sections"] and not any(section["figures"] for section in page["sections"])
-    names = ("index.html", "agreement/index.html", "agreement/results.parquet", "agreement/summary.json")
+    names = ("index.html", "agreement/index.html", "agreement/results.parquet")
     assert all((tmp_path / "site" / name).is_file() for name in names)
 
 

@@ -208,7 +208,7 @@ def report(trained: bool = True) -> list[str]:
 
 
 def gaps() -> list[tuple[str, str]]:  # cells that are not there, by the notes: how many, and which in brackets
-    notes = json.loads(Path("results/mine-rivers/report/agreement/summary.json").read_text())["notes"]
+    notes = json.loads(Path("results/mine-rivers/report/agreement/page.json").read_text())["notes"]
     return re.findall(r"(\d+ of \d+) cells [^;(]*(\(.*?\))?;", " ".join(notes))
 
 

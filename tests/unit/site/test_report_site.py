@@ -15,6 +15,7 @@ from lm_validity.cli.reports import app
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
+from lm_validity.results.put import Rows
 from lm_validity.site import report
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
@@ -24,6 +25,11 @@ from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
 
 TBT = "train_before_test"
 TASKS = ("arc_easy", "boolq", "piqa", "sciq")
+
+
+def numbers(site) -> Rows:
+    """The rows of the agreement report of a site."""
+    return Rows.read(site / "agreement" / "results.parquet")
 
 
 def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASKS) -> None:
@@ -94,10 +100,8 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
-    figures = {path.stem for path in (tmp_path / "out" / "agreement" / "figures").glob("*.svg")}
-    assert "tau_by_benchmark" in figures and not any(name.endswith("train_before_test") for name in figures)
     assert any(line.startswith("No signal report") for line in lines)
-    assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["models"] == 4
+    assert numbers(tmp_path / "out").value("models") == 4
     compared = pd.read_csv(tmp_path / "out/cards/tables/benchmarks.csv")["benchmark"].tolist()
     assert compared == [*TASKS, "aa_rare"]  # what is not compared comes last
     page = (tmp_path / "out/agreement/page.json").read_text()
@@ -113,15 +117,16 @@ def test_two_folders_of_two_protocols_are_compared(tmp_path):
     more = ["--path", "{model}/results_*.json", "--resamples", "0", "--processes", "1", "--output"]
     done = CliRunner().invoke(app, [*paths, *more, str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    summary = json.loads((tmp_path / "out/agreement/summary.json").read_text())
-    assert summary["models"] == 3 and all(summary["kendall_tau"][each]["mean"] is not None for each in ("direct", TBT))
+    rows = numbers(tmp_path / "out")
+    means = [rows.row("tau_mean", protocol=each).value for each in ("direct", TBT)]
+    assert rows.value("models") == 3 and None not in means
     assert "We assume" in (tmp_path / "out/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", ", ".join(TASKS[:2]), *more, str(tmp_path / "said")])
     assert "We assume" not in (tmp_path / "said/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", "a mixture", *more, str(tmp_path / "other")])
-    summary = json.loads((tmp_path / "other/agreement/summary.json").read_text())
-    assert summary["kendall_tau"][TBT]["mean"] is None
-    (note,) = [note for note in summary["notes"] if "a mixture" in note]
+    assert numbers(tmp_path / "other").row("tau_mean", protocol=TBT).value is None
+    notes = json.loads((tmp_path / "other/agreement/page.json").read_text())["notes"]
+    (note,) = [note for note in notes if "a mixture" in note]
     assert all(task in note for task in TASKS[:2])
 
 
@@ -198,7 +203,7 @@ def test_the_sheets_are_passed_back(tmp_path, four):
     again = pd.read_csv(tmp_path / "out" / "models.tsv", sep="\t").set_index("model")
     assert again["family"].tolist() == ["x", "x", "y", "toy"]  # the fourth, which the sheet lacks, is guessed
     assert again["guessed"].isna().tolist() == [True, True, True, False]
-    assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["benchmarks"] == 3
+    assert numbers(tmp_path / "out").value("benchmarks") == 3
 
 
 def test_a_sheets_numbers_of_items_give_standard_errors(tmp_path):
@@ -213,14 +218,13 @@ def test_a_sheets_numbers_of_items_give_standard_errors(tmp_path):
 @pytest.mark.parametrize("sheet", ["models", "benchmarks"])
 def test_one_sheet_passed_back_leaves_out_what_was_left_out_and_is_kept(tmp_path, uneven, sheet):
     shutil.copytree(uneven / "out", tmp_path / "out")
-    before = json.loads((tmp_path / "out/agreement/summary.json").read_text())
-    assert (before["models"], before["benchmarks"]) == (4, 4)
+    before = numbers(tmp_path / "out")
+    assert (before.value("models"), before.value("benchmarks")) == (4, 4)
     own = tmp_path / "out" / f"{sheet}.tsv"
     own.write_text("".join(f"{line}\tmine\n" for line in own.read_text().splitlines()))
     text = own.read_text()
     write([uneven / "in"], tmp_path / "out", **{sheet: own})
-    after = json.loads((tmp_path / "out/agreement/summary.json").read_text())
-    assert (after["models"], after["benchmarks"]) == (4, 4) and after["kendall_tau"] == before["kendall_tau"]
+    assert [*numbers(tmp_path / "out")] == [*before]
     assert own.read_text() == text
 
 
@@ -435,8 +439,8 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     sheets = ["--models", str(files[1]), "--benchmarks", str(files[2])]
     options = [str(files[0]), *sheets, *given, "--resamples", "0", "--processes", "1"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
-    found = json.loads((tmp_path / "out/agreement/summary.json").read_text())["incomplete"][TRAINED]
-    assert (found["cells"], found["by_scores"], found["missing"]) == (10, 1, 0)
+    cells = [numbers(tmp_path / "out").value(name) for name in ("cells", "cells_by_scores", "cells_missing")]
+    assert cells == [10, 1, 0]
     values = json.loads((tmp_path / "out/cards/b/card.json").read_text())["values"]
     assert [values[f"models.{p}"]["estimate"] for p in (DIRECT, TRAINED)] == [5, 4]
     assert values[f"tau.{TRAINED}"]["basis"]["models"] == 4

@@ -110,4 +110,4 @@ def test_a_report_over_runs(tmp_path):
     spread = np.sqrt(np.mean([np.var(runs[f"m{i}", "x"], ddof=1) for i in range(10)]))
     assert of("sampling_noise", "x") == pytest.approx(spread)
     assert of("sampling_share", "x") == pytest.approx(spread**2 / 0.045**2)
-    assert any("5 runs of each of 30 scores" in note for note in read_json(tmp_path / "out" / "summary.json")["notes"])
+    assert any("5 runs of each of 30 scores" in note for note in read_json(tmp_path / "out" / "page.json")["notes"])

@@ -269,7 +269,6 @@ _COLUMNS = {
     "reliability": "reliability.direct",
     "smallest_difference": "smallest_difference.direct",
     "separated_within_2": "separated_within_2.direct",
-    "separated_beyond_2": "separated_beyond_2.direct",
     "tau_direct": "tau.direct",
     "tau_tuned": "tau.train_before_test",
     "tau_within_2": "tau_within_2.direct",

@@ -1,6 +1,4 @@
-"""What each benchmark alone can tell, for its card, and how its models were prompted and fine-tuned."""
-
-from dataclasses import dataclass
+"""What each benchmark alone can tell, for its card, and how its models were prompted, as rows."""
 
 import numpy as np
 import pandas as pd
@@ -8,29 +6,20 @@ from scipy import stats
 
 from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.repeats import NO_RUNS
-from lm_validity.statistics import Interval, models_above_chance
+from lm_validity.results.put import Rows
+from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.intervals import Range, Value, each, ends
-from lm_validity.studies.agreement.reasons import LOST_MODEL, NO_DIRECTION
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
-from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.noise import ceiling_with_others, reliability, taus_with_others
-from lm_validity.studies.agreement.statistics.resampling import hull
-from lm_validity.studies.agreement.statistics.separation import (
-    items_needed,
-    separated_shares,
-    smallest_difference,
-    typical_difference,
-)
+from lm_validity.studies.agreement.statistics import noise, ranking, resampling, separation
+from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value, ends
 from lm_validity.tables.counted import of_metric
 from lm_validity.tables.fractions import FRACTIONS
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER
 
-# ratios of two models' sizes, and all pairs whatever their sizes
-DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))
-LIKE_SIZE = 2.0
+# ratios of two models' sizes: of like size, and all pairs whatever their sizes
+LIKE, ANY = (1.0, 2.0), (1.0, None)
 LEAST_MODELS = 3  # with two prompts, for the variance between them
 UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
@@ -51,6 +40,13 @@ ONE_PROMPT = Missing(
     Reason("No model has scores of it under two prompts, all else being equal.", ReasonCode.NO_PROMPTS)
 )
 SAME = ["model", "checkpoint", "benchmark", "protocol", "seed", "split", "metric", "num_fewshot"]
+# a row of each, its unit, and the field of what was measured between runs
+SAMPLING = (
+    ("sampling_noise", "score", "spread"),
+    ("sampling_share", "share", "share"),
+    ("sampling_luck", "score", "luck"),
+    ("sampling_falls", "share", "falls"),
+)
 ONE_MODEL = Missing("One model was scored under several prompts.")
 
 
@@ -58,118 +54,59 @@ ONE_MODEL = Missing("One model was scored under several prompts.")
 # Numbers of one benchmark.
 
 
-@dataclass(frozen=True)
-class DistanceRow:
-    """A benchmark among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any).
+def put_benchmarks(rows: Rows, data: Data) -> None:
+    """What each benchmark tells under a protocol, in the metric's own unit and direction, as rows.
 
-    `separated`: the share of the `pairs_of_models` that can be tested whose scores differ significantly; `tau`: mean
-    tau with the other benchmarks over the `scored_pairs`, those with scores; `tau_ceiling`: what it would be if all
-    ordered the models identically.
+    `separated`: the share of the pairs of models that can be tested whose scores differ significantly;
+    `tau_with_others_by_ratio`: mean tau with the other benchmarks over the pairs with scores, with what it would be if
+    all ordered the models identically. Where the direction of a benchmark is not known and its order is surely against
+    the others', it has no interval of tau, and those of the others hold either way; where it may be, its own interval
+    holds either way.
     """
-
-    at_least: float
-    at_most: float | None
-    pairs_of_models: int
-    scored_pairs: int
-    separated: Value
-    separated_interval: Range
-    tau: Value
-    tau_interval: Range
-    tau_ceiling: Value
-
-
-@dataclass(frozen=True)
-class BenchmarkFigures:
-    """What one benchmark tells under a protocol, in the metric's own unit and direction.
-
-    `models_above_chance`: as `statistics.models_above_chance` counts them. `models_at_best`: models less than 1.96
-    standard errors below 1, the best score of a metric that is a fraction. `reliability`: share of the variance between
-    models that is no noise of items. `sampling_noise`, `sampling_share`, `sampling_luck`, `sampling_falls`: how far
-    scores move between sampled runs of one model. `smallest_difference`: of two scores, found four times out of five.
-    `typical_difference`: between models within a factor 2 of each other's size, without noise. `items_needed`: to find
-    that.
-    """
-
-    models: int
-    items: int | Missing
-    lowest: float
-    highest: float
-    models_above_chance: int | Missing
-    models_at_best: int | Missing
-    reliability: Value
-    reliability_interval: Range
-    training_noise: Value
-    reruns: int
-    sampling_noise: Value
-    sampling_share: Value
-    sampling_luck: Value
-    sampling_falls: Value
-    sampled_models: int
-    smallest_difference: Value
-    typical_difference: Value
-    items_needed: int | Missing
-    by_distance: list[DistanceRow]
+    for p in PROTOCOLS:
+        scored = np.isfinite(data.scores[p])
+        for index, name in enumerate(data.tasks):
+            at = rows.of(protocol=p, subject=name)
+            if scored[:, index].any():
+                _put_benchmark(at, data, p, index)
+            else:
+                at.put("benchmark_models", Missing(f"The benchmark has no score {UNDER[p]}."), "models")
+        for distance in (LIKE, ANY):
+            _put_at_distance(rows.of(protocol=p, at_least=distance[0], at_most=distance[1]), data, p, distance)
 
 
-FiguresByName = dict[str, BenchmarkFigures | Missing]
-
-
-def benchmark_figures(data: Data) -> dict[str, FiguresByName]:
-    """By protocol and benchmark; missing where it has no score.
-
-    Where the direction of a benchmark is not known and its order is surely against the others', it has no interval of
-    tau, and those of the others hold either way; where it may be, its own interval holds either way.
-    """
-    return {p: _of_protocol(data, p) for p in PROTOCOLS}
-
-
-def _of_protocol(data: Data, protocol: str) -> FiguresByName:
+def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float, float | None]) -> None:
+    """Of each benchmark with scores, over pairs of models whose sizes differ by such a factor."""
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
-    masks = [_within(sizes, *distance) for distance in DISTANCES]
-    taus = taus_with_others(scores, masks)
-    turned = taus_with_others(data.turned(protocol), masks) if data.opposed[protocol] else taus
-    everyone, expected = ranking.pair_signs(scores), data.ceiling[protocol].expected
-    ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
+    mask, everyone = _within(sizes, *distance), ranking.pair_signs(scores)
+    taus = noise.taus_with_others(scores, [mask])[0]
+    turned = noise.taus_with_others(data.turned(protocol), [mask])[0] if data.opposed[protocol] else taus
+    ceilings = noise.ceiling_with_others(everyone, data.ceiling[protocol].expected, mask)
     significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)
     for square, values in ((significant, signs.sign), (tested, signs.known)):
         square[:, signs.first, signs.second] = square[:, signs.second, signs.first] = values.T != 0
-    separation, near = [separated_shares(significant, tested, mask) for mask in masks], _within(sizes, 1.0, LIKE_SIZE)
-    by_name: FiguresByName = {}
+    shares = separation.separated_shares(significant, tested, mask)
+    reason = FEW_SIZES if distance != ANY and _few_sizes(sizes) else None
     for index, name in enumerate(data.tasks):
-        if not np.isfinite(scores[:, index]).any():
-            by_name[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
+        scored = np.isfinite(scores[:, index])
+        if not scored.any():
             continue
-        rows = []
-        for (at_least, at_most), mask, tau, corrected, ceiling, shares in zip(
-            DISTANCES, masks, taus, turned, ceilings, separation, strict=True
-        ):
-            by_size = (at_least, at_most) != (1.0, None)
-            reason = FEW_SIZES if by_size and _few_sizes(sizes) else None
-            separated = known(shares[index].value, reason or FEW_PAIRS)
-            mean = known(tau[index].value, reason or "No other benchmark has a tau with it over such pairs of models.")
-            limit = known(float(ceiling[index]), "There is no noise ceiling over such pairs of models.")
-            scored = np.isfinite(scores[:, index])
-            rows.append(
-                DistanceRow(
-                    at_least=at_least,
-                    at_most=at_most,
-                    pairs_of_models=int((tested[index] & mask).sum()) // 2,
-                    scored_pairs=int((np.outer(scored, scored) & mask).sum()) // 2,
-                    separated=separated,
-                    separated_interval=ends(separated, shares[index].interval, reason or FEW_PAIRS),
-                    tau=mean,
-                    tau_interval=Missing(NO_DIRECTION)
-                    if name in data.opposed[protocol]
-                    else ends(
-                        mean,
-                        data.either_way(protocol, name, hull(tau[index].interval, corrected[index].interval)),
-                        LOST_MODEL,
-                    ),
-                    tau_ceiling=mean if isinstance(mean, Missing) else limit,
-                )
-            )
-        by_name[name] = _figures(data, protocol, index, near, rows)
-    return by_name
+        of, pairs = at.of(subject=name), int((tested[index] & mask).sum()) // 2
+        separated = known(shares[index].value, reason or FEW_PAIRS)
+        interval = ends(separated, shares[index].interval, reason or FEW_PAIRS)
+        of.put("benchmark_pairs_of_models", pairs, "pairs")
+        of.put("separated", separated, "share", {"models": interval}, counted=("pairs_of_models", pairs))
+        if distance == ANY:
+            continue
+        counted = "scored_pairs", int((np.outer(scored, scored) & mask).sum()) // 2
+        tau = known(taus[index].value, reason or "No other benchmark has a tau with it over such pairs of models.")
+        either_way = data.either_way(protocol, name, resampling.hull(taus[index].interval, turned[index].interval))
+        opposed = name in data.opposed[protocol]
+        over_models = Missing(NO_DIRECTION) if opposed else ends(tau, either_way, LOST_MODEL)
+        limit = known(float(ceilings[index]), "There is no noise ceiling over such pairs of models.")
+        of.put("benchmark_scored_pairs", counted[1], "pairs")
+        of.put("tau_with_others_by_ratio", tau, "tau", {"models": over_models}, counted=counted)
+        of.put("tau_with_others_ceiling_by_ratio", tau if isinstance(tau, Missing) else limit, "tau", counted=counted)
 
 
 def _few_sizes(sizes: np.ndarray) -> bool:
@@ -186,61 +123,64 @@ def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.nda
     return in_range & ~np.eye(len(sizes), dtype=bool)
 
 
-def _figures(
-    data: Data, protocol: str, index: int, near: np.ndarray, by_distance: list[DistanceRow]
-) -> BenchmarkFigures:
-    """Of the benchmark at `index`; `near`: (models, models) pairs of like size."""
+def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
+    """Of the benchmark at `index`, over all models.
+
+    `above_chance`: as `statistics.models_above_chance` counts them. `at_best`: models less than 1.96 standard errors
+    below 1, the best score of a metric that is a fraction. `reliability`: share of the variance between models that is
+    no noise of items. `sampling_*`: how far scores move between sampled runs of one model. `smallest_difference`: of
+    two scores, found four times out of five. `typical_difference`: between models within a factor 2 of each other's
+    size, without noise. `items_needed`: to find that.
+    """
     matrix, name = data.matrix, data.tasks[index]
     column = matrix.benchmarks.index(name)
     facts = matrix.benchmark_facts.iloc[column]
-    values, errors, noise = matrix.value[protocol][:, column], data.stderr[protocol][:, index], data.noise[protocol]
+    values, errors, noises = matrix.value[protocol][:, column], data.stderr[protocol][:, index], data.noise[protocol]
     oriented, scored = data.scores[protocol][:, index], np.isfinite(values)
-    training = matrix.training.get(protocol, {}).get(name)
-    trained = 0.0 if training is None else 2 * training.sd**2
+    counted = "models", int(scored.sum())
+    at.put("benchmark_models", counted[1], "models")
     counts = matrix.n_items[protocol][scored, column]
     counts = counts[np.isfinite(counts)]
     of_sheet = None if pd.isna(facts["n_items"]) else int(facts["n_items"])
     items = int(np.median(counts)) if len(counts) else known(of_sheet, "The number of items is unknown.")
-    share = reliability(oriented, noise[:, index])
-    reliable = known(share.value, FEW)
-    no_pairs = FEW_SIZES if _few_sizes(matrix.sizes().parameters) else NO_SIMILAR
-    typical = known(typical_difference(oriented, noise[:, index], near).difference, no_pairs)
+    at.put("items", items, "items")
+    at.put("lowest", float(values[scored].min()), "score", counted=counted)
+    at.put("highest", float(values[scored].max()), "score", counted=counted)
     above: int | Missing = Missing(NO_CHANCE)
     if np.isfinite(facts["chance"]):
         above = Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
         if np.isfinite(oriented + errors).any():
             above = models_above_chance(oriented, errors, facts["chance"] * matrix.direction[column])
+    at.put("above_chance", above, "models", counted=counted)
     fraction = isinstance(facts["metric"], str) and facts["metric"].split(",")[0] in FRACTIONS
     at_best: int | Missing = Missing("The metric is not known to have 1 as its best score.")
     if fraction and not (values[scored] > 1 + 1e-9).any():
         at_best = int((values[scored] + ranking.Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
+    at.put("at_best", at_best, "models", counted=counted)
+    share = noise.reliability(oriented, noises[:, index])
+    reliable = known(share.value, FEW)
+    at.put("reliability", reliable, "share", {"models": ends(reliable, share.interval, NO_INTERVAL)}, counted=counted)
+    training = matrix.training.get(protocol, {}).get(name)
+    reruns, sd = (0, Missing(NOT_MEASURED)) if training is None else (training.reruns, training.sd)
+    at.put("training_noise", sd, "score", counted=("reruns", reruns))
+    at.put("reruns", reruns, "trainings")
     sampling = matrix.sampling.get((protocol, name))
-    between_runs: list[Value] = [Missing(NO_RUNS)] * 4
-    if sampling is not None:
-        measured = sampling.spread, sampling.share, sampling.luck, sampling.falls
-        between_runs = [known(value, NO_ERRORS) for value in measured]
-    spread, share_of_sampling, luck, falls = between_runs
-    return BenchmarkFigures(
-        models=int(scored.sum()),
-        items=items,
-        lowest=float(values[scored].min()),
-        highest=float(values[scored].max()),
-        models_above_chance=above,
-        models_at_best=at_best,
-        reliability=reliable,
-        reliability_interval=ends(reliable, share.interval, NO_INTERVAL),
-        training_noise=Missing(NOT_MEASURED) if training is None else training.sd,
-        reruns=0 if training is None else training.reruns,
-        sampling_noise=spread,
-        sampling_share=share_of_sampling,
-        sampling_luck=luck,
-        sampling_falls=falls,
-        sampled_models=0 if sampling is None else sampling.models,
-        smallest_difference=known(smallest_difference(noise[:, index]), NO_ERRORS),
-        typical_difference=typical,
-        items_needed=_items_needed(items, typical, typical_difference(oriented, errors, near).noise, trained),
-        by_distance=by_distance,
+    sampled = 0 if sampling is None else sampling.models
+    for part, unit, field in SAMPLING:
+        value = Missing(NO_RUNS) if sampling is None else known(getattr(sampling, field), NO_ERRORS)
+        at.put(part, value, unit, counted=("sampled_models", sampled))
+    at.put("sampled_models", sampled, "models")
+    gap = known(separation.smallest_difference(noises[:, index]), NO_ERRORS)
+    at.put("smallest_difference", gap, "score", counted=None if isinstance(items, Missing) else ("items", items))
+    near, sizes = _within(matrix.sizes().parameters, *LIKE), matrix.sizes().parameters
+    typical = separation.typical_difference(oriented, noises[:, index], near).difference
+    difference = known(typical, FEW_SIZES if _few_sizes(sizes) else NO_SIMILAR)
+    at.put("typical_difference", difference, "score")
+    error, trained = (
+        separation.typical_difference(oriented, errors, near).noise,
+        0.0 if training is None else 2 * training.sd**2,
     )
+    at.put("items_needed", _items_needed(items, difference, error, trained), "items")
 
 
 def _items_needed(items: int | Missing, difference: Value, noise: float, training: float) -> int | Missing:
@@ -250,7 +190,7 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
         return difference
     if difference == 0:
         return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
-    items_at_least = items_needed(items, difference, noise, training)
+    items_at_least = separation.items_needed(items, difference, noise, training)
     if not np.isfinite(items_at_least):
         return Missing("No number of items is enough: training the models again moves their scores more than that.")
     return int(np.ceil(items_at_least))
@@ -260,20 +200,9 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
 # How far the prompt moves a score.
 
 
-@dataclass(frozen=True)
-class PromptRange:
-    """Best less worst score of a model over prompts and wordings, mean over `models` with a t interval; `prompts`: the
-    most that one has. by_chance: the most that noise alone would make of it, as though each prompt had other items."""
-
-    mean: float
-    interval: Range
-    by_chance: Value
-    models: int
-    prompts: int
-
-
-def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, PromptRange | Missing]:
-    """By benchmark, no perplexity corpora.
+def put_prompt_ranges(rows: Rows, scores: pd.DataFrame, matrix: ScoreMatrix) -> None:
+    """By benchmark, no perplexity corpora, the best less the worst score of a model over prompts and wordings as rows:
+    the mean over models with a t interval, and the most that noise alone would make of it.
 
     Over direct scores that differ in `prompt` or `prompt_variant` alone, on either split; of a model with several such
     groups the mean; of several runs under one prompt the mean score. Scores under two prompts share their items, and
@@ -281,37 +210,30 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Prompt
     many independent normal numbers, whose standard deviation is the root mean square of the scores' standard errors,
     those of single runs: at most that.
     """
-    rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
-    prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
-    squares = pd.to_numeric(rows["stderr"]).astype(float) ** 2
-    of_one_prompt = rows.assign(prompt=prompt, square=squares).groupby([*SAME, "prompt"], dropna=False)
+    direct = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
+    prompt = direct["prompt"].fillna("plain").astype(str) + "\n" + direct["prompt_variant"].fillna("").astype(str)
+    squares = pd.to_numeric(direct["stderr"]).astype(float) ** 2
+    of_one_prompt = direct.assign(prompt=prompt, square=squares).groupby([*SAME, "prompt"], dropna=False)
     means = of_one_prompt.agg(value=("value", "mean"), square=("square", _mean_or_nan)).reset_index()
-    spans = (
-        means.groupby(SAME, dropna=False)
-        .agg(
-            low=("value", "min"),
-            high=("value", "max"),
-            prompts=("prompt", "nunique"),
-            square=("square", _mean_or_nan),
-        )
-        .reset_index()
-    )
+    least_most = {"low": ("value", "min"), "high": ("value", "max"), "prompts": ("prompt", "nunique")}
+    spans = means.groupby(SAME, dropna=False).agg(**least_most, square=("square", _mean_or_nan)).reset_index()
     spans = spans[(spans["prompts"] > 1) & np.isfinite(spans["high"] - spans["low"])]
-    ranges: dict[str, PromptRange | Missing] = {}
     for name in matrix.task_names():
-        of_one = spans[spans["benchmark"] == name]
+        at, of_one = rows.of(subject=name), spans[spans["benchmark"] == name]
         if of_one.empty:
-            ranges[name] = ONE_PROMPT
+            at.put("prompt_range", ONE_PROMPT, "score", {"models": ONE_PROMPT})
             continue
         by_model = (of_one["high"] - of_one["low"]).groupby(of_one["model"]).mean().to_numpy(dtype=float)
-        mean, interval = float(by_model.mean()), None
+        mean, counted, interval = float(by_model.mean()), ("models", len(by_model)), None
         if len(by_model) > 1:
             reach = stats.t.ppf(0.975, len(by_model) - 1) * by_model.std(ddof=1) / np.sqrt(len(by_model))
-            interval = Interval(float(max(0.0, mean - reach)), float(mean + reach))
+            interval = float(max(0.0, mean - reach)), float(mean + reach)
         chance = np.sqrt(of_one["square"]) * of_one["prompts"].map(expected_range)
-        by_chance = known(float(chance.groupby(of_one["model"]).mean().mean(skipna=False)), PROMPT_WITHOUT_ERROR)
-        ranges[name] = PromptRange(mean, interval or ONE_MODEL, by_chance, len(by_model), int(of_one["prompts"].max()))
-    return ranges
+        by_chance = float(chance.groupby(of_one["model"]).mean().mean(skipna=False))
+        at.put("prompt_range", mean, "score", {"models": interval or ONE_MODEL}, counted=counted)
+        at.put("prompt_range_by_chance", by_chance, "score", counted=counted, why=PROMPT_WITHOUT_ERROR)
+        at.put("prompt_range_models", len(by_model), "models")
+        at.put("prompts", int(of_one["prompts"].max()), "prompts")
 
 
 def _mean_or_nan(values: pd.Series) -> float:
@@ -394,16 +316,14 @@ def _prepared_choices(selections: pd.DataFrame, pairs_asked: set[tuple[str, str]
     return pd.DataFrame(rows)
 
 
-def agreement_between_seeds(data: Data) -> dict[str, Value]:
+def put_seeds(rows: Rows, data: Data) -> None:
     """Agreement of each benchmark with itself when models are fine-tuned again with another seed: the mean tau over
     pairs of seeds. Nothing for one seed."""
     seeds = [scores[:, ~data.matrix.is_corpus] for scores in data.matrix.by_seed.values()]
     if len(seeds) < 2:
-        return {}
+        return
     too_few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
-    columns = (np.column_stack([scores[:, index] for scores in seeds]) for index in range(len(data.tasks)))
-    return each(
-        data.tasks,
-        (ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(column))) for column in columns),
-        too_few,
-    )
+    for index, name in enumerate(data.tasks):
+        column = np.column_stack([scores[:, index] for scores in seeds])
+        tau = ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(column)))
+        rows.put("tau_between_seeds", tau, "tau", subject=name, why=too_few)

@@ -8,23 +8,13 @@ import numpy as np
 
 from lm_validity.missing import Missing, Reason, known
 from lm_validity.statistics import Interval, section_generator
-from lm_validity.studies.agreement.intervals import Value
-from lm_validity.studies.agreement.notes import (
-    OPPOSED,
-    ceiling_notes,
-    comparison_notes,
-    coverage_notes,
-    family_notes,
-    resample_notes,
-    selected_on_test,
-    selection_notes,
-)
+from lm_validity.studies.agreement import notes as said
 from lm_validity.studies.agreement.paired import use_paired_tests
-from lm_validity.studies.agreement.reasons import no_intervals
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import Ceiling, columns_against, noise_ceiling, opposed_columns
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
+from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, no_scores, with_names
@@ -127,6 +117,11 @@ class Data:
 
     def _names(self, columns: np.ndarray) -> list[str]:
         return [name for name, is_meant in zip(self.tasks, columns, strict=True) if is_meant]
+
+    def sure(self, intervals: dict[str, Range], *protocols: str) -> dict[str, Range]:
+        """The intervals of a mean under the protocols; none where the direction of a benchmark must be known first."""
+        asked = any(self.opposed[protocol] for protocol in protocols)
+        return dict.fromkeys(intervals, Missing(DIRECTION_ASKED)) if asked else intervals
 
     def either_way(self, protocol: str, name: str, interval: Interval[float]) -> Interval[float]:
         """The interval of a tau of the benchmark with others, which holds whichever way it counts where it is
@@ -292,21 +287,21 @@ class Data:
         absent = np.array(self.matrix.labels)[~in_corpora & self.matrix.is_corpus.any()]
         return [
             *self.matrix.notes,
-            *resample_notes(self.resamples, self.requested_resamples),
-            *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
+            *said.resample_notes(self.resamples, self.requested_resamples),
+            *said.coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
-            *comparison_notes(self.matrix, self.in_both, complete=self.whole),
-            *family_notes(self.matrix.families),
+            *said.comparison_notes(self.matrix, self.in_both, complete=self.whole),
+            *said.family_notes(self.matrix.families),
             *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
             *(
                 note
                 for p, entry in self.ceiling.items()
-                for note in ceiling_notes(
+                for note in said.ceiling_notes(
                     p, entry.included, self.tasks, "mean tau", entry.mean_tau, self.agreement[p].mean
                 )
             ),
-            *selection_notes(selected_on_test(self.matrix, self.scores)),
-            *with_names({OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),
+            *said.selection_notes(said.selected_on_test(self.matrix, self.scores)),
+            *with_names({said.OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]
 

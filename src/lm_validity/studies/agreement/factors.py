@@ -30,7 +30,6 @@ from lm_validity.results.sections import (
 )
 from lm_validity.statistics import LEVEL, section_generator
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
-from lm_validity.studies.agreement.intervals import ends, over_families
 from lm_validity.studies.agreement.notes import (
     ceiling_notes,
     comparison_notes,
@@ -39,7 +38,6 @@ from lm_validity.studies.agreement.notes import (
     selected_on_test,
     selection_notes,
 )
-from lm_validity.studies.agreement.reasons import FEW_IN_BOTH, LOST_CLUSTER, SMALL_FAMILY, no_ceiling, no_clusters
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     ScoreMatrix,
@@ -65,6 +63,15 @@ from lm_validity.studies.agreement.statistics.factors import (
 from lm_validity.studies.agreement.statistics.noise import ShareCeiling, share_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import known_in_all, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
+from lm_validity.studies.agreement.values import (
+    FEW_IN_BOTH,
+    LOST_CLUSTER,
+    SMALL_FAMILY,
+    ends,
+    no_ceiling,
+    no_clusters,
+    over_families,
+)
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, explain_protocols, listing, no_scores, percent
 

@@ -1,7 +1,7 @@
 """What stands above the folds of the agreement page: its sentence, its answers and their pictures."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,15 +13,11 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.results.put import Rows, ends_of, labels_of
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.benchmarks import FiguresByName
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
-from lm_validity.studies.agreement.intervals import Range, Value, wider
-from lm_validity.studies.agreement.pooled import Pooled
-from lm_validity.studies.agreement.similar import RatioRows
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
-from lm_validity.studies.agreement.tau import ByProtocolTau, Improvement, KendallTau, benchmark_order
-from lm_validity.studies.agreement.wording import in_words, shown_limit
+from lm_validity.studies.agreement.values import Estimate, Range, Value, estimate, in_words, range_of, shown_limit
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import MINUS, count, decimal
 
@@ -34,51 +30,47 @@ from lm_validity.words import MINUS, count, decimal
 LIKE_SIZE, ANY_SIZE = (1.0, 2.0), (1.0, None)  # at least and at most, of the ratio of two models' sizes
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
+CARPET = 440  # units of the width of a picture of ranks, which screens stretch or shrink
 MOST_SQUARES = 93  # models, in three rows
 AS_ONE = 0.95  # tau without noise from which on, interval and all, benchmarks count as agreeing but for noise
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
 
-@dataclass(frozen=True)
-class Change:
-    """Mean tau under direct evaluation and after training, their difference, and its intervals by whom they are for.
-
-    Pooled where many cells are missing.
-    """
+class Change(NamedTuple):
+    """Mean tau under direct evaluation and after training, their difference with its intervals, and how surely it holds
+    for other benchmarks too. Pooled where many cells are missing."""
 
     direct: Value
     trained: Value
-    change: Value
-    intervals: dict[str, Range]
+    change: Estimate
+    for_others: Range
 
     @classmethod
-    def of(cls, data: Data, improvement: Improvement, pooled: dict[str, Pooled]) -> "Change":
+    def of(cls, rows: Rows, data: Data) -> "Change":
         """Where many cells are missing, that of the pooled tau."""
-        if data.lacks_many and "all" in pooled:
-            row = pooled["all"]
-            means, change = row.mean, row.change
-            over = {"models": row.change_interval, "families": row.change_interval_clustered}
-        else:
-            means, change = improvement.means, improvement.mean
-            over = {
-                "models": improvement.interval,
-                "families": improvement.interval_clustered,
-                "benchmarks": improvement.interval_population_of_categories,
-            }
-            if isinstance(over["benchmarks"], Missing):
-                over["benchmarks"] = improvement.interval_population_of_benchmarks
-        return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
-
-    @property
-    def quoted(self) -> Interval[float] | None:
-        """The interval that a sentence quotes: the wider of other models and other families."""
-        return wider(self.intervals["models"], self.intervals["families"])
+        if data.lacks_many and rows.row("tau_pooled_change", pairs="all") is not None:
+            before, after = (estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS)
+            pooled = estimate(rows, "tau_pooled_change", pairs="all")
+            return cls(before, after, pooled, Missing("There is none of the pooled tau."))
+        before, after = (estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
+        others = range_of(rows, "tau_change", "categories")
+        others = others if is_known(others) else range_of(rows, "tau_change", "benchmarks")
+        return cls(before, after, estimate(rows, "tau_change"), others)
 
     @property
     def arrow(self) -> str:
         """Mean tau direct and after training, with an arrow between, such as `0.52 → 0.76`."""
         return f"{_tau(self.direct)} → {_tau(self.trained)}"
+
+    @property
+    def interval(self) -> str:
+        """The intervals in words, each with whom it is for; empty where there is none."""
+        quoted = self.change.quoted
+        if quoted is None:
+            return ""
+        others = in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
+        return f"95% of the change, for these benchmarks: {in_words(quoted, signed=True)}; for others too: {others}"
 
 
 class Front(NamedTuple):
@@ -90,44 +82,61 @@ class Front(NamedTuple):
     answers: list[Answer]
 
 
-def above_the_folds(
-    data: Data,
-    tau: ByProtocolTau,
-    improvement: Improvement,
-    pooled: dict[str, Pooled],
-    by_benchmark: dict[str, FiguresByName],
-) -> Front:
+def above_the_folds(rows: Rows, data: Data) -> Front:
     """The front of the agreement page; of one protocol where only one has scores, or both on too few models."""
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
-    columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
-    change = Change.of(data, improvement, pooled)
+    columns = [data.tasks.index(name) for name in benchmark_order(rows, data.tasks)]
+    change, p = Change.of(rows, data), protocols[0]
     too_few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
-    panels: list[Panel | None]
-    p = protocols[0]
-    if len(protocols) == 2 and not too_few and is_known(change.change):
+    if len(protocols) == 2 and not too_few and is_known(change.change.value):
         means = {DIRECT: change.direct, TRAINED: change.trained}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         columns = [column for column in columns if data.in_both[:, column].any()]
         lede, picture = _change_lede(data, change), _carpets(data, scores, means, columns, data.models_in_both)
-        panels = [_for_whom(change), _by_size(improvement.by_size_ratio), _every_pair(data, columns, protocols)]
+        panels = [_for_whom(change), _by_size(rows, PROTOCOLS, whole=data.whole)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        lede = _noise_lede(data, tau[p], p)
-        picture = _carpets(data, data.scores, {p: tau[p].mean}, columns, everyone)
-        panels = [
-            _against_noise(data, tau[p], p),
-            _by_size({p: tau[p].by_size_ratio}),
-            _every_pair(data, columns, [p]),
-        ]
-        answers = [_noise_answer(data, tau[p], p, columns, lede)]
+        agreement = Agreement.of(rows, p)
+        lede = _noise_lede(data, agreement, p)
+        picture = _carpets(data, data.scores, {p: agreement.mean.value}, columns, everyone)
+        panels = [_against_noise(data, agreement, p), _by_size(rows, [p], whole=True)]
+        answers = [_noise_answer(data, agreement, p, columns, lede)]
         if too_few and len(protocols) == 2:
             text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
             trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
-            answers = [_not_yet_answer(data, change, tau, lede)]
-    apart = _apart(by_benchmark[p], p)
+            answers = [_not_yet_answer(data, change, agreement, lede)]
+    apart = _apart(rows, p)
     answers += [apart] if apart is not None else []
     return Front(lede, picture, [panel for panel in panels if panel is not None], answers)
+
+
+class Agreement(NamedTuple):
+    """The mean tau under a protocol, its noise ceiling, and the tau without noise."""
+
+    mean: Estimate
+    ceiling: Value
+    corrected: Estimate
+
+    @classmethod
+    def of(cls, rows: Rows, protocol: str) -> "Agreement":
+        """That of the rows."""
+        mean, ceiling, corrected = (
+            estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
+        )
+        return cls(mean, ceiling.value, corrected)
+
+    @property
+    def limit(self) -> Value:
+        """The noise ceiling where it may be named."""
+        return shown_limit(self.ceiling, self.mean.value)
+
+
+def benchmark_order(rows: Rows, tasks: Sequence[str]) -> list[str]:
+    """Benchmarks from most to least agreement, directly where that is known."""
+    taus = {p: {row.subject: row.value for row in rows.all("tau_with_others", protocol=p)} for p in PROTOCOLS}
+    values = taus[DIRECT] if any(tau is not None for tau in taus[DIRECT].values()) else taus[TRAINED]
+    return sorted(tasks, key=lambda name: np.inf if (tau := values.get(name)) is None else -tau)
 
 
 def _with(prefix: str, interval: Interval[float] | None, *, sign: bool = False) -> str:
@@ -143,21 +152,27 @@ def _tau(value: Value) -> str:
 
 
 def _change_lede(data: Data, change: Change) -> Lede:
-    interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
+    quoted, these = change.change.quoted, f"These {len(data.tasks)} benchmarks agree"
     if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
-        return Lede(f"{heading}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
+        unknown = "Not known whether benchmarks agree better after training"
+        return Lede(f"{unknown}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
+    heading, interval = "Not known whether benchmarks agree better after training", change.interval
     if _same_order(data):
         alike = "After training for the test, no two models changed places on any benchmark"
-        heading, interval = SAME_SCORES if _same_scores(data) else alike, None
-    elif interval is not None:
+        heading, interval = SAME_SCORES if _same_scores(data) else alike, ""
+    elif quoted is not None:
         heading = "No change found in how well benchmarks agree"
-        if not interval[0] <= 0 <= interval[1]:
-            comparative = "better" if interval[0] > 0 else "less"
-            heading = f"Benchmarks agree {comparative} once every model has trained for the test"
+        if not quoted[0] <= 0 <= quoted[1]:
+            comparative = "better" if quoted[0] > 0 else "less"
+            heading = f"{these} {comparative} once every model has trained for the test"
             if against := dict.fromkeys(name for p in PROTOCOLS for name in data.against[p]):
-                heading = f"Benchmarks agree {comparative} after training, if higher is better on {_named(against)}"
-    sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
-    return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
+                heading = f"{these} {comparative} after training, if higher is better on {_named(against)}"
+    improved, compared = data.improved
+    return Lede(
+        heading,
+        f"How well two benchmarks’ rankings agree: {change.arrow}; better for {improved} of {count(compared, 'pair')}",
+        interval,
+    )
 
 
 def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
@@ -177,13 +192,12 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
         f"{lede.interval or 'There is no interval of the change'}."
     )
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
-    whom = _whom(change.intervals["models"], change.intervals["families"])
     return Answer(
         CHANGE_QUESTION,
         f"{lede.heading}: {change.arrow}",
         picture,
         lede.interval,
-        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}",
+        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{_whom(change.change)}.{_missing(data)}",
         "The rankings",
     )
 
@@ -196,16 +210,12 @@ def _missing(data: Data) -> str:
     return f" {missing} of {total} scores are missing: by chance, it is assumed." if missing else ""
 
 
-def _whom(models: Range, families: Range) -> str:
+def _whom(number: Estimate) -> str:
     """Whom the quoted interval is for, to follow what it rests on."""
-    quoted = wider(models, families)
-    if quoted is None:
+    if number.quoted is None:
         return "; no interval"
-    return (
-        "; the 95% interval covers new models and new families"
-        if quoted is families
-        else "; the 95% interval covers new models"
-    )
+    families = " and new families" if number.quoted is number.families else ""
+    return f"; the 95% interval covers new models{families}"
 
 
 def _same_order(data: Data) -> bool:
@@ -240,19 +250,18 @@ class NoiseVerdict:
     interval: str
 
     @classmethod
-    def of(cls, data: Data, entry: KendallTau, protocol: str) -> "NoiseVerdict":
+    def of(cls, data: Data, entry: Agreement, protocol: str) -> "NoiseVerdict":
         """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
         observed ones, and then disagreement is never sure."""
-        limit = shown_limit(entry.ceiling, entry.mean)
-        numbers = _tau(entry.mean) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
+        mean, limit = entry.mean.value, entry.limit
+        numbers = _tau(mean) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
         if data.opposed[protocol]:
             turned = decimal(data.turned_mean_tau(protocol))
-            return cls("direction", f"{_tau(entry.mean)} as the scores stand, {turned} if so", "")
-        observed = _quoted(entry)
-        corrected = wider(entry.corrected.interval, entry.corrected.interval_clustered)
-        decided = observed if corrected is None else corrected
+            return cls("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
+        corrected = entry.corrected.quoted
+        decided = entry.mean.quoted if corrected is None else corrected
         interval_words = _with("95%" if corrected is None else "95% without noise", decided)
-        if is_known(entry.mean) and number(entry.mean) > 1 - 1e-9:
+        if is_known(mean) and mean > 1 - 1e-9:
             return cls("order", numbers, interval_words)
         if corrected is not None and round(corrected.high, 2) < 1:
             return cls("disagree", numbers, interval_words)
@@ -274,13 +283,9 @@ def _heading(data: Data, verdict: NoiseVerdict, protocol: str) -> str:
     return HEADINGS[verdict.answer]
 
 
-def _quoted(entry: KendallTau) -> Interval[float] | None:
-    return wider(entry.interval, entry.interval_clustered)
-
-
-def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
+def _noise_lede(data: Data, entry: Agreement, protocol: str) -> Lede:
     verdict = NoiseVerdict.of(data, entry, protocol)
-    if not is_known(entry.mean):
+    if not is_known(entry.mean.value):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
     if verdict.answer == "direction":
         asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
@@ -292,7 +297,7 @@ def _noise_lede(data: Data, entry: KendallTau, protocol: str) -> Lede:
     )
 
 
-def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[int], lede: Lede) -> Answer:
+def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int], lede: Lede) -> Answer:
     verdict = NoiseVerdict.of(data, entry, protocol)
     sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
     if verdict.answer == "direction":
@@ -300,32 +305,32 @@ def _noise_answer(data: Data, entry: KendallTau, protocol: str, columns: list[in
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    ceiling = f", noise ceiling {_tau(limit)}" if is_known(limit := shown_limit(entry.ceiling, entry.mean)) else ""
+    ceiling = f", noise ceiling {_tau(entry.limit)}" if is_known(entry.limit) else ""
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
-        f"{_tau(entry.mean)}, {lede.interval or 'no interval'}{ceiling}."
+        f"{_tau(entry.mean.value)}, {lede.interval or 'no interval'}{ceiling}."
     )
-    corrected = entry.corrected.interval, entry.corrected.interval_clustered
-    decided = (entry.interval, entry.interval_clustered) if wider(*corrected) is None else corrected
-    whom = _whom(*decided) if lede.interval else "; no interval"
-    ordered = sum(map(is_known, entry.by_benchmark.values()))
+    decided = entry.mean if entry.corrected.quoted is None else entry.corrected
+    whom = _whom(decided) if lede.interval else "; no interval"
+    ordered = int(np.isfinite(data.agreement[protocol].by_benchmark).sum())
     some = f"{ordered} of " if 0 < ordered < len(columns) else ""
-    basis = f"{count(entry.models, 'model')}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
+    models = count(data.models(protocol), "model")
+    basis = f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
 
 def _not_yet(data: Data, change: Change) -> Lede:
-    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
+    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.change.quoted
     heading = f"Not known yet: {trained} have both scores"
     if interval is None:
         return Lede(heading)
-    so_far = decimal(number(change.change), signed=True)
+    so_far = decimal(number(change.change.value), signed=True)
     return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
 
 
-def _not_yet_answer(data: Data, change: Change, tau: ByProtocolTau, lede: Lede) -> Answer:
-    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT].mean
+def _not_yet_answer(data: Data, change: Change, direct: Agreement, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), direct.mean.value
     basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
     if is_known(mean):
         basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
@@ -359,31 +364,25 @@ def _carpets(
     columns: list[int],
     models: np.ndarray,
 ) -> Picture:
-    """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
-    two_protocols = len(means) == 2
-    pictures = [
-        Markup('<div class="{}">{}</div>').format(
-            kind,
-            Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
-        )
-        for kind, width in (("pair w640" if two_protocols else "w640", 560 if two_protocols else 1160), ("n640", 342))
-    ]
+    """The ranks under the protocols of `means`, side by side where the screen is wide."""
+    carpets = (_carpet(data, p, scores[p], mean, columns, models) for p, mean in means.items())
+    kind = "pair" if len(means) == 2 else "alone"
+    drawn = Markup('<div class="{}">{}</div>').format(kind, Markup("").join(carpets))
     note = (
         f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
         "the top; dark: ranked first, grey: no score. Toward the right, columns agree less with the others. Agreement "
         "is 1 for the same order and 0 for unrelated ones."
     )
-    return Picture(Markup("").join(pictures), note)
+    return Picture(drawn, note)
 
 
 def _carpet(
-    data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray, width: int
+    data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray
 ) -> Markup:
     ranks, order = _ordered(scores[:, columns])
     names = [svg.shortened(data.tasks[column], 18) for column in columns]
     labels = [data.matrix.labels[models[row]] for row in order]
-    tallest = {342: 260, 560: 340}.get(width, 250)
-    height, top = min(tallest, max(60, 24 * len(ranks))), 24
+    width, top, height = CARPET, 24, min(280, max(60, 24 * len(ranks)))
     cell, left_margin = (width - 8) / max(len(names), 1), 4.0
     written = cell >= LINE + 1
     if written:  # names run down to the left of their columns, the steeper the closer these are
@@ -450,17 +449,13 @@ def _short(value: float, *, sign: bool = False) -> str:
 
 def _for_whom(change: Change) -> Panel:
     """The intervals of the change, by whom they hold for."""
+    estimated, value = change.change, number(change.change.value)
     names = {
-        "models": "models of these families" if is_known(change.intervals["families"]) else "other models",
-        "families": "other families, too",
-        "benchmarks": "other benchmarks, too",
+        "models of these families" if is_known(estimated.families) else "other models": estimated.models,
+        "other families, too": estimated.families,
+        "other benchmarks, too": change.for_others,
     }
-    drawn = {
-        name: ends
-        for key, name in names.items()
-        if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
-    }
-    value = number(change.change)
+    drawn = {name: ends for name, ends in names.items() if not isinstance(ends, Missing)}
     reach = [0.0, value, *(end for ends in drawn.values() for end in ends)]
     axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
     marks = [_ticks(axis, 4, 106, sign=True)]
@@ -469,11 +464,8 @@ def _for_whom(change: Change) -> Panel:
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
     if not drawn:
         marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
-    description = (
-        ". ".join(f"{name}: 95% {in_words(ends, signed=True)}" for name, ends in drawn.items())
-        or "There is no interval"
-    )
-    label = f"Change in agreement {decimal(value, signed=True)}. {description}."
+    intervals = (f"{name}: 95% {in_words(ends, signed=True)}" for name, ends in drawn.items())
+    label = f"Change in agreement {decimal(value, signed=True)}. {'. '.join(intervals) or 'There is no interval'}."
     change_words = f"Change **{decimal(value, signed=True)}**"
     return Panel(
         "For whom does the change hold?",
@@ -483,113 +475,80 @@ def _for_whom(change: Change) -> Panel:
     )
 
 
-def _by_size(by_protocol: dict[str, RatioRows]) -> Panel | None:
-    """Agreement by distance in size; nothing where sizes are not known."""
-    rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
-    rows_with_mean = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
-    if not rows_with_mean:
+def _by_size(rows: Rows, protocols: Sequence[str], *, whole: bool) -> Panel | None:
+    """Agreement by distance in size, of two protocols over the cells known under both; nothing where sizes are not
+    known."""
+    where = "" if whole else "_in_both"
+    found = rows.all(f"tau_mean{where}_by_ratio", distance="size")
+    at = {(row.protocol, labels_of(row).get("at_least"), labels_of(row).get("at_most")): row for row in found}
+    distances = list(dict.fromkeys(key[1:] for key in at if key[1] is not None))
+    known_rows = {key: row for key, row in at.items() if key[0] in protocols and row.value is not None}
+    if not known_rows:
         return None
-    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in rows_with_mean}
-    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in rows_with_mean)
+    taus = {
+        (p, least, most): estimate(
+            rows, f"tau_mean{where}_by_ratio", protocol=p, distance="size", at_least=least, at_most=most
+        )
+        for p, least, most in known_rows
+    }
+    lowest = min(min(number(tau.value), *(tau.quoted[:1] if tau.quoted else [1.0])) for tau in taus.values())
     axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
     marks, descriptions = [_ticks(axis, 4, 106)], []
-    distances = next(iter(rows.values()))
-    for index, distance in enumerate(distances):
+    for index, (least, most) in enumerate(distances):
         y = 4 + 102 / len(distances) * (index + 0.5)
-        name = f"at most {distance.at_most:g}×" if distance.at_most else f"more than {distance.at_least:g}×"
+        name = f"at most {most:g}×" if most else f"more than {least:g}×"
         marks.append(svg.text(0, y + 4, name, "lab"))
-        for p, shift in zip(rows, (-4.5, 4.5) if len(rows) == 2 else (0,), strict=True):
-            row = rows[p][index]
-            if not is_known(row.mean):
+        for p, shift in zip(protocols, (-4.5, 4.5) if len(protocols) == 2 else (0,), strict=True):
+            if (tau := taus.get((p, least, most))) is None:
                 continue
-            if is_known(limit := shown_limit(row.ceiling, row.mean)):
-                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
-            ends = quoted[id(row)]
-            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
-            descriptions.append(
-                f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {in_words(ends)}" if ends else ", no interval")
+            ceiling = rows.value(
+                f"tau_ceiling{where}_by_ratio", protocol=p, distance="size", at_least=least, at_most=most
             )
-    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE[1]]
-    known_headline = bool(headline) and all(map(is_known, headline))
-    arrow = " → ".join(map(_tau, headline))
-    text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
+            if is_known(limit := shown_limit(ceiling, tau.value)):
+                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
+            marks.append(svg.estimate(axis, number(tau.value), tau.quoted, y + shift, KINDS[p]))
+            interval = f", 95% {in_words(tau.quoted)}" if tau.quoted else ", no interval"
+            descriptions.append(f"{name}, {NAMES[p]}: {_tau(tau.value)}{interval}")
+    headline = [taus[key].value for p in protocols if (key := (p, *LIKE_SIZE)) in taus]
+    text = "By distance in size"
+    if len(headline) == len(protocols):
+        text = f"**{' → '.join(map(_tau, headline))}** among models at most 2× apart in size"
     label = f"Agreement among pairs of models, by distance in size. {'; '.join(descriptions)}."
     return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
 
 
-def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
-    """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
-    two_protocols, size = len(protocols) == 2, len(columns)
-    below, *_, above = (
-        (data.common_tau if two_protocols else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2
-    )
-    square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
-    square[np.eye(size, dtype=bool)] = np.nan
-    finite = square[np.isfinite(square)]
-    if not len(finite):
-        return None
-    lowest = min(0.0, math.floor(2 * finite.min()) / 2)
-    # a carpet is dark at rank 1 and light at the last one
-    shades = 1 + 99 * (1 - square) / (1 - lowest)
-    marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
-    question = "How well does each pair agree?"
-    if two_protocols:
-        improved, compared = data.improved
-        question = "Does every pair agree better?"
-        text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
-        marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
-    else:
-        ends = [f"**{decimal(end)}**" for end in (finite.min(), finite.max())]
-        text = f"Pairs agree from {' to '.join(ends)}" if ends[0] != ends[1] else f"Each pair agrees by {ends[0]}"
-    for index, shade in enumerate(reversed(svg.RAMP)):
-        swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
-        marks.append(swatch.format(214 + 14 * index, shade))
-    marks += [
-        svg.text(214, 80, "agreement"),
-        svg.text(214, 108, _short(lowest)),
-        svg.text(312, 108, "1", "", "end"),
-    ]
-    label = (
-        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
-        f"{decimal(finite.max())}. {text.replace('**', '')}."
-    )
-    return Panel(question, text, svg.svg(360, 132, label, *marks))
-
-
-def _scale(entry: KendallTau, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
+def _scale(entry: Agreement, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
-    interval = _quoted(entry)
-    axis = svg.Axis(math.floor(2 * min([0.0, number(entry.mean), *(interval or [])])) / 2, 1, left_end, right_end)
+    interval, value = entry.mean.quoted, number(entry.mean.value)
+    axis = svg.Axis(math.floor(2 * min([0.0, value, *(interval or [])])) / 2, 1, left_end, right_end)
     marks = [
         svg.line(left_end, y, right_end, y, "ax"),
         _ticks(axis, y - 4, y + 4),
         svg.text(right_end, y + 33, "same order", "", "end"),
     ]
-    if is_known(limit := shown_limit(entry.ceiling, entry.mean)):
+    if is_known(limit := entry.limit):
         marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
-    return Markup("").join([*marks, svg.estimate(axis, number(entry.mean), interval, y, KINDS[protocol])])
+    return Markup("").join([*marks, svg.estimate(axis, value, interval, y, KINDS[protocol])])
 
 
-def _against_noise(data: Data, entry: KendallTau, protocol: str) -> Panel | None:
+def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
     """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
-    if not is_known(entry.mean):
+    if not is_known(entry.mean.value):
         return None
-    corrected = entry.corrected
-    rows = [("observed", entry.mean, _quoted(entry))]
-    if is_known(corrected.mean):
-        rows.append(("without noise", corrected.mean, wider(corrected.interval, corrected.interval_clustered)))
-    low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
+    taus = {"observed": entry.mean} | ({"without noise": entry.corrected} if is_known(entry.corrected.value) else {})
+    rows = [(name, number(tau.value), tau.quoted) for name, tau in taus.items()]
+    low = min([0.0, *(value for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
     axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
     marks = [_ticks(axis, 4, 106)]
-    if is_known(limit := shown_limit(entry.ceiling, entry.mean)):
+    if is_known(limit := entry.limit):
         marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
     for index, (name, value, ends) in enumerate(rows):
         y = 34 + 42 * index
         kind = KINDS[protocol] if index == 0 else "k"
-        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, kind)]
     verdict = NoiseVerdict.of(data, entry, protocol)
     description = "; ".join(
-        f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
+        f"{name} {decimal(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
     )
     label, text = f"Agreement: {description}.", f"**{verdict.numbers}**"
     if is_known(limit):
@@ -626,7 +585,7 @@ def _progress(data: Data, change: Change) -> Markup:
         bottom, unit = 15, ""
     words = f"{models_in_both} of {models} models have both scores"
     marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
-    interval, value = change.quoted, number(change.change)
+    interval, value = change.change.quoted, number(change.change.value)
     label = f"{words}. Change in agreement not known."
     if interval is not None:
         reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
@@ -646,28 +605,31 @@ def _progress(data: Data, change: Change) -> Markup:
 # Which benchmarks tell similar models apart.
 
 
-def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
+Shares = dict[str, tuple[float, tuple[float, float] | None]]  # by benchmark, with their intervals
+
+
+def _apart(rows: Rows, protocol: str) -> Answer | None:
     """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
 
     Of all pairs where nothing is known of similar models.
     """
     rule = Cards()
-    for alike in (True, False):
-        pair_kind = LIKE_SIZE if alike else ANY_SIZE
-        shares = {
-            name: (float(row.separated), row.separated_interval)
-            for name, figures in by_name.items()
-            for row in ([] if isinstance(figures, Missing) else figures.by_distance)
-            if (row.at_least, row.at_most) == pair_kind and is_known(row.separated)
-        }
+    for least_most in (LIKE_SIZE, ANY_SIZE):
+        least, most = least_most
+        found = rows.all("separated", protocol=protocol, at_least=least, at_most=most)
+        shares = {str(row.subject): (row.value, ends_of(row)) for row in found if row.value is not None}
         if shares:
             break
+    alike = least_most == LIKE_SIZE
     if not shares:
         return None
     shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
-    yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
-    no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
+    yes = [name for name, (_, ends) in shares.items() if ends and ends[0] >= rule.separated]
+    no = [name for name, (_, ends) in shares.items() if ends and ends[1] < rule.not_separated]
     pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
+    n_others = len(found) - len(shares)
+    few = f" Not counted, since fewer than 3 models have such pairs: {count(n_others, 'benchmark')}."
+    not_counted = few if n_others else ""
     many, n_fewer = (
         sum(share >= rule.separated for share, _ in shares.values()),
         sum(share < rule.not_separated for share, _ in shares.values()),
@@ -679,16 +641,8 @@ def _apart(by_name: FiguresByName, protocol: str) -> Answer | None:
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
         + f"Counted among these models. Sure for other models like them, by the 95% intervals: {len(yes)} and "
-        f"{len(no)} (marked).{_not_counted(by_name, shares)}",
+        f"{len(no)} (marked).{not_counted}",
         "Which ones",
-    )
-
-
-def _not_counted(by_name: FiguresByName, shares: Collection[str]) -> str:
-    """How many benchmarks with scores have no such share, as a sentence; "" where each has one."""
-    others = [name for name, figures in by_name.items() if not isinstance(figures, Missing) and name not in shares]
-    return (
-        f" Not counted, since fewer than 3 models have such pairs: {count(len(others), 'benchmark')}." if others else ""
     )
 
 
@@ -703,7 +657,9 @@ def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], 
     return f"{sentence}; on {low_share[0] or 'none'}, under {low_share[1]}"
 
 
-def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], subject: str) -> Markup:
+def _shares_apart(
+    shares: dict[str, tuple[float, tuple[float, float] | None]], yes: list[str], no: list[str], subject: str
+) -> Markup:
     """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
     rule, names = Cards(), list(shares)
     x_axis, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
@@ -716,8 +672,8 @@ def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: li
     dense = len(names) > 60
     for index, (name, (share, ends)) in enumerate(shares.items()):
         x, kind = x_axis(index + 0.5), "k" if name in yes or name in no else "s"
-        if not isinstance(ends, Missing) and not dense:
-            marks.append(svg.line(x, height(ends.low), x, height(ends.high), f"{kind} w"))
+        if ends and not dense:
+            marks.append(svg.line(x, height(ends[0]), x, height(ends[1]), f"{kind} w"))
         marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
     first, last = (height(shares[names[index]][0]) for index in (0, -1))
     if len(names) <= 40:

@@ -15,24 +15,11 @@ from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
-from lm_validity.studies.agreement.intervals import Range, Value, each
 from lm_validity.studies.agreement.pooled import NO_COMPARISON
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
+from lm_validity.studies.agreement.statistics import sparse
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
-from lm_validity.studies.agreement.statistics.sparse import (
-    LEAST_CELLS,
-    MOST_CELLS,
-    MOST_MODELS,
-    NORMAL_95,
-    CellProcess,
-    Losses,
-    expected_signs,
-    fit_process,
-    mean_standing,
-    pooled_tau,
-    rank_draws,
-    widening_of,
-)
+from lm_validity.studies.agreement.values import Range, Value, each
 from lm_validity.tables.schema import DIRECT
 
 DRAWS = 400
@@ -41,8 +28,8 @@ DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws ar
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
 NO_PROCESS = (
-    f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
-    f"models or more than {MOST_MODELS}."
+    f"There are fewer than {sparse.LEAST_CELLS} known cells or more than {sparse.MOST_CELLS:,}, or fewer than "
+    f"{MINIMUM_MODELS} models or more than {sparse.MOST_MODELS}."
 )
 NO_ERROR = Reason(
     f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
@@ -72,7 +59,7 @@ class Trust:
 class Fitted(NamedTuple):
     """A protocol's process, how far it can be trusted, and the factor by which its intervals are widened for it."""
 
-    process: CellProcess
+    process: sparse.CellProcess
     trust: Trust
     widening: float
 
@@ -162,12 +149,12 @@ def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
         if without is not None:
             source, residuals = AUDIT, replace(without, scores=np.where(audited, scores, np.nan)).residuals()
     residuals = residuals[np.isfinite(residuals)]
-    widening, measured = widening_of(residuals), np.isfinite(scores).sum(axis=1)
+    widening, measured = sparse.widening_of(residuals), np.isfinite(scores).sum(axis=1)
     limit, families = min(HARDLY, scores.shape[1]), family_members(matrix.families)
     trust = Trust(
         source=source,
         cells=len(residuals),
-        coverage=known(finite_mean(np.abs(residuals) <= NORMAL_95), FEW_RESIDUALS),
+        coverage=known(finite_mean(np.abs(residuals) <= sparse.NORMAL_95), FEW_RESIDUALS),
         widening=known(widening, FEW_RESIDUALS),
         hardly_measured=[name for name, rows in families.items() if measured[rows].mean() < limit],
     )
@@ -183,7 +170,7 @@ def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
 
 
-def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess | None:
+def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> sparse.CellProcess | None:
     """The process of a protocol's scores; for train before test, the direct scores are known beside them.
 
     None where there are too few or too many.
@@ -200,14 +187,14 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     stderr, lower = matrix.measured(protocol, "stderr")[:, is_task], matrix.direction[is_task] < 0
     metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
     names = metrics.reindex(matrix.task_names()).astype("string").str.split(",").str[0]
-    losses = Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
-    return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
+    losses = sparse.Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
+    return sparse.fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
-def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> PooledAgreement:
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: sparse.CellProcess | None) -> PooledAgreement:
     """Agreement of `scores`, assisted by the predictions of a `process` where there is one."""
     names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
-    measured = pooled_tau(signs)
+    measured = sparse.pooled_tau(signs)
     mean = known(measured.mean, NO_COMPARISON)
     nothing = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
     observed = PooledAgreement(
@@ -222,7 +209,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
     )
     if process is None or isinstance(mean, Missing):
         return observed
-    helped = pooled_tau(signs, expected_signs(process))
+    helped = sparse.pooled_tau(signs, sparse.expected_signs(process))
     return replace(
         observed,
         assisted=known(helped.mean, NO_COMPARISON),
@@ -258,8 +245,8 @@ def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, RankRange]:
     the 95% interval for these; a model without any score has none."""
     scored = np.flatnonzero(fitted.process.measured.any(axis=1))
     tables = drawn_tables(fitted)[:, scored]
-    rank = average_ranks(mean_standing(tables).mean(axis=0))
-    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
+    rank = average_ranks(sparse.mean_standing(tables).mean(axis=0))
+    low, high = np.quantile(sparse.rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
     standings = dict.fromkeys(matrix.models, RankRange(nowhere, nowhere))
     for index, row in enumerate(scored):

@@ -12,8 +12,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import BY_CHANCE, Data
 from lm_validity.studies.agreement.incomplete import Incomplete, RankRange, Trust
-from lm_validity.studies.agreement.pooled import Pooled
-from lm_validity.studies.agreement.wording import value_in_words
+from lm_validity.studies.agreement.values import value_in_words
 from lm_validity.words import UNDER, count, decimal, listing, percent
 
 LABELS = figures.PROTOCOL_LABELS
@@ -21,10 +20,10 @@ LEAST_COVERAGE = 0.9
 MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones first
 
 
-def despite_missing_cells(data: Data, entries: dict[str, Incomplete], pooled: dict[str, Pooled]) -> Part:
+def despite_missing_cells(data: Data, entries: dict[str, Incomplete]) -> Part:
     """Of each protocol that lacks cells: pooled agreement by benchmark, ranks with intervals, and predictions in a
     table of their own. Findings only where so many cells are missing that headlines are pooled."""
-    summary = {"incomplete": entries, "pooled": pooled}
+    summary = {"incomplete": entries}
     if not entries:
         return Part(summary)
     findings, rows, charts, notes = [], [], [], []

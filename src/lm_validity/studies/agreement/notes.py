@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.missing import is_known, known, number
-from lm_validity.studies.agreement.intervals import Value
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix, family_members, large_families
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
-from lm_validity.studies.agreement.wording import shown_limit
+from lm_validity.studies.agreement.values import Value, shown_limit
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, decimal, listing, with_names
 

@@ -9,13 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
-from lm_validity.studies.agreement.statistics.ranking import (
-    PairSigns,
-    cluster_codes,
-    finite_mean,
-    paired_signs,
-    replace_column,
-)
+from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.words import UNDER, with_names
 
@@ -35,12 +29,12 @@ TESTED = {  # how the differences on benchmarks of one protocol are tested and w
 class PairedSigns(NamedTuple):
     """Signs of each protocol by paired tests where items are known, and notes on these."""
 
-    signs: dict[str, PairSigns]
+    signs: dict[str, ranking.PairSigns]
     notes: list[str]
 
 
 def use_paired_tests(
-    signs: dict[str, PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
+    signs: dict[str, ranking.PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
 ) -> PairedSigns:
     """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
 
@@ -67,22 +61,22 @@ def use_paired_tests(
                 tested["repeated"].append(f"{task} ({int((rows['repeats'] > 1).sum())})")
             correct, subjects = _item_matrix(rows, matrix)
             score = matrix.value[protocol][:, index]
-            made_up = np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
+            made_up = np.abs(ranking.finite_mean(correct, axis=1) - score) <= 1e-6
             has_other_scores = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
             if made_up.sum() <= has_other_scores.sum():  # of a metric that is something else a few may agree by chance
                 tested["unpaired"].append(task)
                 continue
             tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(has_other_scores)]
             oriented = matrix.direction[index] * np.where(made_up[:, None], correct, np.nan)
-            better = paired_signs(oriented, clusters=subjects)
+            better = ranking.paired_signs(oriented, clusters=subjects)
             if not better.known.any():
                 tested["disjoint"].append(task)
                 continue
             apart = int((made_up[better.first] & made_up[better.second] & (better.known[:, 0] == 0)).sum())
             if apart:
                 tested["disjoint"].append(f"{task} ({apart} pairs of models)")
-            signs[protocol] = replace_column(signs[protocol], column, better)
-            tested["paired" if cluster_codes(subjects) is None else "clustered"].append(task)
+            signs[protocol] = ranking.replace_column(signs[protocol], column, better)
+            tested["paired" if ranking.cluster_codes(subjects) is None else "clustered"].append(task)
     notes = [
         f"{UNDER[protocol].capitalize()}, {sentence}"
         for protocol, tested in tested_how.items()

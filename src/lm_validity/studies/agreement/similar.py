@@ -1,4 +1,4 @@
-"""Agreement among models of like size or compute and within families of models, and with rankings by perplexity."""
+"""Agreement among models of like size or compute, and with rankings by perplexity, as rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,18 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_validity.missing import Missing, Reason, ReasonCode, known
-from lm_validity.results.summary import page_only
-from lm_validity.statistics import section_generator
+from lm_validity.results.put import Rows
+from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.data import Data, draws
-from lm_validity.studies.agreement.intervals import ByProtocol, Range, RangeByProtocol, Value, each, ends, over_families
 from lm_validity.studies.agreement.notes import WHY_ABOVE
 from lm_validity.studies.agreement.pooled import LEAST_PAIRS
-from lm_validity.studies.agreement.reasons import (
-    LOST_CLUSTER,
-    LOST_MODEL,
-    no_clusters,
-    no_correction,
-)
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     distance_groups,
@@ -27,14 +20,16 @@ from lm_validity.studies.agreement.score_matrix import (
     size_ratios,
     tuned_members,
 )
-from lm_validity.studies.agreement.statistics import ranking, resampling
-from lm_validity.studies.agreement.statistics.noise import (
-    Ceiling,
-    ExpectedSigns,
-    corrected_interval,
-    mean_tau_left_out,
-    noise_ceiling,
-    noise_corrected_tau,
+from lm_validity.studies.agreement.statistics import noise, ranking, resampling
+from lm_validity.studies.agreement.values import (
+    LOST_CLUSTER,
+    LOST_MODEL,
+    Range,
+    Value,
+    ends,
+    no_clusters,
+    no_correction,
+    over_families,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import count, no_scores
@@ -46,7 +41,8 @@ ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no no
 
 @dataclass(frozen=True)
 class RatioRow:
-    """Agreement among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any)."""
+    """Agreement among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any), its
+    noise ceiling, and without noise (`corrected`); intervals over models and over families."""
 
     at_most: float | None
     at_least: float
@@ -54,20 +50,10 @@ class RatioRow:
     mean: Value
     ceiling: Value
     corrected: Value
-    interval: Range
-    interval_clustered: Range
-    corrected_interval: Range
-    corrected_interval_clustered: Range
-
-
-RatioRows = list[RatioRow] | Missing
-
-
-class ByRatio(NamedTuple):
-    """Agreement by protocol among pairs of models by their distance in size, and in pretraining compute."""
-
-    by_size: dict[str, RatioRows]
-    by_compute: dict[str, RatioRows]
+    models: Range
+    families: Range
+    corrected_models: Range
+    corrected_families: Range
 
 
 class Scored(NamedTuple):
@@ -75,7 +61,7 @@ class Scored(NamedTuple):
 
     protocol: str
     scores: np.ndarray
-    ceiling: Ceiling
+    ceiling: noise.Ceiling
     families: np.ndarray
 
 
@@ -83,39 +69,41 @@ class Scored(NamedTuple):
 # Among models of like size.
 
 
-def by_ratio(data: Data, scores: dict[str, np.ndarray], ceiling: dict[str, Ceiling]) -> ByRatio:
-    """Agreement by distance in size and in compute; missing where fewer than two models with scores have one."""
-    by_distance = ByRatio({}, {})
-    for (by_protocol, size, quantity), p in product(
-        zip(by_distance, data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True), PROTOCOLS
-    ):
-        scored = np.isfinite(scores[p]).any(axis=1)
-        first, second = np.triu_indices(len(size), 1)
-        if not data.matrix.has(p):
-            by_protocol[p] = Missing(no_scores(p))
-        elif np.isfinite(size[scored]).sum() < 2:
-            reason = f"Fewer than two of the models compared here have known {quantity}."
-            by_protocol[p] = Missing(Reason(reason, ReasonCode.TOO_FEW))
-        else:
-            ratio, present = size_ratios(size)[first, second], scored[first] & scored[second]
-            scored_models = Scored(p, scores[p], ceiling[p], data.matrix.families)
-            masks = [present & (ratio > low if high is None else ratio <= high) for low, high in RATIOS]
-            by_protocol[p] = among_pairs(scored_models, masks, RATIOS)
-    return by_distance
+def put_by_size(rows: Rows, data: Data) -> None:
+    """Agreement by distance in size and in compute as rows: over all scores of each protocol, and over the cells known
+    under both where these leave some out."""
+    _put_by_ratio(rows, data, data.scores, data.ceiling)
+    if not data.whole and len(data.matrix.protocols) == len(PROTOCOLS):
+        rng = section_generator("noise ceiling of models of similar size", 6)
+        errors, groups = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}, distance_groups(data.matrix.sizes())
+        ceilings = {p: noise.noise_ceiling(data.compared_scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
+        _put_by_ratio(rows, data, data.compared_scores, ceilings, "_in_both")
 
 
-def by_ratio_in_both(data: Data, in_each: ByRatio) -> ByRatio:
-    """The same over the cells known under both; `in_each`: over all cells of each."""
-    if data.whole:
-        return in_each
-    absent = [p for p in PROTOCOLS if not data.matrix.has(p)]
-    if absent:
-        missing: dict[str, RatioRows] = dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0])))
-        return ByRatio(missing, missing)
-    rng = section_generator("noise ceiling of models of similar size", 6)
-    errors, groups = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}, distance_groups(data.matrix.sizes())
-    ceilings = {p: noise_ceiling(data.compared_scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
-    return by_ratio(data, data.compared_scores, ceilings)
+def _put_by_ratio(
+    rows: Rows, data: Data, scores: dict[str, np.ndarray], ceilings: dict[str, noise.Ceiling], where: str = ""
+) -> None:
+    """`where`: in the names of the quantities. One row says why where fewer than two models with scores have a size."""
+    kinds = zip(("size", "compute"), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True)
+    for (distance, size, quantity), p in product(kinds, PROTOCOLS):
+        scored, (first, second) = np.isfinite(scores[p]).any(axis=1), np.triu_indices(len(size), 1)
+        at = rows.of(protocol=p, distance=distance)
+        if not data.matrix.has(p) or np.isfinite(size[scored]).sum() < 2:
+            few = Reason(f"Fewer than two of the models compared here have known {quantity}.", ReasonCode.TOO_FEW)
+            none = Missing(few if data.matrix.has(p) else no_scores(p))
+            at.put(f"tau_mean{where}_by_ratio", none, "tau", {"models": none, "families": none})
+            continue
+        ratios, present = size_ratios(size)[first, second], scored[first] & scored[second]
+        masks = [present & (ratios > low if high is None else ratios <= high) for low, high in RATIOS]
+        for row in among_pairs(Scored(p, scores[p], ceilings[p], data.matrix.families), masks, RATIOS):
+            of = at.of(at_least=row.at_least, at_most=row.at_most)
+            counted = "pairs_of_models", row.pairs_of_models
+            means = {"models": row.models, "families": row.families}
+            of.put(f"tau_mean{where}_by_ratio", row.mean, "tau", data.sure(means, p), counted=counted)
+            of.put(f"tau_ceiling{where}_by_ratio", row.ceiling, "tau", counted=counted)
+            if not where:
+                corrected = {"models": row.corrected_models, "families": row.corrected_families}
+                of.put("tau_mean_corrected_by_ratio", row.corrected, "tau", data.sure(corrected, p), counted=counted)
 
 
 class TausWithoutClusters(NamedTuple):
@@ -155,13 +143,13 @@ def among_pairs(
 
 
 def _left_out(
-    signs: ranking.PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
+    signs: ranking.PairSigns, expected: noise.ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
 ) -> list[TausWithoutClusters]:
     """Of each mask (masks, pairs)."""
     if not len(masks):
         return []
     left_out_sizes = []
-    for pairs, taus, limit in zip(masks, *mean_tau_left_out(signs, expected, masks, clusters), strict=True):
+    for pairs, taus, limit in zip(masks, *noise.mean_tau_left_out(signs, expected, masks, clusters), strict=True):
         in_pairs = np.zeros(len(clusters), dtype=bool)
         in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
         sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
@@ -180,9 +168,9 @@ def _ratio_row(
     """`reason`: why nothing is corrected for noise, None where it is."""
     tau, limit = models.taus[0], models.limit
     mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
-    corrected = known(float(noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
+    corrected = known(float(noise.noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
     interval = ends(mean, resampling.transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
-    of_corrected = ends(corrected, corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
+    of_corrected = ends(corrected, noise.corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
     clustered: Range
     corrected_clustered: Range
     if isinstance(families, Missing):
@@ -191,176 +179,114 @@ def _ratio_row(
         taus, sizes = families.taus, families.sizes
         clustered = ends(mean, resampling.transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
         corrected_clustered = ends(
-            corrected, corrected_interval(taus[0], families.limit, taus[1:], sizes), LOST_CLUSTER
+            corrected, noise.corrected_interval(taus[0], families.limit, taus[1:], sizes), LOST_CLUSTER
         )
     return RatioRow(
         *size,
         mean=mean,
         ceiling=known(limit, reason or LOST_MODEL),
         corrected=corrected,
-        interval=interval,
-        interval_clustered=over_families(clustered, interval, scored.families),
-        corrected_interval=of_corrected,
-        corrected_interval_clustered=over_families(corrected_clustered, of_corrected, scored.families),
+        models=interval,
+        families=over_families(clustered, interval, scored.families),
+        corrected_models=of_corrected,
+        corrected_families=over_families(corrected_clustered, of_corrected, scored.families),
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Perplexity.
 
-COMPARISONS = {
-    "corpus_benchmark": "corpus with benchmark",
-    "corpus_corpus": "corpus with corpus",
-    "average_average": "average perplexity with average score",
-}
+PERPLEXITY = ("tau_corpus_benchmark", "tau_corpus_corpus", "tau_average_average")
 
 
-@dataclass(frozen=True)
-class Perplexity:
-    """Agreement of `corpora` with benchmarks and with each other and of both averages, by protocol, of `models` with a
-    perplexity; `in_both`: the three over the cells known under both protocols. `same_corpus`: by corpus, of its two
-    rankings. `before_after`: by kind of model, of direct perplexity with scores under train before test.
-
-    `taus`: by protocol the taus behind the means, `before_after_taus`: by kind (corpora, benchmarks).
-    """
-
-    models: int
-    corpora: list[str]
-    corpus_benchmark: ByProtocol
-    corpus_benchmark_interval: RangeByProtocol
-    corpus_corpus: ByProtocol
-    corpus_corpus_interval: RangeByProtocol
-    average_average: ByProtocol
-    average_average_interval: RangeByProtocol
-    same_corpus: dict[str, Value]
-    in_both: dict[str, ByProtocol]
-    before_after: dict[str, Value]
-    before_after_interval: dict[str, Range]
-    taus: dict[str, ranking.PerplexityAgreement] = page_only()
-    before_after_taus: dict[str, np.ndarray] = page_only()
-
-
-def compare_perplexity(data: Data) -> Perplexity | Missing:
-    """Corpora against benchmarks in both protocols, and direct perplexity against train-before-test scores."""
+def put_perplexity(rows: Rows, data: Data) -> None:
+    """Agreement of perplexity corpora with benchmarks and with each other and of both averages, by protocol, also over
+    the cells known under both (`tau_perplexity_in_both`); each corpus with itself; direct perplexity with scores under
+    train before test (`tau_before_after`, by kind of model). `tau_of_corpus`: the taus behind the means."""
     matrix = data.matrix
     if not matrix.is_corpus.any():
-        return Missing("There is no perplexity corpus in the tables.")
+        for quantity in (*PERPLEXITY, "tau_before_after"):
+            none = Missing("There is no perplexity corpus in the tables.")
+            rows.put(quantity, none, "tau", {"models": none})
+        return
     corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
     taus = {p: ranking.perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
-    means = _perplexity_means(data, taus)
+    counted = "models", max(of_protocol.models for of_protocol in taus.values())
     common_corpora = ranking.known_in_all(data.corpora)
-    in_both_protocols = {p: ranking.perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
-    corpus_to_benchmark, corpus_to_corpus = (
-        ranking.known_in_all({p: getattr(of_protocol, name) for p, of_protocol in in_both_protocols.items()})
-        for name in ("corpus_benchmark", "corpus_corpus")
-    )
-    in_both_protocols = {
-        p: replace(in_both_protocols[p], corpus_benchmark=corpus_to_benchmark[p], corpus_corpus=corpus_to_corpus[p])
-        for p in PROTOCOLS
-    }
-    tuned = tuned_members(matrix)
-    before_after_taus = {
-        kind: ranking.kendall_tau_matrix(
-            ranking.pair_signs(data.corpora[DIRECT][rows]), other_signs=ranking.pair_signs(data.scores[TRAINED][rows])
-        )
-        for kind, rows in tuned.items()
-    }
-    before_after = {
-        kind: known(ranking.finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
-    }
-    intervals = _perplexity_intervals(data, means)
-    twice = (np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS]) for index in range(len(corpora)))
-    same_corpus = each(
-        corpora,
-        (float(ranking.kendall_tau_matrix(ranking.pair_signs(columns))[0, 1]) for columns in twice),
-        Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
-    )
-    return Perplexity(
-        models=max(of_protocol.models for of_protocol in taus.values()),
-        corpora=corpora,
-        corpus_benchmark=means["corpus_benchmark"],
-        corpus_benchmark_interval=intervals["corpus_benchmark"],
-        corpus_corpus=means["corpus_corpus"],
-        corpus_corpus_interval=intervals["corpus_corpus"],
-        average_average=means["average_average"],
-        average_average_interval=intervals["average_average"],
-        same_corpus=same_corpus,
-        in_both=_perplexity_means(data, in_both_protocols, " under both protocols"),
-        before_after=before_after,
-        before_after_interval=_before_after_intervals(data, before_after),
-        taus=taus,
-        before_after_taus=before_after_taus,
-    )
-
-
-def _perplexity_intervals(data: Data, means: dict[str, ByProtocol]) -> dict[str, RangeByProtocol]:
-    """Intervals over models of the three comparisons, by protocol."""
-    by_comparison: dict[str, RangeByProtocol] = {name: {} for name in COMPARISONS}
+    in_both = {p: ranking.perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
+    with_benchmarks = ranking.known_in_all({p: tau.corpus_benchmark for p, tau in in_both.items()})
+    with_corpora = ranking.known_in_all({p: tau.corpus_corpus for p, tau in in_both.items()})
     for p in PROTOCOLS:
-        resampled = dict.fromkeys(COMPARISONS)
-        if data.no_intervals is None:
-            signs = ranking.pair_signs(data.corpora[p])
-            corpus_to_benchmark = ranking.resampled_kendall_tau(
-                signs, data.weights, other_signs=ranking.pair_signs(data.scores[p])
-            )
-            averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
-            averages[~np.isfinite(averages).all(axis=1)] = np.nan
-            resampled = {
-                "corpus_benchmark": ranking.finite_mean(
-                    corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1
-                ),
-                "corpus_corpus": resampling.resampled_mean_tau(signs, data.weights),
-                "average_average": ranking.resampled_kendall_tau(ranking.pair_signs(averages), data.weights)[:, 0, 1],
-            }
-        for name, taus in resampled.items():
-            interval = None if taus is None else resampling.percentile_interval(taus, len(data.matrix.models))
-            by_comparison[name][p] = ends(means[name][p], interval, data.no_intervals)
-    return by_comparison
+        at = rows.of(protocol=p)
+        means, intervals = _perplexity_means(data, p, taus[p]), _perplexity_intervals(data, p)
+        for quantity, mean, interval in zip(PERPLEXITY, means, intervals, strict=True):
+            at.put(quantity, mean, "tau", {"models": ends(mean, interval, data.no_intervals)}, counted=counted)
+        both = replace(in_both[p], corpus_benchmark=with_benchmarks[p], corpus_corpus=with_corpora[p])
+        for quantity, mean in zip(PERPLEXITY, _perplexity_means(data, p, both, " under both protocols"), strict=True):
+            at.put("tau_perplexity_in_both", mean, "tau", kind=quantity.removeprefix("tau_"))
+        grid = np.hstack([taus[p].corpus_corpus, taus[p].corpus_benchmark])
+        _put_grid(at, corpora, [*corpora, *data.tasks], grid)
+    too_few = Reason(
+        "Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW
+    )
+    for index, name in enumerate(corpora):
+        twice = np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS])
+        tau = float(ranking.kendall_tau_matrix(ranking.pair_signs(twice))[0, 1])
+        rows.put("tau_same_corpus", tau, "tau", counted=counted, subject=name, why=Reason(too_few, ReasonCode.TOO_FEW))
+    few, rng = Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW), draws("perplexity")
+    for kind, members in tuned_members(matrix).items():
+        before, after = (ranking.pair_signs(part[members]) for part in (data.corpora[DIRECT], data.scores[TRAINED]))
+        grid, interval = ranking.kendall_tau_matrix(before, after), None
+        if data.no_intervals is None and len(members) >= MINIMUM_FAMILY:
+            weights = resampling.multiplicities(len(members), data.resamples, rng)
+            resampled = ranking.resampled_kendall_tau(before, weights, after)
+            means_of = ranking.finite_mean(resampled.reshape(len(resampled), -1), axis=1)
+            interval = resampling.percentile_interval(means_of, len(members))
+        mean = known(ranking.finite_mean(grid), _no_before_after(data, kind))
+        over_models = {"models": ends(mean, interval, data.no_intervals or few)}
+        rows.put("tau_before_after", mean, "tau", over_models, kind=kind)
+        _put_grid(rows.of(kind=kind), corpora, data.tasks, grid)
 
 
-def _before_after_intervals(data: Data, before_after: dict[str, Value]) -> dict[str, Range]:
-    """Intervals over models of direct perplexity with scores under train before test, by kind of model."""
-    too_few = Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW)
-    rng, by_kind = draws("perplexity"), {}
-    for kind, rows in tuned_members(data.matrix).items():
-        interval = None
-        if data.no_intervals is None and len(rows) >= MINIMUM_FAMILY:
-            corpus_to_benchmark = ranking.resampled_kendall_tau(
-                ranking.pair_signs(data.corpora[DIRECT][rows]),
-                resampling.multiplicities(len(rows), data.resamples, rng),
-                other_signs=ranking.pair_signs(data.scores[TRAINED][rows]),
-            )
-            interval = resampling.percentile_interval(
-                ranking.finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
-            )
-        by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or too_few)
-    return by_kind
+def _put_grid(at: Rows, corpora: Sequence[str], others: Sequence[str], taus: np.ndarray) -> None:
+    """The known ones of `taus` (corpora, others); none of a corpus with itself."""
+    for (i, corpus), (j, other) in product(enumerate(corpora), enumerate(others)):
+        if corpus != other and np.isfinite(taus[i, j]):
+            at.put("tau_of_corpus", float(taus[i, j]), "tau", subject=corpus, other=other)
 
 
-def _perplexity_means(
-    data: Data, taus: dict[str, ranking.PerplexityAgreement], where: str = ""
-) -> dict[str, ByProtocol]:
-    """The three means by protocol."""
-    means: dict[str, ByProtocol] = {name: {} for name in COMPARISONS}
-    for p, of_protocol in taus.items():
-        corpora = int(np.isfinite(data.corpora[p]).any(axis=0).sum())
-        none = "No perplexity is known." if not corpora else ""
-        reason_for_benchmarks = (
-            no_scores(p) if not data.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
-        )
-        reason_for_corpora = (
-            "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
-        )
-        equal = "too equal" if of_protocol.complete_models >= 3 else "too few"
-        average = f"{count(of_protocol.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
-        means["corpus_benchmark"][p] = known(
-            ranking.finite_mean(of_protocol.corpus_benchmark), none or reason_for_benchmarks
-        )
-        means["corpus_corpus"][p] = known(
-            ranking.mean_over_pairs(of_protocol.corpus_corpus), none or reason_for_corpora
-        )
-        means["average_average"][p] = known(of_protocol.average_average, average)
-    return means
+def _perplexity_intervals(data: Data, protocol: str) -> list[Interval[float] | None]:
+    """Intervals over models of the three comparisons."""
+    if data.no_intervals is not None:
+        return [None] * len(PERPLEXITY)
+    signs, scores = ranking.pair_signs(data.corpora[protocol]), data.scores[protocol]
+    with_benchmarks = ranking.resampled_kendall_tau(signs, data.weights, ranking.pair_signs(scores))
+    averages = np.column_stack([data.corpora[protocol].mean(axis=1), scores.mean(axis=1)])
+    averages[~np.isfinite(averages).all(axis=1)] = np.nan
+    resampled = (
+        ranking.finite_mean(with_benchmarks.reshape(len(with_benchmarks), -1), axis=1),
+        resampling.resampled_mean_tau(signs, data.weights),
+        ranking.resampled_kendall_tau(ranking.pair_signs(averages), data.weights)[:, 0, 1],
+    )
+    return [resampling.percentile_interval(taus, len(data.matrix.models)) for taus in resampled]
+
+
+def _perplexity_means(data: Data, protocol: str, taus: ranking.PerplexityAgreement, where: str = "") -> list[Value]:
+    """The three means."""
+    corpora = int(np.isfinite(data.corpora[protocol]).any(axis=0).sum())
+    none = "" if corpora else "No perplexity is known."
+    no_pair = f"No corpus and benchmark rank two models{where}." if data.matrix.has(protocol) else no_scores(protocol)
+    alone = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
+    equal = "too equal" if taus.complete_models >= 3 else "too few"
+    average = f"{count(taus.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
+    return [
+        known(
+            ranking.finite_mean(taus.corpus_benchmark),
+            none or no_pair,
+        ),
+        known(ranking.mean_over_pairs(taus.corpus_corpus), none or alone),
+        known(taus.average_average, average),
+    ]
 
 
 def _no_before_after(data: Data, kind: str) -> str:

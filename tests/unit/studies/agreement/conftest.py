@@ -74,13 +74,16 @@ def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
     return [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
 
 
-def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
-    """summary.json of a report; of one whose numbers are rows, the rows and its page's notes."""
+def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0):
+    """The rows that a report writes, and the notes of its page as one text."""
     report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", section=Reports(resamples=resamples))
-    if not (tmp_path / "report" / "summary.json").is_file():
-        page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
-        return {"rows": list(Rows.read(tmp_path / "report" / "results.parquet")), "notes": page["notes"]}
-    return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
+    return Rows.read(tmp_path / "report" / "results.parquet"), "\n".join(page["notes"])
+
+
+def by_subject(rows: Rows, quantity: str, **place) -> dict:
+    """The values of a quantity by subject; None where missing."""
+    return {row.subject: row.value for row in rows.all(quantity, **place)}
 
 
 def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
@@ -95,14 +98,13 @@ def as_mappings(summary):
     return summary
 
 
-def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
-    """The page and the summary of the agreement report, with what is missing and why."""
-    page, summary = agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
-    return page, as_mappings(summary)
+def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, Rows]:
+    """The page and the rows of the agreement report."""
+    return agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
 
 
-def agreement_of(tmp_path, rows, resamples=0, **sheets) -> dict:
-    """The summary of the agreement report, with what is missing and why."""
+def agreement_of(tmp_path, rows, resamples=0, **sheets) -> Rows:
+    """The rows of the agreement report."""
     return agreement_page(tmp_path, rows, resamples, **sheets)[1]
 
 

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, NAMES, agreement_of, by_subject, score_rows
 
 from lm_validity.missing import Missing
+from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.benchmarks import (
     FEW_PAIRS,
     FEW_SIZES,
     NO_SIMILAR,
     expected_range,
-    prompt_ranges,
+    put_prompt_ranges,
 )
-from lm_validity.studies.agreement.reasons import LOST_MODEL
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
@@ -30,6 +30,7 @@ from lm_validity.studies.agreement.statistics.separation import (
     smallest_difference,
     typical_difference,
 )
+from lm_validity.studies.agreement.values import LOST_MODEL, estimate
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
@@ -150,10 +151,9 @@ def test_models_above_chance_are_those_of_the_signal_study(tmp_path, better):
     table = {DIRECT: {"a": values if better else [1 - x for x in values], "b": [0.1, 0.2, 0.3, 0.4]}}
     chance = 0.25 if better else 0.75
     benchmarks = f"benchmark,metric,higher_is_better,chance\na,acc,{better},{chance}\nb,acc,1,\n"
-    found = agreement_of(tmp_path, score_rows(table, stderr=0.025), benchmarks=benchmarks)["by_benchmark"][DIRECT]["a"]
-    assert found["models_above_chance"] == 0
-    found = agreement_of(tmp_path, score_rows(table, stderr=0.02), benchmarks=benchmarks)["by_benchmark"][DIRECT]["a"]
-    assert found["models_above_chance"] == 2
+    for stderr, above in ((0.025, 0), (0.02, 2)):
+        found = agreement_of(tmp_path, score_rows(table, stderr=stderr), benchmarks=benchmarks)
+        assert found.value("above_chance", protocol=DIRECT, subject="a") == above
 
 
 def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
@@ -178,23 +178,30 @@ def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
     return read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
 
 
+def ranges(scores, matrix) -> Rows:
+    rows = Rows("agreement")
+    put_prompt_ranges(rows, scores, matrix)
+    return rows
+
+
 def test_range_over_prompts(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    found = prompt_ranges(read_scores(tmp_path / "scores.parquet"), matrix)
-    assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
-    assert isinstance(found["b"], Missing) and isinstance(found["a"].by_chance, Missing)  # without standard errors
+    found = ranges(read_scores(tmp_path / "scores.parquet"), matrix)
+    assert by_subject(found, "prompt_range") == {"a": pytest.approx(0.1), "b": None}
+    assert (found.row("prompt_range", subject="a").n, found.value("prompts", subject="a")) == (3, 3)
+    assert np.isnan(found.value("prompt_range_by_chance", subject="a"))  # without standard errors
 
 
 def test_range_over_prompts_by_chance(tmp_path):
     """The expected range of three independent normal numbers is 3 / √π times their standard deviation."""
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
-    assert prompt_ranges(scores, matrix)["a"].by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
+    by_chance = ranges(scores, matrix).value("prompt_range_by_chance")
+    assert by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
     assert expected_range(2) == pytest.approx(2 / np.sqrt(np.pi), rel=1e-6)
     one_without = scores.assign(stderr=scores["stderr"].where(scores.index != scores.index[0]))
-    assert one_without["stderr"].isna().sum() == 1 and isinstance(
-        prompt_ranges(one_without, matrix)["a"].by_chance, Missing
-    )
+    assert one_without["stderr"].isna().sum() == 1
+    assert np.isnan(ranges(one_without, matrix).value("prompt_range_by_chance"))
 
 
 def test_range_over_prompts_of_sampled_runs_is_that_of_their_means(tmp_path):
@@ -202,9 +209,9 @@ def test_range_over_prompts_of_sampled_runs_is_that_of_their_means(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
     runs = pd.concat([scores.assign(run=run, value=scores["value"] + run / 20 - 0.05) for run in range(3)])
-    found = prompt_ranges(runs, matrix)["a"]
-    assert (found.mean, found.prompts) == (pytest.approx(0.1), 3)
-    assert found.by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
+    found = ranges(runs, matrix)
+    assert (found.value("prompt_range", subject="a"), found.value("prompts")) == (pytest.approx(0.1), 3)
+    assert found.value("prompt_range_by_chance") == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
 
 
 def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):
@@ -212,11 +219,12 @@ def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):
     table = {DIRECT: {"a": [0.1, 0.3, 0.5, 0.7], "b": [0.2, 0.3, 0.4, 0.5], "c": [0.3, 0.4, 0.5, 0.6]}}
     rows = score_rows(table, stderr=0.01)
     rows.loc[rows["benchmark"] == "b", "stderr"] = np.nan
-    found = agreement_of(tmp_path, rows)["by_benchmark"][DIRECT]
-    of_all = {name: found[name]["by_distance"][-1] for name in "ab"}
-    assert [of_all[name].pairs_of_models for name in "ab"] == [6, 0]
-    assert [of_all[name].scored_pairs for name in "ab"] == [6, 6]
-    assert of_all["b"].tau == pytest.approx(1) and of_all["b"].tau_interval == Missing(LOST_MODEL)
+    sizes = "model,family,parameters_b\n" + "".join(f"{name},F,1\n" for name in NAMES)
+    found, place = agreement_of(tmp_path, rows, models=sizes), {"protocol": DIRECT, "at_most": 2.0}
+    tested, scored = (by_subject(found, f"benchmark_{name}", **place) for name in ("pairs_of_models", "scored_pairs"))
+    assert [tested[name] for name in "ab"] == [6, 0] and [scored[name] for name in "ab"] == [6, 6]
+    tau = estimate(found, "tau_with_others_by_ratio", subject="b", **place)
+    assert tau.value == pytest.approx(1) and tau.models == Missing(LOST_MODEL)
 
 
 @pytest.mark.parametrize(("sizes", "reasons"), [(",,,", {FEW_SIZES}), ("1,10,100,1000", {FEW_PAIRS, NO_SIMILAR})])
@@ -225,7 +233,7 @@ def test_without_sizes_the_reason_is_that_and_not_the_errors(tmp_path, sizes, re
     table = {DIRECT: {"a": [0.1, 0.3, 0.5, 0.7], "b": [0.2, 0.3, 0.4, 0.5], "c": [0.3, 0.4, 0.5, 0.6]}}
     rows = "\n".join(f"m{i},F,{size},10,0" for i, size in enumerate(sizes.split(",")))
     models = f"model,family,parameters_b,tokens_b,instruction_tuned\n{rows}\n"
-    found = agreement_of(tmp_path, score_rows(table), models=models)["by_benchmark"][DIRECT]["a"]
-    near = next(row for row in found["by_distance"] if (row.at_least, row.at_most) == (1, 2))
-    assert {near.separated.reason, found["typical_difference"].reason} == reasons
-    assert found["by_distance"][-1].separated == 1
+    found, place = agreement_of(tmp_path, score_rows(table), models=models), {"protocol": DIRECT, "subject": "a"}
+    near, typical = found.row("separated", at_most=2.0, **place), found.row("typical_difference", **place)
+    assert {near.reason, typical.reason} == reasons
+    assert found.value("separated", at_most=None, **place) == 1

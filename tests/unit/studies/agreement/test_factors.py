@@ -6,7 +6,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, factors_page, score_rows
+from tests.unit.studies.agreement.conftest import NAMES as SMALL_NAMES
+from tests.unit.studies.agreement.test_agreement import COMMON
 from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
 
 from lm_validity.config.sections import Reports
@@ -193,3 +195,63 @@ def test_one_factor_that_explains_all_is_an_answer(tmp_path):
     few = {DIRECT: {name: of[:3] for name, of in list(table[DIRECT].items())[:2]}}
     page, _ = report(tmp_path / "few", few, names=NAMES[:3])
     assert page["lede"]["heading"].startswith("No ability")
+
+
+def test_factors_that_cannot_be_computed_say_why(tmp_path):
+    rows = score_rows()
+    apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
+    found = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
+    assert found.row("first_component_score", subject="m3", protocol=DIRECT).reason
+    assert "0 models" in found.row("first_component_compute", protocol=DIRECT, correlation="kendall").reason
+    assert len(found.all("explained_variance", protocol=TRAINED)) == 2
+    assert found.row("explained_variance", protocol=TRAINED, component=1).low is None  # the share is 1 without a model
+
+
+def test_one_factor_is_compared_over_the_same_models(tmp_path):
+    table = score_rows(COMMON)
+    rows, alone = (factors_of(tmp_path, each) for each in (table, table.query("model != 'm3' and benchmark != 'c'")))
+    assert [rows.value(name) for name in ("models", "models_in_both", "cells_in_both")] == [4, 3, 6]  # c: none directly
+    for protocol in (DIRECT, TRAINED):
+        place = {"protocol": protocol, "component": 1}
+        own = alone.value("explained_variance", **place)
+        assert own == alone.value("explained_variance_in_both", **place)
+        assert rows.value("explained_variance_in_both", **place) == pytest.approx(own)
+    assert rows.value("explained_variance", protocol=DIRECT, component=1) != pytest.approx(
+        alone.value("explained_variance", protocol=DIRECT, component=1)
+    )
+
+
+def test_ranks_are_compared_among_the_models_known_under_both(tmp_path):
+    table = {DIRECT: {name: [0.1, 0.2, 0.3, 0.4] for name in "abc"}}
+    table[TRAINED] = {name: [0.1, 0.2, 0.3, None] for name in "abc"}
+    rows = factors_of(tmp_path, score_rows(table), resamples=20)
+    gaps = [rows.value("rank_gap", subject=name) for name in ("m0", "m1", "m2")]
+    assert gaps == [0, 0, 0]  # m3, not fine-tuned, is first directly
+
+
+def test_factors_by_hand(tmp_path):
+    rows = factors_of(tmp_path, score_rows())
+    # correlations of (1,2,3,4), (1,3,2,4), (4,3,2,1): .8, -1, -.8; the components of that matrix
+    matrix = np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]])
+    expected = np.sort(np.linalg.eigvalsh(matrix))[::-1] / 3
+    found = [row.value for row in rows.all("explained_variance", protocol=DIRECT)]
+    assert found == pytest.approx(expected.tolist(), abs=1e-12)
+    relation = rows.row("first_component_compute", protocol=TRAINED, correlation="kendall")
+    assert (relation.n, relation.value) == (4, pytest.approx(1.0))
+    assert rows.labels("subject", "first_component_score") == SMALL_NAMES
+
+
+def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_its_row_says_why(tmp_path):
+    rng = np.random.default_rng(0)
+    table = {name: [0.1 * i + 0.02 * rng.random() for i in range(4)] for name in "abcd"}
+    for name in "bcd":
+        table[name][3] = None
+    sheets = {
+        "models": "model,family,parameters_b\n" + "".join(f"m{i},F,{i + 1 if i < 3 else ''}\n" for i in range(4)),
+        "benchmarks": "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in "abcd"),
+    }
+    page, rows = factors_page(tmp_path, score_rows({DIRECT: table}), resamples=300, **sheets)
+    rank = rows.row("first_component_rank", subject="m3", protocol=DIRECT)
+    assert (rank.value, rank.low) == (1, None) and "has one of them" in rank.reason
+    (sentence,) = [finding.sentence for finding in page.findings if "rank 1 of" in finding.sentence]
+    assert sentence.startswith("m3 ") and sentence.endswith("rank 1 of 4.")

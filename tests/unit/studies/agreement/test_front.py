@@ -6,10 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
 
 from lm_validity.missing import is_known
 from lm_validity.studies.agreement.front import told_apart
+from lm_validity.studies.agreement.values import estimate, range_of
 
 NAMES = [f"m{i:02}" for i in range(16)]
 TASKS = [f"task{i}" for i in range(8)]
@@ -65,42 +66,45 @@ def test_every_world_has_a_finding_a_picture_and_answers_that_keep_to_the_gramma
     assert page.lede.heading and page.picture.svg and page.answers
     for said in (page.lede, *page.answers):
         assert len(said.sentence.split()) <= 18 and "unknown" not in said.sentence and "nan" not in said.sentence
-        assert len(re.findall(r"\d+%?: ", said.interval)) <= 1
     above = " ".join([page.lede.heading, page.lede.sentence, page.picture.note, *(panel.text for panel in page.panels)])
     assert not re.search(r"protocol|clustered|cells|reliability|Kendall|equivalence|factor", above)
     assert all(re.search(r'aria-label="[^"]{20,}', picture) for picture in pictures(page))
     assert not any("nan" in picture.split("base64")[0] for picture in pictures(page))
 
 
-def test_what_both_say_is_the_summarys_to_its_printed_digits(tmp_path):
-    page, summary = page_of(tmp_path, scores())
-    change = summary["improvement"]
-    arrow = " → ".join(digits(change["means"][p]) for p in (DIRECT, TRAINED))
-    low, high = max((change["interval"], change["interval_clustered"]), key=lambda ends: ends.high - ends.low)
-    interval = f"95% of the change: {digits(low, sign=True)} to {digits(high, sign=True)}"
-    assert arrow in page.lede.sentence and page.lede.interval == interval and low > 0 and "better" in page.lede.heading
+def test_what_both_say_is_the_rows_to_their_printed_digits(tmp_path):
+    page, rows = page_of(tmp_path, scores())
+    arrow = " → ".join(digits(rows.value("tau_mean_in_both", protocol=p)) for p in (DIRECT, TRAINED))
+    change, others = estimate(rows, "tau_change"), range_of(rows, "tau_change", "categories")
+    low, high = max((change.models, change.families), key=lambda ends: ends.high - ends.low)
+    of_these, of_others = (" to ".join(digits(end, sign=True) for end in ends) for ends in ((low, high), others))
+    interval = f"95% of the change, for these benchmarks: {of_these}; for others too: {of_others}"
+    assert arrow in page.lede.sentence and page.lede.interval == interval and low > 0
+    assert page.lede.heading.startswith("These 8 benchmarks agree better")
     answer = page.answers[0]
     assert arrow in answer.sentence and answer.interval == interval and interval in answer.svg
-    whom, size, pairs = page.panels
-    for key in ("interval", "interval_clustered", "interval_population_of_categories"):
-        assert " to ".join(digits(end, sign=True) for end in change[key]) in whom.svg
-    rows = [next(row for row in change["by_size_ratio"][p] if row.at_most == 2) for p in (DIRECT, TRAINED)]
-    assert " → ".join(digits(row.mean) for row in rows) in size.text
-    assert f"{summary['improved_pairs']} of {summary['compared_pairs']}" in pairs.text
+    whom, size = page.panels
+    for ends in (change.models, change.families, others):
+        assert " to ".join(digits(end, sign=True) for end in ends) in whom.svg
+    place = {"distance": "size", "at_most": 2.0}
+    taus = [rows.value("tau_mean_by_ratio", protocol=p, **place) for p in (DIRECT, TRAINED)]
+    assert " → ".join(map(digits, taus)) in size.text
+    assert f"{rows.value('improved_pairs'):.0f} of {rows.value('compared_pairs'):.0f}" in page.lede.sentence
 
 
 def test_benchmarks_without_a_trained_score_have_no_part_in_the_change(tmp_path):
     table = scores()
     table[TRAINED] = dict(list(table[TRAINED].items())[:3])
-    page, summary = page_of(tmp_path, table)
-    assert summary["compared_pairs"] == 3 and page.answers[0].basis.startswith("16 models, 3 benchmarks")
+    page, rows = page_of(tmp_path, table)
+    assert rows.value("compared_pairs") == 3 and page.answers[0].basis.startswith("16 models, 3 benchmarks")
     drawn = json.loads(html.unescape(re.findall(r'data-ranks="([^"]*)"', page.picture.svg)[0]))
     assert sorted(drawn["columns"]) == TASKS[:3]
 
 
 def test_a_change_that_may_be_none_is_not_found(tmp_path):
-    page, summary = page_of(tmp_path, scores(0.5, 0.5))
-    assert summary["improvement"]["interval"].low < 0 < summary["improvement"]["interval"].high
+    page, rows = page_of(tmp_path, scores(0.5, 0.5))
+    low, high = range_of(rows, "tau_change", "models")
+    assert low < 0 < high
     assert page.lede.heading.startswith("No change found") and page.answers[0].sentence.startswith("No change found")
     without, _ = page_of(tmp_path, scores(), 0, models="model\nm00\n", benchmarks="benchmark\n" + "\n".join(TASKS))
     assert without.lede.heading.startswith("Not known") and without.lede.interval == ""
@@ -109,9 +113,9 @@ def test_a_change_that_may_be_none_is_not_found(tmp_path):
 
 @pytest.mark.parametrize(("spread", "surely"), [(1.5, True), (0.01, False)])
 def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path, spread, surely):
-    page, summary = page_of(tmp_path, {DIRECT: scores(spread)[DIRECT]}, stderr=0.02)
-    tau = summary["kendall_tau"][DIRECT]
-    corrected = [tau["corrected"][key] for key in ("interval", "interval_clustered")]
+    page, rows = page_of(tmp_path, {DIRECT: scores(spread)[DIRECT]}, stderr=0.02)
+    tau, ceiling = estimate(rows, "tau_mean", protocol=DIRECT).value, rows.value("tau_ceiling", protocol=DIRECT)
+    corrected = estimate(rows, "tau_mean_corrected", protocol=DIRECT)[1:3]
     assert any(is_known(ends) and ends.high < 0.99 for ends in corrected) == surely
     assert page.lede.heading.startswith("Benchmarks disagree more than noise") == surely
     assert page.panels[0].outcome == ("yes" if surely else "no")
@@ -121,26 +125,20 @@ def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path
     if surely:
         assert page.lede.interval == f"95% without noise: {digits(widest.low)} to {digits(widest.high)}"
         assert page.answers[0].interval == page.lede.interval
-    possible = f" of a possible {digits(tau['ceiling'])}" if tau["ceiling"] > tau["mean"] else ""
-    assert page.answers[0].sentence.endswith(f": {digits(tau['mean'])}{possible}") and bool(possible) == surely
+    possible = f" of a possible {digits(ceiling)}" if ceiling > tau else ""
+    assert page.answers[0].sentence.endswith(f": {digits(tau)}{possible}") and bool(possible) == surely
     # a ceiling below the agreement bounds nothing: it is neither drawn nor named, and a note says why
     drawn = [bool(re.search('class="[^"]*\\bcl\\b', svg)) for svg in (page.panels[0].svg, page.answers[0].svg)]
     named = ["Noise ceiling" in page.panels[0].svg, "noise ceiling" in page.answers[0].svg]
-    named.append(any("Noise would leave" in finding.sentence for finding in page.findings))
-    assert (tau["mean"] <= tau["ceiling"]) == surely and {*drawn, *named} == {surely}
+    named.append(any("With noise alone" in finding.sentence for finding in page.findings))
+    assert (tau <= ceiling) == surely and {*drawn, *named} == {surely}
     assert any("above its noise ceiling" in note for note in page.notes) != surely
 
 
 def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(tmp_path):
-    page, summary = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.02)
-    ends = [
-        next(row.separated_interval for row in found["by_distance"] if (row.at_least, row.at_most) == (1, 2))
-        for found in summary["by_benchmark"][DIRECT].values()
-    ]
-    shares = [
-        next(row.separated for row in found["by_distance"] if (row.at_least, row.at_most) == (1, 2))
-        for found in summary["by_benchmark"][DIRECT].values()
-    ]
+    page, rows = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.02)
+    found = rows.all("separated", protocol=DIRECT, at_most=2.0)
+    ends, shares = [(row.low, row.high) for row in found], [row.value for row in found]
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
     many, few = sum(share >= 0.8 for share in shares), sum(share < 0.5 for share in shares)
     # the sentence counts these models' pairs, and what the intervals decide for others is said beside it
@@ -157,8 +155,8 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
 
 @pytest.mark.parametrize("trained", [1, 3])
 def test_a_run_that_is_not_at_its_end_says_how_far_it_is_and_shows_direct_scores(tmp_path, trained):
-    page, summary = page_of(tmp_path, few_trained(trained))
-    assert summary["models_in_both"] == trained
+    page, rows = page_of(tmp_path, few_trained(trained))
+    assert rows.value("models_in_both") == trained
     for sentence in (page.lede.heading, page.answers[0].sentence):
         assert sentence.startswith(f"Not known yet: {trained} of 16 models")
     assert page.panels[0].outcome == "not known" and page.panels[0].svg.count('class="t" style') == trained
@@ -174,13 +172,13 @@ def test_where_few_direct_scores_are_known_trained_models_are_not_called_untrain
 def test_the_carpets_read_out_ranks_by_mean_rank_and_by_agreement(tmp_path):
     names = ['<b>"x"', "שפה", "n" * 80, *NAMES[3:]]
     sheet = "model,family\n" + "".join(f'"{name.replace(chr(34), chr(34) * 2)}",F\n' for name in names)
-    page, summary = page_of(tmp_path, scores(), 0, names=names, models=sheet)
+    page, rows = page_of(tmp_path, scores(), 0, names=names, models=sheet)
     assert "<b>" not in page.picture.svg
-    direct, trained, *narrow = (
+    direct, trained = (
         json.loads(html.unescape(text)) for text in re.findall(r'data-ranks="([^"]*)"', page.picture.svg)
     )
-    assert [direct, trained] == narrow and (direct["label"], trained["label"]) == ("direct", "train before test")
-    agreement = summary["kendall_tau"][DIRECT]["by_benchmark"]
+    assert (direct["label"], trained["label"]) == ("direct", "train before test")
+    agreement = by_subject(rows, "tau_with_others", protocol=DIRECT)
     assert direct["columns"] == trained["columns"] == sorted(agreement, key=agreement.get, reverse=True)
     for said, p in ((direct, DIRECT), (trained, TRAINED)):
         means = [np.mean(ranks) for ranks in said["ranks"]]
@@ -194,9 +192,11 @@ ORDERED = {f"task{i}": (0.3 + 0.03 * np.arange(12)).round(4).tolist() for i in r
 
 def test_one_order_with_every_pair_told_apart_is_an_answer(tmp_path):
     """Twelve models, 8.8 standard errors of a difference apart: what is 1.00 of 1.00 is not called unknown."""
-    page, summary = page_of(tmp_path, {DIRECT: ORDERED}, names=NAMES[:12], stderr=0.0024)
-    tau = summary["kendall_tau"][DIRECT]
-    assert tau["mean"] == pytest.approx(1) and tau["ceiling"] > 0.999
+    page, rows = page_of(tmp_path, {DIRECT: ORDERED}, names=NAMES[:12], stderr=0.0024)
+    assert (
+        rows.value("tau_mean", protocol=DIRECT) == pytest.approx(1)
+        and rows.value("tau_ceiling", protocol=DIRECT) > 0.999
+    )
     assert page.lede.heading == "All benchmarks order these models alike" and page.panels[0].outcome == "no"
     assert page.answers[0].sentence.endswith(": 1.00 of a possible 1.00")
     assert page.answers[1].sentence.startswith("On 5 of 5 benchmarks, at least 80% of similar pairs")
@@ -207,11 +207,10 @@ def test_a_table_that_surely_agrees_but_for_noise_says_so(tmp_path):
     rng, names = np.random.default_rng(1), [f"m{i:02}" for i in range(60)]
     ability = np.linspace(-1, 1, 60)
     table = {DIRECT: {f"task{i}": (0.5 + 0.3 * ability + 0.004 * rng.normal(size=60)).tolist() for i in range(8)}}
-    page, summary = page_of(tmp_path, table, names=names, stderr=0.004, models="model\nm00\n")
-    tau = summary["kendall_tau"][DIRECT]
-    corrected = tau["corrected"]["interval"]
-    decided = corrected if is_known(corrected) else tau["interval"]
-    assert decided.low >= 0.95 and tau["mean"] < 1
+    page, rows = page_of(tmp_path, table, names=names, stderr=0.004, models="model\nm00\n")
+    corrected = range_of(rows, "tau_mean_corrected", "models", protocol=DIRECT)
+    decided = corrected if is_known(corrected) else range_of(rows, "tau_mean", "models", protocol=DIRECT)
+    assert decided.low >= 0.95 and rows.value("tau_mean", protocol=DIRECT) < 1
     assert page.lede.heading == "Benchmarks disagree little more than noise explains"
     assert page.lede.interval.endswith(f": {digits(decided.low)} to {digits(decided.high)}")
 
@@ -223,8 +222,8 @@ SAME = "Every score after training for the test is the same as the direct one"  
 @pytest.mark.parametrize(("gain", "heading"), [(0.01, ALIKE), (0.0, SAME)])
 def test_scores_after_training_that_order_models_as_before_have_changed_nothing(tmp_path, gain, heading):
     trained = {name: [value + gain for value in of] for name, of in scores()[DIRECT].items()}
-    page, summary = page_of(tmp_path, {DIRECT: scores()[DIRECT], TRAINED: trained}, 0)
-    assert summary["improvement"]["mean"] == pytest.approx(0)
+    page, rows = page_of(tmp_path, {DIRECT: scores()[DIRECT], TRAINED: trained}, 0)
+    assert rows.value("tau_change") == pytest.approx(0)
     assert page.lede.heading == heading and page.answers[0].sentence.startswith(heading)
     assert page.answers[0].interval == "" and len(page.answers[0].sentence.split()) <= 18
 
@@ -241,24 +240,27 @@ def one_reversed(declared: str, slope: float = 0.2) -> tuple[dict, str]:
 def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_asks(tmp_path):
     table, sheet = one_reversed("")
     rows = score_rows(table, NAMES, 0.02).assign(metric=None)  # acc would say it
-    page, summary = agreement_page(tmp_path, rows, 50, models=MODELS, benchmarks=sheet)
-    tau = summary["kendall_tau"][DIRECT]
-    assert tau["by_benchmark"]["odd"] < -0.5
+    page, found = agreement_page(tmp_path, rows, 50, models=MODELS, benchmarks=sheet)
+    taus = by_subject(found, "tau_with_others", protocol=DIRECT)
+    assert taus["odd"] < -0.5
     for said in (page.lede.heading, page.answers[0].sentence):
         assert said.startswith("Not known") and "is lower better on odd?" in said and len(said.split()) <= 18
     assert page.lede.interval == page.answers[0].interval == "" and page.panels[0].outcome == "not known"
-    # its own interval is not given; those of the others hold whichever way it counts
-    assert not is_known(tau["by_benchmark_interval"]["odd"]) and any(
-        "`higher_is_better`" in note for note in page.notes
-    )
+    # no mean has an interval, in no finding either; its own is not given, those of the others hold either way
+    for quantity in ("tau_mean", "tau_mean_corrected", "significance_tau_mean", "tau_mean_by_ratio"):
+        assert all(row.low is None for row in found if row.quantity == quantity)
+    assert not any("95%" in finding.sentence.partition(" picked at random")[0] for finding in page.findings)
+    assert not is_known(range_of(found, "tau_with_others", "models", protocol=DIRECT, subject="odd"))
+    assert any("`higher_is_better`" in note for note in page.notes)
     (tmp_path / "told").mkdir()
     told, right = page_of(tmp_path / "told", *one_reversed("0")[:1], benchmarks=one_reversed("0")[1], stderr=0.02)
     assert not any("`higher_is_better`" in note for note in told.notes)
-    right = right["kendall_tau"][DIRECT]
-    assert f"{digits(right['mean'])} if so" in page.answers[0].sentence
+    assert f"{digits(right.value('tau_mean', protocol=DIRECT))} if so" in page.answers[0].sentence
+    assert is_known(range_of(right, "tau_mean", "models", protocol=DIRECT))
     for i in range(5):
-        interval, value = tau["by_benchmark_interval"][f"task{i}"], right["by_benchmark"][f"task{i}"]
-        assert interval.low <= tau["by_benchmark"][f"task{i}"] < value <= interval.high
+        place = {"protocol": DIRECT, "subject": f"task{i}"}
+        low, high = range_of(found, "tau_with_others", "models", **place)
+        assert low <= taus[f"task{i}"] < right.value("tau_with_others", **place) <= high
     # a benchmark that is known to count so is left as it is, however much it is against the others
     (tmp_path / "more").mkdir()
     more, _ = page_of(tmp_path / "more", table, benchmarks=one_reversed("1")[1], stderr=0.02)
@@ -267,14 +269,14 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     table, sheet = one_reversed("", 0.01)
     rows = score_rows(table, NAMES, 0.01).assign(metric=None)
     (tmp_path / "unsure").mkdir()
-    unsure, summary = agreement_page(tmp_path / "unsure", rows, 50, models=MODELS, benchmarks=sheet)
-    assert -0.5 < summary["kendall_tau"][DIRECT]["by_benchmark"]["odd"] < 0
+    unsure, found = agreement_page(tmp_path / "unsure", rows, 50, models=MODELS, benchmarks=sheet)
+    place = {"protocol": DIRECT, "subject": "odd"}
+    assert -0.5 < found.value("tau_with_others", **place) < 0
     for said in (unsure.lede.heading, unsure.answers[0].sentence):
         assert said.startswith("Benchmarks disagree beyond noise, if higher is better on odd")
     # and its own interval, by which a card decides, holds whichever way it counts
-    whole = summary["kendall_tau"][DIRECT]["by_benchmark_interval"]["odd"]
-    rows = summary["by_benchmark"][DIRECT]["odd"]["by_distance"]
-    for low, high in (whole, *(row.tau_interval for row in rows if is_known(row.tau_interval))):
+    for quantity in ("tau_with_others", "tau_with_others_by_ratio"):
+        low, high = range_of(found, quantity, "models", **place)
         assert low == -high < 0
 
 

@@ -57,13 +57,14 @@ def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
 
 @pytest.fixture(scope="module")
 def planned(tables, tmp_path_factory) -> tuple:
-    """(folder, summary) of the report of the planned table."""
+    """The folder of the report of the planned table, its rows and notes."""
     folder = tmp_path_factory.mktemp("planned")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
         *files, plan = files_of(folder, tables)
         report_agreement(*files, folder / "report", section=Reports(resamples=0), plan=plan)
-    return folder, json.loads((folder / "report" / "summary.json").read_text())
+    page = json.loads((folder / "report" / "page.json").read_text())
+    return folder, Rows.read(folder / "report" / "results.parquet"), " ".join(page["notes"])
 
 
 def notes_of(matrix) -> str:
@@ -77,38 +78,40 @@ def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
-    _, summary = planned
-    (protocol,) = summary["incomplete"]
-    found = summary["incomplete"][protocol]
-    assert protocol == TRAINED
-    assert (found["cells"], found["missing"], found["unplanned"]) == (44, 26, 26)
+    _, rows, notes = planned
+    assert [rows.value(name, protocol=TRAINED) for name in ("cells", "cells_missing", "cells_unplanned")] == [
+        44,
+        26,
+        26,
+    ]
+    assert rows.labels("protocol", "cells") == [TRAINED]
     scores = np.column_stack([tables[TRAINED][b] for b in TASKS])
     scores[BLOCK:, 2:] = np.nan
     scores[9, 3] = tables[TRAINED]["d"][9]
-    pooled = found["kendall_tau"]
-    assert pooled["mean"] == pytest.approx(pooled_tau(pair_signs(scores)).mean)
+    pooled = rows.row("tau_pooled", protocol=TRAINED)
+    assert pooled.value == pytest.approx(pooled_tau(pair_signs(scores)).mean)
     # Student's t with 13 degrees of freedom: the jackknife is over 14 models
     reach = 2.160369 * pooled_tau(pair_signs(scores)).standard_error
-    assert pooled["interval"] == pytest.approx([pooled["mean"] - reach, min(1, pooled["mean"] + reach)])
-    assert -1 <= pooled["assisted"] <= 1
-    assert set(found["ranks"]) == set(NAMES) and min(r["rank"] for r in found["ranks"].values()) == 1
-    assert all(low <= high for low, high in (r["interval"] for r in found["ranks"].values()))
+    assert (pooled.low, pooled.high) == pytest.approx((pooled.value - reach, min(1, pooled.value + reach)))
+    assert -1 <= rows.value("tau_assisted", protocol=TRAINED) <= 1
+    ranks = rows.all("rank_predicted", protocol=TRAINED)
+    assert {row.subject for row in ranks} == set(NAMES) and min(row.value for row in ranks) == 1
+    assert all(row.low <= row.high for row in ranks)
     # an audit of one cell shows nothing: every measured cell is checked
-    assert found["trust"]["source"] == "left out" and found["trust"]["cells"] == 44
-    notes = " ".join(summary["notes"])
+    assert rows.row("predictions_checked_by").text == "left out" and rows.value("predictions_checked") == 44
     assert f"{UNDER[TRAINED].capitalize()}, 26 of 70 cells are not planned" in notes and "are missing (" not in notes
 
 
 def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):
-    folder, summary = planned
+    folder, rows, _ = planned
     predictions = pd.read_csv(folder / "report" / "tables" / f"predictions_{TRAINED}.csv")
     assert len(predictions) == 26 and (predictions.low <= predictions.predicted).all()
     truth = [tables[TRAINED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
     plain = [np.mean(tables[TRAINED][b]) for b in predictions.benchmark]
     assert np.abs(predictions.predicted - truth).mean() < 0.8 * np.abs(np.array(plain) - truth).mean()
     # the headline is over measured cells, as without the predictions
-    taus = [tau for *_, tau in summary["kendall_tau"][TRAINED]["by_pair"] if tau is not None]
-    assert summary["kendall_tau"][TRAINED]["mean"] == pytest.approx(np.mean(taus))
+    taus = [row.value for row in rows.all("tau", protocol=TRAINED) if row.value is not None]
+    assert rows.value("tau_mean", protocol=TRAINED) == pytest.approx(np.mean(taus))
     others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
     text = " ".join(path.read_text() for path in others)
     assert others and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
@@ -240,19 +243,18 @@ def test_warnings_where_predictions_cannot_be_trusted(trust, told):
 
 
 def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned, tables):
-    _, summary = planned
+    _, rows, _ = planned
     scores = {p: np.column_stack([tables[p][b] for b in TASKS]) for p in (DIRECT, TRAINED)}
     for values in scores.values():
         audited = values[9, 3]
         values[BLOCK:, 2:] = np.nan
         values[9, 3] = audited
     means = {p: pooled_tau(pair_signs(values)) for p, values in scores.items()}
-    found = summary["pooled"]["all"]
-    assert found["mean"] == {p: pytest.approx(one.mean) for p, one in means.items()}
-    assert found["change"] == pytest.approx(means[TRAINED].mean - means[DIRECT].mean)
-    assert (found["comparisons"], found["models"]) == (means[DIRECT].comparisons, 14)
-    low, high = found["change_interval"]
-    assert low < found["change"] < high
+    for p, one in means.items():
+        assert rows.value("tau_pooled_in_both", protocol=p, pairs="all") == pytest.approx(one.mean)
+    change = rows.row("tau_pooled_change", pairs="all")
+    assert change.value == pytest.approx(means[TRAINED].mean - means[DIRECT].mean)
+    assert change.n == means[DIRECT].comparisons and change.low < change.value < change.high
 
 
 @pytest.mark.parametrize(("trained", "known"), [(3, False), (6, True)])
@@ -264,10 +266,11 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monke
     files = written(tmp_path, rows, MODELS, BENCHMARKS)
     report_agreement(*files, tmp_path / "agreement", section=Reports(resamples=20))
     report_factors(*files, tmp_path / "factors", section=Reports(resamples=20))
-    summary, page = (json.loads((tmp_path / "agreement" / f"{name}.json").read_text()) for name in ("summary", "page"))
+    page = json.loads((tmp_path / "agreement" / "page.json").read_text())
+    of_agreement = Rows.read(tmp_path / "agreement" / "results.parquet")
     rows = Rows.read(tmp_path / "factors" / "results.parquet")
-    assert (summary["incomplete"][TRAINED]["kendall_tau"]["interval"] is not None) == known
-    assert (summary["pooled"]["all"]["change_interval"] is not None) == known
+    for name, place in (("tau_pooled", {"protocol": TRAINED}), ("tau_pooled_change", {"pairs": "all"})):
+        assert (of_agreement.row(name, **place).low is not None) == known
     assert any("changes the" in finding["sentence"] for finding in page["findings"]) == known
     assert np.isfinite(rows.value("explained_variance", protocol=TRAINED, component=1)) == known
     answers = json.loads((tmp_path / "factors" / "page.json").read_text())["answers"]

@@ -8,8 +8,9 @@ import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, SMALL, TRAINED, matrix_of, run, score_rows
 
 from lm_validity.errors import InputError
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
-from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.report import agreement, report_agreement
 
 
 def notes_of(tmp_path, rows, benchmarks=BENCHMARKS) -> list[str]:
@@ -75,13 +76,15 @@ def test_nothing_rests_on_impossible_standard_errors(tmp_path, error):
     rows = binomial(score_rows(), 500)
     concerned = on_a(rows) & rows["model"].isin(["m0", "m3"])
     rows.loc[concerned, "stderr"] = error
-    summary = run(tmp_path, rows)
-    (check,) = summary["standard_errors"]
-    assert (check["benchmark"], check["scores"], check["of"]) == ("a", 4, 8)
-    assert check["code"] == ("zero" if error == 0 else "other_size")
-    figures = summary["by_benchmark"][DIRECT]["a"]
-    assert figures["reliability"] is None and figures["by_distance"][-1]["pairs_of_models"] == 1
-    assert summary["significance_tau"][DIRECT]["significant_pairs"]["a"] == 1
+    data = Data.of(matrix_of(tmp_path, rows))
+    (check,) = data.matrix.error_checks
+    assert (check.benchmark, check.scores, check.of) == ("a", 4, 8)
+    assert check.code == ("zero" if error == 0 else "other_size")
+    found = agreement(data)[1]
+    place = {"protocol": DIRECT, "subject": "a"}
+    assert np.isnan(found.value("reliability", **place))
+    assert found.value("benchmark_pairs_of_models", at_most=None, **place) == 1
+    assert np.abs(data.significant[DIRECT].sign[:, 0]).sum() == 1
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])
@@ -107,8 +110,8 @@ def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):
     rows = score_rows().assign(higher_is_better=True)
     rows.loc[on_a(rows) & (rows["protocol"] == TRAINED), "higher_is_better"] = False
     rows.loc[rows["benchmark"] == "wiki", "higher_is_better"] = False
-    notes = run(tmp_path, rows)["notes"]
-    (note,) = [note for note in notes if "of 8 scores" in note]
+    _, notes = run(tmp_path, rows)
+    (note,) = [note for note in notes.split("\n") if "of 8 scores" in note]
     assert "a (4 of 8 scores)." in note and note.index("higher") < note.index("lower")
     with pytest.raises(InputError, match="a has both directions in the scores: higher_is_better is true for m0, false"):
         run(tmp_path, rows, benchmarks=BENCHMARKS.replace("a,x,acc,multiple_choice,1", "a,x,acc,multiple_choice,"))
@@ -121,8 +124,8 @@ def test_scores_under_another_metric_only_are_named(tmp_path):
     mixed = (rows["model"] == "m2") & on_a(rows) & (rows["protocol"] == DIRECT)
     (note,) = notes_of(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
     assert note.startswith("a: the scores of m2 (direct) are not under its metric acc,none but under f1,none only")
-    summary = run(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
-    assert summary["cells_in_both"] == sum(len(SMALL[DIRECT][name]) for name in "abc") - 1
+    found, _ = run(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
+    assert found.value("cells_in_both") == sum(len(SMALL[DIRECT][name]) for name in "abc") - 1
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,8 @@ import numpy as np
 from scipy import stats
 
 from lm_validity.statistics import Interval
+from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.factors import component_shares
-from lm_validity.studies.agreement.statistics.ranking import (
-    FEW_COLUMNS,
-    PairSigns,
-    finite_mean,
-    kendall_tau_matrix,
-    mean_over_pairs,
-    pair_signs,
-    ratio,
-)
-from lm_validity.studies.agreement.statistics.resampling import (
-    jackknife_interval,
-    mean_over_pairs_by_resample,
-    transformed_interval,
-)
 
 PRINTED = 0.01  # the step of taus and shares as pages print them
 Values = TypeVar("Values", float, np.ndarray)
@@ -66,7 +53,7 @@ def corrected_interval(
     8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`, which
     also says how to give many.
     """
-    return corrected_ends(transformed_interval(observed, observed_left_out, "tau", sizes), ceiling)
+    return corrected_ends(resampling.transformed_interval(observed, observed_left_out, "tau", sizes), ceiling)
 
 
 def corrected_ends(observed: Bounds, ceiling: float | np.ndarray) -> Bounds:
@@ -105,7 +92,7 @@ class TausLeftOut(NamedTuple):
 
 
 def mean_tau_left_out(
-    signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
+    signs: ranking.PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
 ) -> TausLeftOut:
     """Mean taus over pairs of benchmarks: observed ones (1 + clusters,) and the ceiling ().
 
@@ -115,16 +102,16 @@ def mean_tau_left_out(
     """
     masks, observed = np.atleast_2d(pairs), []
     for taus, has_limit in _tables_left_out(signs, expected, masks, clusters):
-        observed.append(finite_mean(taus if has_limit is None else np.where(has_limit, taus, np.nan), axis=1))
+        observed.append(ranking.finite_mean(taus if has_limit is None else np.where(has_limit, taus, np.nan), axis=1))
         if len(observed) == 1:
             limits = _limits(expected, masks)
-            ceiling = finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
+            ceiling = ranking.finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
     shape = pairs.shape[:-1]
     return TausLeftOut(np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape))
 
 
 def taus_left_out(
-    signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
+    signs: ranking.PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
 ) -> TausLeftOut:
     """Taus by pair of benchmarks, (benchmark pairs, 1 + clusters) and (benchmark pairs,), as in `mean_tau_left_out`.
 
@@ -136,7 +123,7 @@ def taus_left_out(
 
 
 def _tables_left_out(
-    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
+    signs: ranking.PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """(observed taus, whether simulated tables have one), both (masks, benchmark pairs), of the whole table and then
     without each cluster.
@@ -158,7 +145,7 @@ def _tables_left_out(
             _Sum(total.product - removed.product, total.untied - removed.untied)
             for total, removed in zip(whole_sums, concerned_sums, strict=True)
         ]
-        taus = ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
+        taus = ranking.ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
         yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
 
 
@@ -166,7 +153,7 @@ def _of_clusters(parts: list["_Sums"], first: np.ndarray, second: np.ndarray) ->
     """For each of `parts` the sums over the pairs of models that concern each cluster; `first`, `second`: (pairs,) the
     clusters of a pair's models."""
     clusters = int(max(first.max(initial=-1), second.max(initial=-1))) + 1
-    if all(part.values.shape[1] <= FEW_COLUMNS for part in parts):
+    if all(part.values.shape[1] <= ranking.FEW_COLUMNS for part in parts):
         return [part.by_cluster(first, second, clusters) for part in parts]
     concerned = _concerned(parts[0], first, second, clusters)
     return [map(part.over, concerned) for part in parts]
@@ -286,7 +273,7 @@ def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
         raise ValueError("A mask holds some pairs of models of a group but not all.")
     product = np.tensordot((inside > 0).astype(float), expected.product, axes=1)
     _, untied = _Sums(expected.untied, expected.known, masks, expected.draws).over(np.flatnonzero(masks.any(axis=0)))
-    return ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
+    return ranking.ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -320,7 +307,7 @@ def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
         other_benchmarks = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
         with np.errstate(divide="ignore"):
             left_out = errors[other_benchmarks].mean(axis=1) / values[other_benchmarks].var(axis=1, ddof=1)
-            low, high = jackknife_interval(float(np.log(share)), np.log(left_out))
+            low, high = resampling.jackknife_interval(float(np.log(share)), np.log(left_out))
         interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
     return Estimate(float(max(0.0, 1 - share)), interval)
 
@@ -337,7 +324,7 @@ def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
 
 def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[list[Estimate]]:
     """`tau_with_others` of each of some masks, for which the signs of all pairs of models are summed together."""
-    signs, concerned = pair_signs(scores), [np.flatnonzero(mask.any(axis=1)) for mask in in_ranges]
+    signs, concerned = ranking.pair_signs(scores), [np.flatnonzero(mask.any(axis=1)) for mask in in_ranges]
     estimates = [[Estimate(float("nan"), NONE)] * scores.shape[1]] * len(in_ranges)
     enough = [index for index, models in enumerate(concerned) if len(models) >= LEAST_MODELS]
     if not enough:
@@ -345,13 +332,13 @@ def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[li
     masks = np.array([in_ranges[index][signs.first, signs.second] for index in enough])
     means = np.array(  # (1 + models, masks, benchmarks)
         [
-            finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
+            ranking.finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
             for taus, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
         ]
     )
     for row, index in enumerate(enough):
         whole_taus, left_out = means[0, row], means[1:, row][concerned[index]]
-        intervals = transformed_interval(whole_taus, np.ascontiguousarray(left_out).T, "tau")
+        intervals = resampling.transformed_interval(whole_taus, np.ascontiguousarray(left_out).T, "tau")
         estimates[index] = [
             Estimate(float(tau), Interval(float(low), float(high)))
             for tau, low, high in zip(whole_taus, *intervals, strict=True)
@@ -362,7 +349,7 @@ def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[li
 def columns_against(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
     """(k,) True for columns of `scores` (models, k) whose direction is `assumed` (k,) and that are on the other side of
     the first eigenvector of the matrix of taus than the columns whose direction is known, or than most."""
-    tau = np.nan_to_num(kendall_tau_matrix(pair_signs(scores)))
+    tau = np.nan_to_num(ranking.kendall_tau_matrix(ranking.pair_signs(scores)))
     if not assumed.any() or len(tau) < 3:
         return np.zeros(len(tau), dtype=bool)
     side = np.linalg.eigh(tau)[1][:, -1]
@@ -394,7 +381,7 @@ def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
     return by_pair
 
 
-def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_range: np.ndarray) -> np.ndarray:
+def ceiling_with_others(signs: ranking.PairSigns, expected: ExpectedSigns | None, in_range: np.ndarray) -> np.ndarray:
     """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
 
     Over the pairs of models in the mask `in_range` (models, models), from the `expected` signs of tables with one
@@ -404,7 +391,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
     if expected is None:
         return ceilings
     limits = _limits(expected, in_range[signs.first, signs.second][None])
-    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
+    ceilings[expected.columns] = ranking.finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
     return ceilings
 
 
@@ -446,7 +433,7 @@ class Ceiling:
     @property
     def observed(self) -> float:
         """Mean tau-b of the scores over the pairs of benchmarks that `mean_tau` is over."""
-        return mean_over_pairs(self.observed_by_pair[np.ix_(self.included, self.included)])
+        return ranking.mean_over_pairs(self.observed_by_pair[np.ix_(self.included, self.included)])
 
     @property
     def above_zero(self) -> bool:
@@ -482,24 +469,24 @@ def noise_ceiling(
     if is_used.sum() < 2:
         return Ceiling(float("nan"), by_benchmark, np.full(0, np.nan), is_used, 0, no_pairs, no_pairs, None)
     scores, stderr = scores[:, is_used], stderr[:, is_used]
-    observed = kendall_tau_matrix(pair_signs(scores))
+    observed = ranking.kendall_tau_matrix(ranking.pair_signs(scores))
     observed = np.where(np.eye(len(observed), dtype=bool), np.nan, observed)
     pairs, draws, latent = np.isfinite(observed), _affordable(draws, len(scores)), latent_order_table(scores, stderr)
     expected = _Expectation(np.isfinite(latent.truth), groups)
     tau_parts, grid_parts = [], []
     for tables in _simulated(latent, rng, draws, expected.at_once):
         tau = np.where(pairs, expected.add(tables), np.nan)
-        tau_parts.append(mean_over_pairs_by_resample(tau))
+        tau_parts.append(resampling.mean_over_pairs_by_resample(tau))
         grid_parts.append(tau)
     taus, grids = np.concatenate(tau_parts), np.concatenate(grid_parts)
-    by_benchmark[is_used] = finite_mean(finite_mean(grids, axis=2), axis=0)
+    by_benchmark[is_used] = ranking.finite_mean(ranking.finite_mean(grids, axis=2), axis=0)
     return Ceiling(
-        mean_tau=finite_mean(taus),
+        mean_tau=ranking.finite_mean(taus),
         by_benchmark=by_benchmark,
         tau_draws=taus,
         included=is_used,
         models=int(np.isfinite(scores).any(axis=1).sum()),
-        by_pair=_in_table(finite_mean(grids, axis=0), is_used),
+        by_pair=_in_table(ranking.finite_mean(grids, axis=0), is_used),
         observed_by_pair=_in_table(observed, is_used),
         expected=expected.mean(draws, np.flatnonzero(is_used)),
     )
@@ -520,7 +507,7 @@ def share_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
         latent = latent_order_table(scores[:, is_used], stderr[:, is_used])
         draws, at_once = _affordable(draws, len(scores)), max(1, SIGNS_AT_ONCE // latent.truth.size)
         shares = [component_shares(tables)[:, 0] for tables in _simulated(latent, rng, draws, at_once)]
-    return ShareCeiling(finite_mean(np.concatenate(shares)), is_used)
+    return ShareCeiling(ranking.finite_mean(np.concatenate(shares)), is_used)
 
 
 def _taking_part(scores: np.ndarray, stderr: np.ndarray) -> np.ndarray:
@@ -579,7 +566,7 @@ class _Expectation:
                         untied[table] += np.abs(sign).T @ is_known
         if self.all_known:  # the square of a sign is 1 where a pair is not tied
             untied[:] = np.diagonal(product, axis1=1, axis2=2)[:, :, None]
-        return ratio(product, np.sqrt(untied * untied.swapaxes(1, 2)))
+        return ranking.ratio(product, np.sqrt(untied * untied.swapaxes(1, 2)))
 
     def _signs(self, tables: np.ndarray) -> np.ndarray:
         """(pairs, tables, k) in {-1, 0, 1}; 0 where unknown."""
@@ -628,7 +615,10 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> LatentOrder:
     if lowered <= LEAST_LOWERED / np.sqrt(len(scores)):
         return scaled
     abilities = np.random.default_rng(0).standard_normal((CLUMPED, len(scores), 1))
-    spread, middle = np.sqrt(finite_mean((scaled.truth - finite_mean(scaled.truth, axis=0)) ** 2, axis=0)), scores * 0
+    spread, middle = (
+        np.sqrt(ranking.finite_mean((scaled.truth - ranking.finite_mean(scaled.truth, axis=0)) ** 2, axis=0)),
+        scores * 0,
+    )
     for number, ability in enumerate(abilities):
         normal = scaled._replace(truth=middle + spread * ability)
         (table,) = next(_simulated(normal, np.random.default_rng(number), 1, 1))
@@ -645,9 +635,9 @@ def _with_clumps(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray) -> t
 
 def _one_order(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray, rounds: int) -> LatentOrder:
     """As `latent_order_table`, with `rounds` of correcting the quantiles by what noise is expected to make of them."""
-    centred = scores - finite_mean(scores, axis=0)
-    spread = np.sqrt(finite_mean(centred**2, axis=0))
-    overall = finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
+    centred = scores - ranking.finite_mean(scores, axis=0)
+    spread = np.sqrt(ranking.finite_mean(centred**2, axis=0))
+    overall = ranking.finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
     truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)
     draws = np.random.default_rng(0).standard_normal((DRAWS // 2, len(scores))) if rounds else np.empty((0, 0))
     for j, step in enumerate(steps):
@@ -689,8 +679,8 @@ def _expected_tau(latent: LatentOrder) -> float:
     sure = np.where(is_known, np.sign(gap), 0.0)  # what is known without an error
     sure = np.where(is_known & (error > 0), 2 * stats.norm.cdf(gap / np.where(error > 0, error, 1.0)) - 1, sure)
     in_both = is_known.T.astype(float) @ is_known
-    taus = ratio(sure.T @ sure, in_both)
-    return float(finite_mean(taus[np.triu_indices(len(taus), 1)]))
+    taus = ranking.ratio(sure.T @ sure, in_both)
+    return float(ranking.finite_mean(taus[np.triu_indices(len(taus), 1)]))
 
 
 def grid_steps(scores: np.ndarray) -> np.ndarray:

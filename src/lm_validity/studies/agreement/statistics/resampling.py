@@ -7,14 +7,7 @@ import numpy as np
 from scipy import stats
 
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.statistics.ranking import (
-    FEW_COLUMNS,
-    PairSigns,
-    mean_over_pairs,
-    mean_with_others,
-    ratio,
-    resampled_kendall_tau,
-)
+from lm_validity.studies.agreement.statistics import ranking
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Resampling of models and benchmarks, intervals from it, and a paired test.
@@ -163,7 +156,7 @@ def _means_over_pairs(tau: np.ndarray, weights: np.ndarray) -> np.ndarray:
     sums, weighed = weighted_pairs(tau, weights[:, :, None])
     diagonal = (np.nan_to_num(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
     on_diagonal = (np.isfinite(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
-    return ratio(sums[:, 0, 0] - diagonal, weighed[:, 0, 0] - on_diagonal)
+    return ranking.ratio(sums[:, 0, 0] - diagonal, weighed[:, 0, 0] - on_diagonal)
 
 
 def weighted_pairs(tau: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,30 +170,32 @@ def weighted_pairs(tau: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np
     return transposed @ (np.where(finite, tau, 0.0) @ weights), transposed @ (finite @ weights)
 
 
-def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
+def resampled_mean_tau(signs: ranking.PairSigns, weights: np.ndarray) -> np.ndarray:
     """(resamples,) `mean_over_pairs_by_resample` of `resampled_kendall_tau`, of many columns without the taus where all
     is known.
 
     Then tau_ab = sum w s_a s_b / (n_a n_b) with n_a² = sum w s_a², sums over pairs of models, so that the sum of all
     taus is that of w (sum_a s_a / n_a)². There rounded to 1e-12, above its error. `weights`: (resamples, models).
     """
-    if signs.sign.shape[1] <= FEW_COLUMNS or not (signs.known > 0).all():
+    if signs.sign.shape[1] <= ranking.FEW_COLUMNS or not (signs.known > 0).all():
         step = max(1, TAUS_AT_ONCE // max(1, signs.sign.shape[1] ** 2))
         draws = (weights[start : start + step] for start in range(0, max(1, len(weights)), step))
-        return np.concatenate([mean_over_pairs_by_resample(resampled_kendall_tau(signs, part)) for part in draws])
+        return np.concatenate(
+            [mean_over_pairs_by_resample(ranking.resampled_kendall_tau(signs, part)) for part in draws]
+        )
     columns, total, squares = signs.sign.shape[1], np.zeros(len(weights)), np.zeros((len(weights), signs.sign.shape[1]))
     of_models = np.ascontiguousarray(weights.T)  # whose rows are read as they lie in memory
     step = max(1, 2**20 // max(1, len(weights), columns))  # pairs at a time
     parts = [slice(start, start + step) for start in range(0, len(signs.first), step)]
     for part in parts:
         squares += (of_models[signs.first[part]] * of_models[signs.second[part]]).T @ np.abs(signs.sign[part])
-    scale = np.sqrt(ratio(np.ones(squares.shape), squares))
+    scale = np.sqrt(ranking.ratio(np.ones(squares.shape), squares))
     defined = np.isfinite(scale).sum(axis=1)
     scale = np.nan_to_num(scale).T
     for part in parts:
         weight = of_models[signs.first[part]] * of_models[signs.second[part]]
         total += np.einsum("pr,pr->r", weight, (signs.sign[part] @ scale) ** 2)
-    return np.round(ratio(total - defined, defined * (defined - 1.0)), 12)
+    return np.round(ranking.ratio(total - defined, defined * (defined - 1.0)), 12)
 
 
 def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_direct: np.ndarray) -> np.ndarray:
@@ -215,7 +210,7 @@ def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_dir
     Exchanging the two rankings of some benchmarks flips the signs of just their c_a in the difference of
     the mean taus (trained - direct), which is the mean of all c_a. NaN taus are left out.
     """
-    return mean_with_others(trained - direct + trained_direct - trained_direct.T)
+    return ranking.mean_with_others(trained - direct + trained_direct - trained_direct.T)
 
 
 def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:
@@ -332,7 +327,7 @@ def transformed_interval(
 def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """(clusters,) means over the pairs of benchmarks of `tau` (k, k) without the benchmarks of each cluster (k,)."""
     parts = (clusters != cluster for cluster in range(int(clusters.max()) + 1))
-    return np.array([mean_over_pairs(tau[np.ix_(units_left, units_left)]) for units_left in parts])
+    return np.array([ranking.mean_over_pairs(tau[np.ix_(units_left, units_left)]) for units_left in parts])
 
 
 def cluster_numbers(names: np.ndarray) -> np.ndarray:

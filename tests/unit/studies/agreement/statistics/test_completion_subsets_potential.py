@@ -5,11 +5,11 @@ import pytest
 from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics.factors import ranks_over_benchmarks
-from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
-from lm_validity.studies.agreement.statistics.subsets import (
+from lm_validity.studies.agreement.statistics.ranking import (
     one_with_others,
     standardize,
 )
+from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
 
 
 def test_ranks_over_benchmarks():

@@ -1,15 +1,22 @@
-"""Why a number of the agreement reports is missing or has no interval, in sentences."""
+"""Values and intervals as rows hold them, why one is missing, and how pages word them."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.missing import Reason, ReasonCode
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
+from lm_validity.results.put import Condition, Rows, ends_of
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
-from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling
+from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.resampling import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
-from lm_validity.words import count, decimal, no_scores
+from lm_validity.words import count, decimal, no_scores, with_interval
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Why a number is missing or has no interval.
 
 FEW_FAMILIES = 5
-NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
 NO_TAU = Reason(
     "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.",
     ReasonCode.TOO_FEW,
@@ -41,6 +48,10 @@ NARROWER = (
 )
 NO_DIRECTION = Reason(
     "Nothing says whether higher or lower is better on it, and its order of the models is against the others'.",
+    ReasonCode.NO_INTERVAL,
+)
+DIRECTION_ASKED = Reason(
+    "Nothing says whether higher or lower is better on a benchmark whose order of the models is against the others'.",
     ReasonCode.NO_INTERVAL,
 )
 FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
@@ -114,3 +125,92 @@ def no_correction(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str | 
     if not ceiling.above_zero:
         return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
     return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values with their intervals, and in words.
+
+Value = float | Missing
+Range = Interval[float] | Missing
+ByProtocol = dict[str, Value]
+RangeByProtocol = dict[str, Range]
+
+
+def ends(value: Value | None, interval: Interval[float] | None, reason: str | None = None) -> Range:
+    """A summary's interval of `value`: missing as the value is, or where there is none or it is not finite, for the
+    `reason`, by default that too few resamples give a value."""
+    if isinstance(value, Missing):
+        return value
+    if interval is None or not np.isfinite(interval.low):
+        return Missing(reason or UNDEFINED_RESAMPLES)
+    if value is not None and not interval.low <= value <= interval.high:
+        return Missing(OUTSIDE)
+    if interval.high - interval.low < 1e-12:
+        return Missing(NO_SPREAD)
+    return interval
+
+
+def each(names: Iterable[str], values: Iterable[float | None], reason: str) -> dict[str, Value]:
+    """`values` by name, missing for one reason where they are not finite."""
+    return {name: known(value, reason) for name, value in zip(names, values, strict=True)}
+
+
+def over_families(interval: Range, over_models: Range, families: np.ndarray) -> Range:
+    """The interval over `families` (models,), missing where they are few and it is narrower than that over models."""
+    many = cluster_numbers(families).max() + 1 >= FEW_FAMILIES
+    if many or isinstance(interval, Missing) or isinstance(over_models, Missing):
+        return interval
+    narrower = interval.high - interval.low < over_models.high - over_models.low
+    return Missing(NARROWER) if narrower else interval
+
+
+def wider(*intervals: Range) -> Interval[float] | None:
+    """The one that a claim about other models quotes: the widest of those that exist."""
+    exist = [interval for interval in intervals if not isinstance(interval, Missing)]
+    return max(exist, key=lambda interval: interval.high - interval.low, default=None)
+
+
+class Estimate(NamedTuple):
+    """A number of the rows with its intervals over models and over families, and how many things it rests on."""
+
+    value: Value
+    models: Range
+    families: Range
+    n: int
+
+    @property
+    def quoted(self) -> Interval[float] | None:
+        """The interval that a sentence quotes: the wider of other models and other families."""
+        return wider(self.models, self.families)
+
+
+def estimate(rows: Rows, quantity: str, **place: Condition) -> Estimate:
+    """The number at a place; missing where there is none."""
+    row = rows.row(quantity, **place)
+    value: Value = Missing("There is none.") if row is None else known(row.value, row.reason or "")
+    models, families = (range_of(rows, quantity, over, **place) for over in ("models", "families"))
+    return Estimate(value, models, families, 0 if row is None else row.n or 0)
+
+
+def range_of(rows: Rows, quantity: str, over: str, **place: Condition) -> Range:
+    """The interval of a number over something."""
+    row = rows.row(quantity, over=over, **place)
+    ends = None if row is None else ends_of(row)
+    return Missing(row.reason if row and row.reason else "There is none.") if ends is None else Interval(*ends)
+
+
+def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
+    return with_interval(number(value), interval if is_known(interval) else None, digits, signed=signed)
+
+
+def in_words(interval: Range, *, signed: bool = False) -> str:
+    """`0.48 to 0.56`; `unknown` without an interval."""
+    if isinstance(interval, Missing):
+        return "unknown"
+    return " to ".join(decimal(float(end), signed=signed) for end in interval)
+
+
+def shown_limit(ceiling: Value, tau: Value) -> Value:
+    """The noise ceiling of a tau where a picture or a sentence may name it."""
+    return known(shown_ceiling(number(ceiling), number(tau)), "It is not shown.")

@@ -1,0 +1,509 @@
+"""The numbers of the agreement report: by hand, over common cells, by size, with clusters, and missing."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import (
+    DIRECT,
+    MODELS,
+    NAMES,
+    SMALL,
+    TRAINED,
+    agreement_of,
+    agreement_page,
+    by_subject,
+    matrix_of,
+    run,
+    score_rows,
+)
+
+from lm_validity.errors import InputError
+from lm_validity.missing import Missing, is_known
+from lm_validity.results.put import Rows
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.similar import ABOVE_CEILING
+from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
+from lm_validity.studies.agreement.statistics.resampling import transformed_interval
+from lm_validity.studies.agreement.values import NARROWER, NO_SPREAD, estimate, range_of
+from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.words import UNDER
+
+# fourteen models of five families on five benchmarks of three categories
+MANY = [f"m{i}" for i in range(14)]
+TASKS = ["a", "b", "c", "d", "e"]
+SHEETS = {
+    "models": "model,family,parameters_b\n"
+    + "".join(f"{name},F{i // 3},{1 + i // 2}\n" for i, name in enumerate(MANY)),
+    "benchmarks": "benchmark,category,metric,output_type,higher_is_better\n"
+    + "".join(f"{name},{category},acc,multiple_choice,1\n" for name, category in zip(TASKS, "xxyyz", strict=True)),
+}
+
+
+def table(noise=(0.6, 0.3), seed=0) -> dict:
+    rng, ability = np.random.default_rng(seed), np.linspace(-1, 1, 14)
+    return {
+        p: {name: (0.5 + 0.1 * (ability + spread * rng.normal(size=14))).tolist() for name in TASKS}
+        for p, spread in zip((DIRECT, TRAINED), noise, strict=True)
+    }
+
+
+def taus(found: Rows, protocol: str) -> dict[tuple, float | None]:
+    return {(row.subject, row.other): row.value for row in found.all("tau", protocol=protocol)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# By hand, on four models and three benchmarks.
+
+
+@pytest.mark.parametrize(
+    ("quantity", "place", "expected"),
+    [
+        ("models", {}, 4),
+        ("benchmarks", {}, 3),
+        ("pairs", {}, 3),
+        ("improved_pairs", {}, 3),
+        ("tau", {"protocol": DIRECT, "subject": "a", "other": "b"}, 2 / 3),
+        ("tau", {"protocol": DIRECT, "subject": "a", "other": "c"}, -1),
+        ("tau", {"protocol": DIRECT, "subject": "b", "other": "c"}, -2 / 3),
+        ("tau_mean", {"protocol": DIRECT}, -1 / 3),
+        ("tau_mean", {"protocol": TRAINED}, (1 + 2 * 5 / math.sqrt(30)) / 3),
+        ("tau_with_others", {"protocol": DIRECT, "subject": "a"}, -1 / 6),
+        ("tau_of_categories", {"protocol": DIRECT, "subject": "x", "other": "x"}, 2 / 3),
+        ("tau_of_categories", {"protocol": DIRECT, "subject": "y", "other": "x"}, -5 / 6),
+        ("tau_of_categories", {"protocol": DIRECT, "subject": "y", "other": "y"}, None),
+        ("tau_corpus_benchmark", {"protocol": DIRECT}, (1 + 2 / 3 - 1) / 3),
+        ("tau_of_corpus", {"protocol": DIRECT, "subject": "wiki", "other": "b"}, 2 / 3),
+        ("tau_corpus_corpus", {"protocol": DIRECT}, "There is one perplexity corpus."),
+        # base models m0 to m2: trained scores rise as bits per byte fall
+        ("tau_before_after", {"kind": "base"}, 1),
+        ("tau_before_after", {"kind": "instruction_tuned"}, "(1)"),
+        # steps of 0.1 with standard error 0.05: only differences above 1.96 · 0.0707 = 0.139 count: of a 0-2, 0-3, 1-3,
+        # of b 0-1, 0-3, 2-3; one in common
+        ("significance_tau_mean", {"protocol": DIRECT}, (1 / 3 - 1 - 1 / 3) / 3),
+    ],
+)
+def test_numbers_by_hand(tmp_path, quantity, place, expected):
+    value = estimate(agreement_of(tmp_path, score_rows(stderr=0.05)), quantity, **place).value
+    if isinstance(expected, str) or expected is None:
+        assert isinstance(value, Missing) and (expected or "") in value.reason
+    else:
+        assert value == pytest.approx(expected)
+
+
+def test_several_seeds_are_averaged(tmp_path):
+    seeds = []
+    for seed, shift in ((0, 0.0), (1, 0.1)):
+        rows = score_rows({TRAINED: SMALL[TRAINED]}).assign(seed=seed)
+        # in seed 1 the last model of benchmark a falls to 0.15: its mean (.4 + .15) / 2 = .275 is between .2 and .3
+        rows.loc[(rows["benchmark"] == "a") & (rows["model"] == "m3"), "value"] -= 2.5 * shift
+        seeds.append(rows)
+    found = agreement_of(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]))
+    assert taus(found, TRAINED)["a", "b"] == pytest.approx(4 / 6)
+    # reliability: seed 0 and seed 1 order the models of a alike but for m3 against m1 and m2
+    assert by_subject(found, "tau_between_seeds") == {"a": pytest.approx(2 / 6), "b": 1, "c": 1}
+
+
+def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_path):
+    rolled = [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1], [0.2, 0.2, 0.2]]
+    seeds = [
+        score_rows({TRAINED: SMALL[TRAINED] | {"c": [scores[seed] for scores in rolled]}}).assign(seed=seed)
+        for seed in range(3)
+    ]
+    page, found = agreement_page(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]))
+    constant = f"{UNDER[TRAINED].capitalize()}, all models have the same score on c"
+    assert any(note.startswith(constant) for note in page.notes)
+    assert by_subject(found, "tau_with_others", protocol=TRAINED)["c"] is None
+
+
+AGAIN = MODELS.replace("tuned\n", "tuned,rerun_of\n").replace(",0\n", ",0,\n").replace(",1\n", ",1,\n")
+
+
+def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
+    """On `a` training m0 again gives 0.06 more, on `b` 0.02; `c` was not scored again."""
+    scores = {"a": [0.3, 0.4, 0.5, 0.6], "b": [0.3, 0.5, 0.4, 0.6], "c": [0.6, 0.4, 0.5, 0.3]}
+    more = zip(scores, scores.values(), (0.06, 0.02, 0.0), strict=True)
+    rows = score_rows({DIRECT: {name: [*of, of[0] + gain] for name, of, gain in more}}, [*NAMES, "again"], stderr=0.01)
+    rows = rows[(rows["model"] != "again") | (rows["benchmark"] != "c")]
+    (alone_page, alone), (page, again) = (
+        agreement_page(tmp_path, rows, models=models) for models in (MODELS, AGAIN + "again,F,1,10,0,m0\n")
+    )
+    assert (alone.value("models"), again.value("models")) == (5, 4)
+    assert NOT_MEASURED in alone_page.notes and NOT_MEASURED not in page.notes
+    training = {"a": 0.06**2 / 2, "b": 0.02**2 / 2, "c": 0.0}
+    for name, values in scores.items():
+        at = {"protocol": DIRECT, "subject": name}
+        assert (again.value("benchmark_models", **at), again.value("reruns", **at)) == (4, int(name != "c"))
+        share = 1 - (0.01**2 + training[name]) / np.var(values, ddof=1)
+        assert again.value("reliability", **at) == pytest.approx(share)
+        assert is_known(estimate(again, "training_noise", **at).value) == (name != "c")
+    assert again.value("training_noise", protocol=DIRECT, subject="a") == pytest.approx(0.06 / np.sqrt(2))
+    # a gap of 0.1 is beyond 1.96 errors of items, and not beyond those of items and training
+    separated = by_subject(again, "separated", protocol=DIRECT, at_most=None)
+    assert (separated["a"], separated["c"]) == (pytest.approx(3 / 6), 1.0)
+    other = agreement_of(tmp_path, rows, models=AGAIN + "again,F,1,10,0,\n")
+    assert again.value("tau_ceiling", protocol=DIRECT) < other.value("tau_ceiling", protocol=DIRECT)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Over what is known under both protocols.
+
+# m3 has no trained score, and c ranks nobody directly
+COMMON = {
+    DIRECT: {
+        "a": [0.1, 0.2, 0.3, 0.4],
+        "b": [0.1, 0.2, 0.5, 0.3],  # 5 of 6 pairs as in a; all 3 among m0 to m2
+        "c": [0.5, 0.5, 0.5, 0.5],
+        "wiki": [1.3, 1.2, 1.1, 1.0],
+    },
+    TRAINED: {
+        "a": [0.1, 0.2, 0.3, None],
+        "b": [0.1, 0.3, 0.2, None],  # 2 of 3 pairs as in a
+        "c": [0.1, 0.2, 0.3, None],
+        "wiki": [1.3, 1.2, 1.1, None],
+    },
+}
+
+
+def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
+    page, found = agreement_page(tmp_path, score_rows(COMMON))
+    assert [found.value(name) for name in ("models", "models_in_both", "cells_in_both")] == [4, 3, 9]
+    assert [found.value("tau_mean", protocol=p) for p in (DIRECT, TRAINED)] == pytest.approx([2 / 3, 5 / 9])
+    assert [found.value("tau_mean_in_both", protocol=p) for p in (DIRECT, TRAINED)] == pytest.approx([1, 1 / 3])
+    assert found.value("tau_change") == pytest.approx(-2 / 3)
+    for quantity in ("improved_pairs", "significance_improved_pairs"):
+        row = found.row(quantity)
+        assert (row.value, row.n) == (0, 1)
+    assert found.value("tau_corpus_benchmark", protocol=DIRECT) == pytest.approx((1 + 2 / 3) / 2)
+    both = {p: found.value("tau_perplexity_in_both", protocol=p, kind="corpus_benchmark") for p in (DIRECT, TRAINED)}
+    assert both == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(2 / 3)}
+    assert any("9 of 12 cells (3 models, 3 benchmarks) are known under both" in note for note in page.notes)
+    # of so few models there is no interval, and no headline
+    assert not [f for f in page.findings if "changes the" in f.sentence]
+    pooled = estimate(found, "tau_pooled_change", pairs="all")
+    assert pooled.value == pytest.approx(-2 / 3) and not is_known(pooled.models)
+
+
+def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
+    names = [f"m{i}" for i in range(12)]
+    scores = {
+        p: {name: [(0.1 + 0.05 * i) ** power for i in range(12)] for name, power in (("a", 1), ("b", 2), ("c", 3))}
+        for p in (DIRECT, TRAINED)
+    }
+    for values in scores[TRAINED].values():
+        values[2:] = [None] * 10
+    found = agreement_of(tmp_path, score_rows(scores, names), models="model\n" + "\n".join(names), resamples=20)
+    change = estimate(found, "tau_change")
+    assert change.value == pytest.approx(0) and change.n == 2
+    assert change.models == Missing("Fewer than 3 models have scores under both protocols.")
+    # a mean of two models is not put beside that of twelve; over the common cells both are there
+    for quantity in ("tau_mean", "significance_tau_mean"):
+        assert [is_known(estimate(found, quantity, protocol=p).value) for p in (DIRECT, TRAINED)] == [True, False]
+    assert all(np.isfinite(found.value("tau_mean_in_both", protocol=p)) for p in (DIRECT, TRAINED))
+
+
+SIMILAR = {"distance": "size", "at_least": 1.0, "at_most": 2.0, "protocol": DIRECT}
+
+
+def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path):
+    scores = table()
+    for name in TASKS:
+        scores[TRAINED][name][:4] = [None] * 4
+    found = agreement_of(tmp_path, score_rows(scores, MANY), **SHEETS)
+    own, both = (estimate(found, f"tau_mean{where}_by_ratio", **SIMILAR) for where in ("", "_in_both"))
+    common = np.array([scores[DIRECT][name][4:] for name in TASKS]).T
+    signs, size = pair_signs(common), np.array([1 + i // 2 for i in range(4, 14)])
+    ratio = np.exp(np.abs(np.log(size[signs.first]) - np.log(size[signs.second]))) <= 2
+    kept = signs._replace(sign=signs.sign * ratio[:, None], known=signs.known * ratio[:, None])
+    assert both.value == pytest.approx(mean_over_pairs(kendall_tau_matrix(kept)))
+    assert both.n == ratio.sum() < own.n and own.value != pytest.approx(both.value)
+    pooled = estimate(found, "tau_pooled_in_both", protocol=DIRECT, pairs="like_size")
+    # all 50 common cells: the pooled tau is the mean over pairs
+    assert pooled.n == 10 * ratio.sum() and pooled.value == pytest.approx(both.value, abs=0.02)
+    whole = agreement_of(tmp_path, score_rows(table(), MANY), **SHEETS)
+    assert not whole.all("tau_mean_in_both_by_ratio") and not whole.all("tau_pooled_in_both")
+
+
+@pytest.mark.parametrize("protocol", [DIRECT, TRAINED])
+def test_one_protocol_alone_compares_nothing_and_says_so(tmp_path, protocol):
+    page, found = agreement_page(tmp_path, score_rows({protocol: table()[protocol]}, MANY), **SHEETS)
+    other = TRAINED if protocol == DIRECT else DIRECT
+    for quantity, place in (("improved_pairs", {}), ("tau_change", {}), ("tau_mean", {"protocol": other})):
+        assert "no scores" in estimate(found, quantity, **place).value.reason.lower()
+    assert is_known(estimate(found, "tau_mean_by_ratio", **(SIMILAR | {"protocol": protocol})).value)
+    assert UNDER[other] not in " ".join(finding.sentence for finding in page.findings)
+
+
+def test_the_paired_test_counts_the_exchanges_of_rankings(tmp_path):
+    """Of three benchmarks: the four exchanges that leave the first one; those that do not have the opposite effects."""
+    effects, p_values = [], []
+    for exchanged in itertools.product([False, True], repeat=2):
+        swapped = {DIRECT: {}, TRAINED: {}}
+        for name, swap in zip("abc", (False, *exchanged), strict=True):
+            swapped[DIRECT][name], swapped[TRAINED][name] = (SMALL[p][name] for p in sorted(swapped, reverse=swap))
+        found = agreement_of(tmp_path, score_rows(swapped))
+        effects.append(found.value("tau_change"))
+        p_values.append(found.value("tau_change_p"))
+        assert found.row("tau_change_p").n == 3
+    both = np.array([sign * effect for sign in (1, -1) for effect in effects])
+    assert p_values == [(both >= effect - 1e-9).mean() for effect in effects]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Families and categories as clusters; without noise; above chance.
+
+
+def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
+    found = agreement_of(tmp_path, score_rows(table(), MANY), resamples=50, **SHEETS)
+    for p in (DIRECT, TRAINED):
+        tau, categories = estimate(found, "tau_mean", protocol=p), range_of(found, "tau_mean", "categories", protocol=p)
+        assert categories.low < tau.value < categories.high and categories != tau.families
+    assert is_known(range_of(found, "tau_change", "categories"))
+    for sheet in (
+        SHEETS["benchmarks"].replace(",y,", ",x,"),
+        SHEETS["benchmarks"].replace("b,x", "b,v").replace("d,y", "d,w"),
+    ):
+        other = agreement_of(tmp_path, score_rows(table(), MANY), **(SHEETS | {"benchmarks": sheet}))
+        assert isinstance(range_of(other, "tau_mean", "categories", protocol=DIRECT), Missing)
+
+
+def test_intervals_over_families_count_models_of_each_family(tmp_path):
+    families = np.repeat([0, 1, 2, 3], [6, 4, 3, 1])
+    models = "model,family,parameters_b\n" + "".join(
+        f"{name},F{family},{1 + i}\n" for i, (name, family) in enumerate(zip(MANY, families, strict=True))
+    )
+    scores = table(noise=(0.9, 0.6))
+    for name in TASKS:
+        scores[DIRECT][name][12] = None  # family 2 has two models with a score
+    found = agreement_of(tmp_path, score_rows(scores, MANY), **(SHEETS | {"models": models}))
+    signs = pair_signs(np.array([scores[DIRECT][name] for name in TASKS], dtype=float).T)
+    close = (signs.second + 1) / (signs.first + 1) <= 1.25
+    within = {"distance": "size", "at_least": 1.0, "at_most": 1.25, "protocol": DIRECT}
+    for number, pairs, sizes in (
+        (estimate(found, "tau_mean", protocol=DIRECT), np.ones(len(signs.first), bool), [6, 4, 2, 1]),
+        (estimate(found, "tau_mean_by_ratio", **within), close, [3, 4, 2, 1]),
+    ):
+        pairs &= (signs.first != 12) & (signs.second != 12)
+        tau, _ = mean_tau_left_out(signs, None, pairs, families)
+        assert tuple(number.families) == pytest.approx(transformed_interval(tau[0], tau[1:], "tau", sizes))
+
+
+@pytest.mark.parametrize(
+    ("families", "reason"),
+    [
+        ([0] * 8 + [1, 2, 3, 4, 5, 6], "8 of 14 models are of one family."),  # as many as 2.8 of equal size
+        ([0] * 7 + [1, 2, 3, 4, 5, 6, 7], None),
+        (np.random.default_rng(146).permutation(np.arange(14) % 3), NARROWER),
+    ],
+)
+def test_there_is_no_interval_over_families_where_one_holds_most_models_or_that_is_narrower(tmp_path, families, reason):
+    rows = "".join(f"{name},F{family},1\n" for name, family in zip(MANY, families, strict=True))
+    sheets = SHEETS | {"models": "model,family,parameters_b\n" + rows}
+    found = agreement_of(tmp_path, score_rows(table(noise=(0.9, 0.6)), MANY), **sheets)
+    tau = estimate(found, "tau_mean_by_ratio", **(SIMILAR | {"at_most": 1.25}))
+    assert is_known(tau.models) and (is_known(tau.families) if reason is None else tau.families == Missing(reason))
+
+
+def test_corrected_taus_have_intervals_by_benchmark(tmp_path):
+    found = agreement_of(tmp_path, score_rows(table(noise=(1.0, 0.7)), MANY, stderr=0.02), **SHEETS)
+    plain, corrected = (
+        estimate(found, name, protocol=DIRECT, subject="a") for name in ("tau_with_others", "tau_with_others_corrected")
+    )
+    assert corrected.models.low < corrected.value < corrected.models.high and corrected.value > plain.value
+    without = agreement_of(tmp_path, score_rows(table(), MANY, stderr=None), **SHEETS)
+    assert isinstance(range_of(without, "tau_with_others_corrected", "models", protocol=DIRECT, subject="a"), Missing)
+
+
+@pytest.mark.parametrize(
+    ("scores", "stderr", "reason"),
+    [
+        ([0.5, 0.51], 0.05, "fewer than 5"),
+        ([0.5] * 5 + [0.50001], 0.05, "not clearly above 0"),
+        (None, 0.03, ABOVE_CEILING),
+    ],
+)
+def test_why_there_is_no_correction_is_said(tmp_path, scores, stderr, reason):
+    of_one = table(noise=(0.05, 0.05))[DIRECT] if scores is None else dict.fromkeys("abc", scores)
+    names = [f"m{i}" for i in range(len(of_one["a"]))]
+    found = agreement_of(tmp_path, score_rows({DIRECT: of_one}, names, stderr))
+    assert is_known(estimate(found, "tau_ceiling", protocol=DIRECT).value)
+    assert reason in estimate(found, "tau_mean_corrected", protocol=DIRECT).value.reason
+
+
+def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
+    """Two of five benchmarks are guessed on."""
+    scores = table()
+    for name in "de":
+        scores[DIRECT][name] = (0.25 + 0.001 * np.arange(14) * (-1) ** np.arange(14)).tolist()
+    sheet = SHEETS["benchmarks"].replace("is_better\n", "is_better,chance\n").replace(",1\n", ",1,0.25\n")
+    rows = score_rows({DIRECT: scores[DIRECT]}, MANY, 0.02)
+    found = agreement_of(tmp_path, rows, **(SHEETS | {"benchmarks": sheet}))
+    above = estimate(found, "tau_mean_above_chance", protocol=DIRECT)
+    pairs = [tau for pair, tau in taus(found, DIRECT).items() if set(pair) <= set("abc")]
+    assert (
+        above.n == 3
+        and above.value == pytest.approx(np.mean(pairs))
+        and above.value > np.mean([*taus(found, DIRECT).values()])
+    )
+    assert found.value("tau_ceiling_above_chance", protocol=DIRECT) > found.value("tau_ceiling", protocol=DIRECT)
+
+
+def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are_two_equal_groups(tmp_path):
+    """Eight models far below eight others on every benchmark; within a group, two benchmarks have one order and two the
+    reverse. Of pairs of models drawn from equal groups half are within one, so that the mean tau of other models is
+    .5 + .5 (2 - 4) / 6 = 1/3. Leaving out one model at a time moves it by .01 only."""
+    places = np.arange(8) / 100
+    up, down = ([*(0.2 + order), *(0.7 + order)] for order in (places, places[::-1]))
+    other = [*down[:-2], down[-1], down[-2]]  # without this, leaving out a model moves it not at all
+    names = [f"m{i}" for i in range(16)]
+    rows = score_rows({DIRECT: {"a": up, "b": up, "c": down, "d": other}}, names, stderr=1e-4)
+    sheets = {
+        "models": "model\n" + "\n".join(names) + "\n",
+        "benchmarks": "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in "abcd"),
+    }
+    found = agreement_of(tmp_path, rows, resamples=400, **sheets)
+    tau, corrected = (estimate(found, name, protocol=DIRECT) for name in ("tau_mean", "tau_mean_corrected"))
+    low, high = corrected.models
+    assert tau.value == pytest.approx((64 + 56 * -1 / 3 + 2 * (2 - 1) / 6) / 120) and low < 1 / 3 < high
+    sine = np.sin(np.pi / 2 * np.array([*tau.models, found.value("tau_ceiling", protocol=DIRECT)]))
+    assert (low, high) == pytest.approx(2 / np.pi * np.arcsin(sine[:2] / sine[2]))
+    for name in "abcd":
+        of_one = {"protocol": DIRECT, "subject": name}
+        wide, observed = (range_of(found, f"tau_with_others{end}", "models", **of_one) for end in ("_corrected", ""))
+        assert wide.high - wide.low > 0.9 * (observed.high - observed.low)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What cannot be computed is missing, with the reason.
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (score_rows().query("model == 'm0'"), "One model has scores, so there is no ranking to compare."),
+        (score_rows().query("benchmark == 'a'"), "One benchmark has scores, so there are no two rankings to compare."),
+    ],
+)
+def test_one_model_or_benchmark_has_no_tau_for_want_of_another(tmp_path, rows, reason):
+    found = agreement_of(tmp_path, rows)
+    assert estimate(found, "tau_mean", protocol=DIRECT).value == Missing(reason)
+    assert not any(taus(found, DIRECT).values())
+    ceiling = estimate(found, "tau_ceiling", protocol=DIRECT).value
+    assert isinstance(ceiling, Missing) and "standard errors" not in ceiling.reason
+
+
+def test_pairs_of_benchmarks_without_a_tau_are_missing_and_no_perplexity_says_so(tmp_path):
+    rows = score_rows()
+    apart = ((rows["benchmark"] == "a") & (rows["model"] > "m1")) | (
+        (rows["benchmark"] == "b") & (rows["model"] < "m2")
+    )
+    found = agreement_of(tmp_path, rows[~apart])
+    assert [tau is None for tau in taus(found, DIRECT).values()] == [True, False, False]
+    before = rows[(rows["benchmark"] != "wiki") | (rows["protocol"] == DIRECT)]
+    trained = estimate(agreement_of(tmp_path, before), "tau_corpus_benchmark", protocol=TRAINED).value
+    assert trained == Missing("No perplexity is known.")
+    without = agreement_of(tmp_path, rows[rows["benchmark"] != "wiki"])
+    assert "no perplexity corpus" in estimate(without, "tau_corpus_benchmark").value.reason
+
+
+def test_large_standard_errors_leave_no_significance_tau(tmp_path):
+    found = agreement_of(tmp_path, score_rows(stderr=0.5))
+    for quantity, place in (("significance_tau_mean", {"protocol": DIRECT}), ("significance_improved_pairs", {})):
+        assert isinstance(estimate(found, quantity, **place).value, Missing)
+
+
+def test_resamples_that_all_agree_give_no_interval(tmp_path):
+    rng = np.random.default_rng(0)
+    scores = {DIRECT: {name: [0.1 * i + 0.02 * rng.random() for i in range(4)] for name in "abcd"}}
+    found = agreement_of(tmp_path, score_rows(scores), 100)
+    tau = estimate(found, "tau_mean", protocol=DIRECT)
+    assert tau.value == 1 and tau.models == Missing(NO_SPREAD)
+    assert range_of(found, "tau_with_others", "models", protocol=DIRECT, subject="a") == Missing(NO_SPREAD)
+
+
+def test_incomplete_tables_give_a_report_that_says_so(tmp_path):
+    scores = {p: {b: list(v) for b, v in columns.items()} for p, columns in SMALL.items()}
+    scores[DIRECT]["a"][1] = None
+    scores[DIRECT]["c"] = [0.25, 0.25, 0.25, 0.25]
+    for values in (values for columns in scores.values() for values in columns.values()):
+        values[3] = float("nan")
+    found, notes = run(tmp_path, score_rows(scores, stderr=None))
+    assert all(words in notes for words in ("m3", "standard error", "m1 on a"))
+    assert by_subject(found, "tau_with_others", protocol=DIRECT)["c"] is None
+    assert found.row("significance_tau_mean", protocol=DIRECT).value is None
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("resamples", [0, 20])
+def test_bare_sheets(tmp_path, resamples):
+    """Sheets with ids and types only: families, sizes, directions and categories unknown."""
+    sheets = {"models": "model\nm0\n", "benchmarks": "benchmark\toutput_type\na\t\nb\t\nc\t\n"}
+    _, notes = run(tmp_path, score_rows().assign(metric=None), resamples=resamples, **sheets)
+    assert all(words in notes for words in ("not in the models sheet", "m1", "wiki", "Direction unknown"))
+
+
+def test_checkpoints_without_a_final_one(tmp_path):
+    rows = score_rows()
+    of_m2 = rows["model"] == "m2"
+    found, notes = run(tmp_path, rows.assign(checkpoint=rows["checkpoint"].where(~of_m2, "main")))
+    assert found.value("models") == 4
+    assert "No final checkpoint: the only or last one is used for m2 (main)." in notes
+    early = rows.assign(checkpoint="step1", iteration=1, value=0.5)
+    found, notes = run(tmp_path, pd.concat([early, rows.assign(checkpoint="step2", iteration=2)]))
+    assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3)
+    assert f"used for {', '.join(f'{name} (step2)' for name in NAMES)}." in notes
+    rows.loc[of_m2, "checkpoint"] = "main"
+    with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
+        run(tmp_path, pd.concat([rows, early[of_m2]]))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [("final", [["m3", "a", 0.3, 0.5, "chat"]]), (None, [["m3", "a", 0.9, 0.9, "plain"]])],
+)
+def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path, chosen, expected):
+    """Where both are marked as chosen, the one scored on test is shown."""
+    rows = score_rows().assign(prompt="plain")
+    tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] == "a")]
+    tuned = tuned.assign(split="validation", metric="acc")
+    tried = [("plain", "final", 0.9, True), ("chat", "final", 0.9, True)]
+    if chosen:
+        tried = [("plain", "step1", 0.9, True), ("chat", "step1", 0.1, False), ("plain", "final", 0.3, False)]
+        tried.append(("chat", "final", 0.5, True))
+    validation = [
+        tuned.assign(prompt=prompt, value=value, checkpoint=checkpoint, selected=selected)
+        for prompt, checkpoint, value, selected in tried
+    ]
+    run(tmp_path, pd.concat([rows, *validation]))
+    shown = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
+    assert shown[["model", "benchmark", "plain", "chat", "chosen"]].to_numpy().tolist() == expected
+
+
+def test_every_headline_of_a_table_that_lacks_many_cells_says_what_its_interval_assumes(tmp_path):
+    names = [f"m{i}" for i in range(12)]
+    ability, rng = np.linspace(-1, 1, 12), np.random.default_rng(0)
+    scores = {
+        p: {name: (0.5 + 0.1 * (ability + noise * rng.normal(size=12))).tolist() for name in "abc"}
+        for p, noise in ((DIRECT, 0.8), (TRAINED, 0.1))
+    }
+    sheet = "model,family\n" + "".join(f"{name},F{i // 3}\n" for i, name in enumerate(names))
+    page, _ = agreement_page(tmp_path, score_rows(scores, names), models=sheet, resamples=20)
+    assert not any("by chance)" in finding.sentence for finding in page.findings)
+    scores[TRAINED]["a"][0] = scores[DIRECT]["b"][3] = None
+    page, found = agreement_page(tmp_path, score_rows(scores, names), models=sheet, resamples=50)
+    sentences = [one.sentence for one in page.findings if "(95%" in one.sentence or "95% interval" in one.sentence]
+    assert len(sentences) >= 4 and all("by chance)" in one.partition("95%")[0] for one in sentences)
+    assert found.value("cells_in_both") == 34
+
+
+def test_significance_is_of_the_pairs_that_were_tested(tmp_path):
+    """`c` has no standard errors: one pair of benchmarks is left."""
+    rows = score_rows()
+    rows.loc[rows["benchmark"] == "c", "stderr"] = None
+    found = agreement_of(tmp_path, rows)
+    row = found.row("significance_improved_pairs")
+    assert found.value("compared_pairs") == 3 and (row.value, row.n) == (1, 1)
+    assert Data.of(matrix_of(tmp_path, rows)).significant[DIRECT].known[:, 2].sum() == 0

@@ -32,7 +32,7 @@ from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.site.heat import heat_picture, score_rows
+from lm_validity.site.heat import heat_picture
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
@@ -358,7 +358,6 @@ def data_page(
     reading: pd.DataFrame | None = None,
 ) -> Page:
     """The scores that count, the two sheets with what was guessed, and the import's summary."""
-    rows = score_rows(sources)
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
     shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
@@ -379,7 +378,7 @@ def data_page(
         "data",
         "The data",
         findings=[],
-        picture=heat_picture(rows, sources.sheet["higher_is_better"].astype(bool).to_dict()),
+        picture=heat_picture(sources),
         sections=[
             Section("What was left out, and why", notes=list(sources.counted.notes)),
             Section(

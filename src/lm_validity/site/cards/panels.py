@@ -1,7 +1,7 @@
 """Pictures of one benchmark: the panels of its card, and the cells of its row in the table of all benchmarks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -9,8 +9,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.groups import parse_group
+from lm_validity.missing import Missing
 from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Outcome, Panel
+from lm_validity.results.put import Rows
+from lm_validity.results.sections import Dots, Series
 from lm_validity.site.cards.values import CardSources, Value, Values, measured_value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
@@ -117,48 +120,39 @@ def plain(value: float) -> str:
 def card_panels(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> list[Panel]:
     """Up to five questions, the first of those that the data answer."""
     made = (
-        _ranks_panel(sources, benchmark, values, verdict),
+        _ranks_panel(values, verdict),
         _apart_panel(values, verdict),
         _scores_panel(sources, benchmark, values),
         _lead_panel(values),
-        _gap_panel(sources, benchmark, values),
+        _gap_panel(values),
         _training_panel(sources, benchmark, values, verdict),
     )
     return [panel for panel in made if panel is not None][:5]
 
 
-def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
-    """Agreement over all models with a tick for each other benchmark, then among models of similar size."""
+def _drawn(label: str, shown: Iterable[tuple[str, Value]], unit: str = "", dashed: Sequence[float] = ()) -> Markup:
+    """The values `shown`, each on its interval in the line of its name, in the colour of its protocol."""
+    rows, series = Rows("card"), list[Series]()
+    for name, value in shown:
+        quantity, protocol = value.quantity.name, value.protocol or "direct"
+        ends = value.interval or Missing(value.interval_reason or "There is none.")
+        rows.put(quantity, value.number, unit or value.quantity.unit, {"": ends}, protocol=protocol)
+        mark, words = ("s", "noise ceiling") if "ceiling" in quantity else (draw.KINDS[protocol], "")
+        series.append(Series(quantity, {"subject": name}, {"protocol": protocol}, mark, words))
+    return Dots(series, label, dashed=dashed).draw(rows).svg
+
+
+def _ranks_panel(values: Values, verdict: Verdict) -> Panel | None:
+    """Agreement over all models, then among models of similar size."""
     overall = drawn_taus(values, "tau")
     if not overall:
         return None
-    rows = [(protocol, size, value) for size in ("tau", "tau_within_2")
-            for protocol, value in drawn_taus(values, size).items() if protocol in overall]  # fmt: skip
-    taus_with_others = sources.pair_taus.get(benchmark, {})
-    low = min(lowest_tau([values], [f"{size}.{protocol}" for protocol, size, _ in rows]),
-              math.floor(2 * min([0.0, *(tau for taus in taus_with_others.values() for tau in taus)])) / 2)  # fmt: skip
-    axis = draw.Axis(low, 1, 92, WIDTH - 8)
-    marks = [draw.ticks(axis, halves(low), 4, 106, [plain(half) for half in halves(low)])]
-    label = ["Agreement (tau) with the other benchmarks."]
-    groups = {"tau": ("all models", 24.0), "tau_within_2": ("at most 2×", 78.0)}
-    for protocol, size, value in rows:
-        name, y = groups[size]
-        several_of_all = sum(n_models == size for _, n_models, _ in rows) > 1
-        y += {"direct": -10.0, "train_before_test": 10.0}[protocol] if several_of_all else 0.0
-        kind = draw.KINDS[protocol]
-        if size == "tau":
-            marks.append(draw.rug(axis, taus_with_others.get(protocol, ()), y - 8, y + 8, kind))
-        ceiling = ceiling_of(values, value, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
-        if ceiling is not None:
-            marks.append(draw.line(axis(ceiling), y - 8, axis(ceiling), y + 8, "s cl"))
-        wide = f"{kind} thick" if size == "tau" else kind
-        marks += [draw.whisker(axis, value.interval, y, wide), draw.dot(axis(value.number), y, kind, 4.6)]
-        label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
-        label[-1] += f"{draw.NAMES[protocol]}: {said(value)}."
-    marks.append(draw.text(0, 28 if not taus_with_others else 22, "all models", "lab"))
-    marks += [draw.text(0, 36, "ticks: others")] if taus_with_others else []
-    if any(size == "tau_within_2" for _, size, _ in rows):
-        marks += [draw.text(0, 76, "at most 2×", "lab"), draw.text(0, 90, "apart in size", "lab")]
+    rows = list[tuple[str, Value]]()
+    for quantity, name in (("tau", "all models"), ("tau_within_2", "at most 2× apart")):
+        for protocol, value in drawn_taus(values, quantity).items():
+            key = f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}"
+            rows += [(name, value)] if protocol in overall else []
+            rows += [(name, values[key])] if ceiling_of(values, value, key) is not None else []
     if len(overall) > 1 and same_models(overall):
         words = f"**{' → '.join(decimal(value.number) for value in overall.values())}** after training"
     elif len(overall) > 1:
@@ -167,42 +161,27 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     else:
         ((protocol, value),) = overall.items()
         words = f"**{decimal(value.number)}** {draw.NAMES[protocol]}{in_brackets(between(value))}"
-    mark = verdict.marks["ranks"]
-    question = "Does it rank models like the others?"
-    return Panel(question, words, draw.svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
+    mark, question = verdict.marks["ranks"], "Does it rank models like the others?"
+    picture = _drawn("Agreement (tau) with the other benchmarks", rows, dashed=(1.0,))
+    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
 
 
 def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
-    names = {"within_2": "at most 2×", "all": "all pairs"}
-    protocol = (
-        "direct" if any(measured_value(values, f"separated_{name}.direct") for name in names) else "train_before_test"
-    )
-    rows = {
-        name: value for name in names if (value := measured_value(values, f"separated_{name}.{protocol}")) is not None
-    }
-    if "within_2" in rows:
-        rows.pop("all", None)
-    if not rows:
+    value = separated(values)
+    if value is None:
         return None
-    axis, step = draw.Axis(0, 1, 104, WIDTH - 8), 100 / max(3, len(rows))
-    marks = [draw.box(axis(0), 4, axis(0.5) - axis(0), 100, "zone")]
-    marks.append(draw.ticks(axis, SHARES, 4, 104, [percent(share) if share < 1 else "" for share in SHARES]))
-    for index, (name, value) in enumerate(rows.items()):
-        y = 4 + step * (index + 0.5)
-        marks += [draw.text(0, y + 4, names[name], "lab"), draw.estimate(axis, value.number, value.interval, y, "k")]
-    label = "; ".join(
-        f"{names[name] if name == 'all' else f'sizes {names[name]} apart'}: {said(value, percent)}"
-        for name, value in rows.items()
-    )
-    main = rows.get("within_2", rows.get("all"))
-    mark = verdict.marks["apart"]
-    words = draw.NAMES[protocol]
-    if main is not None:
-        pairs = "similar pairs" if "within_2" in rows else "pairs"
-        words = f"**{percent(main.number)}** of {pairs}{in_brackets(between(main, percent))}, {words}"
-    picture = draw.svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {draw.NAMES[protocol]}: {label}.", *marks)
-    question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
-    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
+    mark, is_similar = verdict.marks["apart"], value.quantity.name == "separated_within_2"
+    pairs, name = ("similar pairs", "at most 2× apart") if is_similar else ("pairs", "all pairs")
+    words = f"**{percent(value.number)}** of {pairs}{in_brackets(between(value, percent))}, "
+    question = "Does it tell similar models apart?" if is_similar else "Does it tell models apart?"
+    picture = _drawn("Share of pairs of models told apart", [(name, value)], dashed=SHARES)
+    return Panel(question, words + draw.NAMES[value.protocol or "direct"], picture, outcome(mark.outcome), mark.word)
+
+
+def separated(values: Values) -> Value | None:
+    """The share of pairs of similar models that it tells apart; of all pairs without sizes."""
+    keys = (f"separated_{name}.{protocol}" for protocol in draw.KINDS for name in ("within_2", "all"))
+    return next(filter(None, (measured_value(values, key) for key in keys)), None)
 
 
 def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
@@ -229,8 +208,7 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     chance = measured_value(values, "chance")
     sizes = frame["model"].map(sources.sizes)
     if sizes.nunique() < 2:
-        picture = _score_rugs(scores, least, highest, label)
-        return Panel("What do scores look like?", f"{words}; {number} models", picture)
+        return None
     from_zero = least >= 0 and highest <= 1 and not is_corpus(values)
     low, high = (0.0, math.ceil(4 * highest) / 4) if from_zero else (least, highest)
     up = draw.Axis(low, high, 108, 8)
@@ -250,14 +228,6 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
         if size > 0
     ]
     marks += [draw.dot(x, y, kind, 2.4) for x, y, kind in dots]
-    if chance is not None and low <= chance.number <= high:
-        # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
-        above, below = up(chance.number) - 4, min(up(chance.number) + 11, 112)
-        places = [(x_of_label, y) for y in (above, below) for x_of_label in (WIDTH - 46, 38)]
-        x_of_label, y = min(
-            places, key=lambda corner: sum(-3 < x - corner[0] < 43 and -11 < dy - corner[1] < 3 for x, dy, _ in dots)
-        )
-        marks.append(draw.text(x_of_label, y, "chance"))
     marks += _size_ticks(x_axis, sizes.min(), sizes.max())
     return Panel("What do scores look like?", f"{words}; {number} models", draw.svg(WIDTH, HEIGHT, label, *marks))
 
@@ -278,85 +248,30 @@ def _size_ticks(x_axis: draw.Axis, least: float, highest: float) -> list[Markup]
     return marks
 
 
-def _score_rugs(scores: Mapping[str, np.ndarray], least: float, highest: float, label: str) -> Markup:
-    low, high = (0.0, 1.0) if least >= 0 and highest <= 1 else (float(least), float(highest))
-    axis = draw.Axis(low, high, 8, WIDTH - 8)
-    marks = [draw.ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
-    marks += [
-        draw.text(8, 106, plain(float(f"{low:.3g}"))),
-        draw.text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end"),
-    ]
-    for index, (protocol, numbers) in enumerate(scores.items()):
-        marks.append(draw.rug(axis, numbers.tolist(), 16 + 38 * index, 46 + 38 * index, draw.KINDS[protocol]))
-    return draw.svg(WIDTH, HEIGHT, label, *marks)
-
-
 def _lead_panel(values: Values) -> Panel | None:
     """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
-    leads = {
-        protocol: value for protocol in draw.KINDS if (value := measured_value(values, f"lead.{protocol}")) is not None
-    }
+    leads = [value for protocol in draw.KINDS if (value := measured_value(values, f"lead.{protocol}")) is not None]
     change = measured_value(values, "readiness_change")
     if change is None or len(leads) < len(draw.KINDS):
         return None
-    ends = [0.0, *(end for value in leads.values() for end in (value.number, *(value.interval or ())))]
-    axis = draw.Axis(min(ends) - 0.01, max(ends) + 0.01, 114, WIDTH - 8)
-    marks = [draw.line(axis(0), 10, axis(0), 94, "ax"), draw.text(axis(0), 112, "0", "", "middle")]
-    for y, (protocol, value) in zip((32, 72), leads.items(), strict=True):
-        marks += [
-            draw.text(0, y + 4, draw.NAMES[protocol], "lab"),
-            draw.estimate(axis, value.number, value.interval, y, draw.KINDS[protocol]),
-        ]
-    pair = " → ".join(draw.points(value.number) for value in leads.values())
-    group = parse_group(str(change.basis["group"])).words
-    interval = "no interval"
+    pair = " → ".join(draw.points(value.number) for value in leads)
+    group, interval = parse_group(str(change.basis["group"])).words, "no interval"
     if change.interval is not None:
         interval = f"95% of the change: {' to '.join(draw.points_apart(change.interval))}"
-    label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
-    words = f"**{pair} points** at equal compute ({interval})"
-    return Panel(f"Do {group} lead?", words, draw.svg(WIDTH, HEIGHT, label, *marks))
+    shown = [(draw.NAMES[str(value.protocol)], value) for value in leads]
+    picture = _drawn(f"Lead of {group} at equal compute, in points", shown, "accuracy")
+    return Panel(f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", picture)
 
 
-def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
-    protocol = next(
-        (
-            protocol_name
-            for protocol_name in draw.KINDS
-            if measured_value(values, f"smallest_difference.{protocol_name}")
-        ),
-        None,
-    )
-    if protocol is None:
+def _gap_panel(values: Values) -> Panel | None:
+    gaps = [gap for protocol in draw.KINDS if (gap := measured_value(values, f"smallest_difference.{protocol}"))]
+    if not gaps:
         return None
-    frame = sources.scores_of(benchmark)
-    scores = frame.loc[frame["protocol"] == protocol, "value"].to_numpy()
-    gap = values[f"smallest_difference.{protocol}"]
-    words, interval = gap_words(values, gap)
-    low, high = scores.min(), scores.max()
-    room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
-    axis = draw.Axis(low - room, high + room, 8, WIDTH - 8)
-    start = min(max(float(np.median(scores)) - gap.number / 2, axis.low), axis.high - gap.number)
-    left_end, right_end = axis(start), axis(start + gap.number)
-    marks = [draw.line(8, 88, WIDTH - 8, 88, "ax"), draw.rug(axis, scores.tolist(), 66, 88, draw.KINDS[protocol])]
-    marks += [
-        draw.box(left_end, 52, max(right_end - left_end, 1), 36, "s bar"),
-        draw.line(left_end, 44, right_end, 44, "k w"),
-    ]
-    marks += [draw.line(x, 39, x, 49, "k w") for x in (left_end, right_end)]
-    anchor, x = (
-        ("start", 8)
-        if left_end < 40
-        else ("end", WIDTH - 8)
-        if right_end > WIDTH - 40
-        else ("middle", (left_end + right_end) / 2)
-    )
-    marks.append(draw.text(x, 31, words, "num", anchor))
-    ends = f"scores of the models, {draw.NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
-    marks.append(draw.text(WIDTH / 2, 106, ends, "", "middle"))
-    label = f"Scores of {len(scores)} models, {draw.NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
-    label += f"A gap of {words}{interval} is detected with 80% power."
-    heading = f"**{words}**: with 80% power{interval}"
-    return Panel("Smallest gap it can detect", heading, draw.svg(WIDTH, HEIGHT, label, *marks))
+    words, interval = gap_words(values, gaps[0])
+    unit = "accuracy" if in_points(values) else ""
+    shown = [(draw.NAMES[gap.protocol or "direct"], gap) for gap in gaps]
+    picture = _drawn("The smallest gap that is detected with 80% power", shown, unit)
+    return Panel("Smallest gap it can detect", f"**{words}**: with 80% power{interval}", picture)
 
 
 class MeanCurve(NamedTuple):
@@ -490,8 +405,7 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
-    keys = (f"separated_{name}.{protocol}" for protocol in draw.KINDS for name in ("within_2", "all"))
-    value = next(filter(None, (measured_value(values, key) for key in keys)), None)
+    value = separated(values)
     if value is None:
         return EMPTY
     axis = draw.Axis(0, 1, 5, width - 5)

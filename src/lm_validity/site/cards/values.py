@@ -422,16 +422,6 @@ class CardSources:
         return self.last_scores[self.last_scores["benchmark"] == benchmark]
 
     @cached_property
-    def pair_taus(self) -> dict[str, dict[str, list[float]]]:
-        """Of each benchmark and protocol the taus with the other benchmarks."""
-        taus: dict[str, dict[str, list[float]]] = {}
-        for row in self.results["agreement"].all("tau") if "agreement" in self.results else ():
-            if row.value is not None and row.protocol is not None:
-                for name in (row.subject, row.other):
-                    taus.setdefault(str(name), {}).setdefault(row.protocol, []).append(row.value)
-        return taus
-
-    @cached_property
     def sizes(self) -> dict[str, float]:
         """Billions of parameters by model, of those known."""
         parameters_b = self.counted.models.set_index("model")["parameters_b"]
@@ -539,7 +529,7 @@ _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it i
 # what a card reads of each report beside `FROM`
 USED = {report: {quantity for study, quantity, _ in FROM.values() if study == report} | extra for report, extra in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "benchmark_scored_pairs", "reruns",
-                  "sampled_models", "prompt_range_by_chance", "prompt_range_models", "prompts", "tau",
+                  "sampled_models", "prompt_range_by_chance", "prompt_range_models", "prompts",
                   "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),

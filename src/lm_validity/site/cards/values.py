@@ -21,7 +21,7 @@ from lm_validity.results.rows import Row
 from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
-from lm_validity.tables.sheets import reruns_of
+from lm_validity.tables.sheets import of_study, reruns_of
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
 
@@ -418,8 +418,11 @@ class CardSources:
         return means[many]
 
     def scores_of(self, benchmark: str) -> pd.DataFrame:
-        """The rows of `last_scores` on a benchmark."""
-        return self.last_scores[self.last_scores["benchmark"] == benchmark]
+        """The rows of `last_scores` on a benchmark; of those models that the agreement report compares on it."""
+        scores, models = self.last_scores[self.last_scores["benchmark"] == benchmark], self.counted.models
+        if not any(self.row("agreement", "benchmark_models", benchmark, protocol) for protocol in PROTOCOLS):
+            return scores
+        return scores[scores["model"].isin(models.loc[of_study(models, "agreement"), "model"])]
 
     @cached_property
     def sizes(self) -> dict[str, float]:
@@ -544,9 +547,8 @@ def card_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """Every value of a benchmark that has scores."""
     yield from _described(sources, benchmark)
     for protocol in PROTOCOLS:
-        yield from _resolution(sources, benchmark, protocol)
-    for protocol in PROTOCOLS:
         yield from _agreement(sources, benchmark, protocol)
+        yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
     yield from _readiness(sources, benchmark)
     yield from _signal(sources, benchmark)
     yield from _bias(sources, benchmark)
@@ -570,9 +572,6 @@ def _described(sources: CardSources, benchmark: str) -> Iterator[Value]:
     chance = facts["chance"]
     chance = sources.number("signal", "chance", benchmark) if chance is None else float(chance)
     yield absent("chance", None, NO_CHANCE) if chance is None else measured("chance", None, chance)
-    for name in ("lowest", "highest", "above_chance", "at_best"):
-        for protocol in protocols:
-            yield _ranked(sources, benchmark, protocol, name)
 
 
 class _WhyNot(NamedTuple):
@@ -595,59 +594,58 @@ def _why_not(sources: CardSources, benchmark: str, protocol: str) -> _WhyNot | N
     return None
 
 
-def _ranked(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
-    """A figure of the agreement report; on pairs of models where `pairs` is given, else on all models."""
-    why_not = _why_not(sources, benchmark, protocol)
-    if why_not is not None:
-        return absent(name, protocol, *why_not)
-    models = {} if "pairs" in basis else {"models": sources.count("agreement", "benchmark_models", benchmark, protocol)}
-    return sources.figure(name, benchmark, protocol, **models, **basis)
-
-
-def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
-    items = sources.item_count(benchmark)
-    yield _ranked(sources, benchmark, protocol, "reliability", items=items)
-    reruns = sources.count("agreement", "reruns", benchmark, protocol) or None
-    yield _ranked(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
-    sampled = sources.count("agreement", "sampled_models", benchmark, protocol) or None
-    yield _ranked(sources, benchmark, protocol, "sampling_noise", **{"models with several runs": sampled})
-    yield _smallest_difference(sources, benchmark, protocol, items)
-    yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
-    typical = {"typical difference": sources.number("agreement", "typical_difference", benchmark, protocol)}
-    yield _ranked(sources, benchmark, protocol, "items_needed", items=items, **typical)
-    similar = _at_distance(sources, benchmark, protocol, "separated_within_2")
-    yield similar
-    if not similar.is_measured:
-        yield _at_distance(sources, benchmark, protocol, "separated_all")
-
-
-def _smallest_difference(sources: CardSources, benchmark: str, protocol: str, items: int | None) -> Value:
-    """The agreement report's; where there is none that of the ranking or of the two models that are compared, if their
-    tests ignore the common items too."""
-    if "agreement" not in sources.results:
-        gap = sources.row("ranking", GAP, benchmark, protocol)
-        if gap is not None and not sources.count("ranking", "paired_pairs", benchmark, protocol):
-            return from_row("smallest_difference", protocol, gap, items=items, pairs=gap.n)
-        gap, test = (sources.row("compare", name, benchmark, protocol) for name in (GAP, "test"))
-        if gap is not None and test is not None and test.text == BY_ERRORS:
-            return from_row("smallest_difference", protocol, gap, items=items, pairs=1)
-    return _ranked(sources, benchmark, protocol, "smallest_difference", items=items)
-
-
 def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
+    """The figures of the agreement report, on pairs of models at most 2× apart in size or on all models. The smallest
+    difference is where there is no such report that of the ranking or of the two models that are compared, if their
+    tests ignore the common items too."""
+    of_scores = ("lowest", "highest", "above_chance", "at_best")
+    if protocol not in sources.protocols(benchmark):
+        of_scores = ()
+    why_not, items = _why_not(sources, benchmark, protocol), sources.item_count(benchmark)
     benchmarks = sources.count("agreement", "benchmarks")
-    n_others = None if benchmarks is None else benchmarks - 1
-    for name in ("tau", "tau_ceiling", "tau_corrected"):
-        yield _ranked(sources, benchmark, protocol, name, benchmarks=n_others)
-    for name in ("tau_within_2", "tau_ceiling_within_2"):
-        yield _at_distance(sources, benchmark, protocol, name, benchmarks=n_others)
+
+    def count(quantity: str, **conditions: Condition) -> int | None:
+        return sources.count("agreement", quantity, benchmark, protocol, **conditions)
+
+    models, others = (
+        {"models": count("benchmark_models")},
+        {"benchmarks": None if benchmarks is None else benchmarks - 1},
+    )
+    typical = sources.number("agreement", "typical_difference", benchmark, protocol)
+    bases: dict[str, dict[str, float | None]] = {
+        **dict.fromkeys(of_scores, models),
+        "reliability": models | {"items": items},
+        "training_noise": models | {"second trainings": count("reruns") or None},
+        "sampling_noise": models | {"models with several runs": count("sampled_models") or None},
+        "smallest_difference": models | {"items": items},
+        "items_needed": models | {"items": items, "typical difference": typical},
+        "separated_within_2": {"pairs": count("benchmark_pairs_of_models", **_SIMILAR)},
+        "separated_all": {"pairs": count("benchmark_pairs_of_models", **_ALL_PAIRS)},
+        **dict.fromkeys(("tau", "tau_ceiling", "tau_corrected"), models | others),
+        **dict.fromkeys(("tau_within_2", "tau_ceiling_within_2"),
+                        {"pairs": count("benchmark_scored_pairs", **_SIMILAR)} | others),
+    }  # fmt: skip
+    known_similar = False
+    for name, basis in bases.items():
+        value = (
+            sources.figure(name, benchmark, protocol, **basis) if why_not is None else absent(name, protocol, *why_not)
+        )
+        if name == "smallest_difference" and "agreement" not in sources.results:
+            value = _gap_of_few(sources, benchmark, protocol, items) or value
+        known_similar |= name == "separated_within_2" and value.is_measured
+        if name != "separated_all" or not known_similar:  # all pairs only where sizes are not known
+            yield value
 
 
-def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
-    """What the report has on pairs of models of a distance in size: those that can be tested, or all with scores."""
-    counted = "benchmark_pairs_of_models" if name.startswith("separated") else "benchmark_scored_pairs"
-    pairs = sources.count("agreement", counted, benchmark, protocol, **FROM[name][2])
-    return _ranked(sources, benchmark, protocol, name, pairs=pairs, **basis)
+def _gap_of_few(sources: CardSources, benchmark: str, protocol: str, items: int | None) -> Value | None:
+    """The smallest difference of a ranking or a comparison, whose tests ignore the common items."""
+    gap = sources.row("ranking", GAP, benchmark, protocol)
+    if gap is not None and not sources.count("ranking", "paired_pairs", benchmark, protocol):
+        return from_row("smallest_difference", protocol, gap, items=items, pairs=gap.n)
+    gap, test = (sources.row("compare", name, benchmark, protocol) for name in (GAP, "test"))
+    if gap is not None and test is not None and test.text == BY_ERRORS:
+        return from_row("smallest_difference", protocol, gap, items=items, pairs=1)
+    return None
 
 
 def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *rests_on: str) -> Value:

@@ -236,8 +236,12 @@ def measured(
     interval_reason: str | None = None,
     **basis: float | str | None,
 ) -> Value:
-    """A value that is known; `basis` without the numbers that are not."""
-    present = {key: value for key, value in basis.items() if value is not None}
+    """A value that is known; `basis` without the numbers that are not, whole ones as such."""
+    present = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in basis.items()
+        if value is not None
+    }
     ends = None if interval is None else (float(interval[0]), float(interval[1]))
     return Value(QUANTITIES[name], protocol, estimate, ends, present, interval_reason=interval_reason)
 
@@ -598,38 +602,34 @@ def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[
     """The figures of the agreement report, on pairs of models at most 2× apart in size or on all models. The smallest
     difference is where there is no such report that of the ranking or of the two models that are compared, if their
     tests ignore the common items too."""
-    of_scores = ("lowest", "highest", "above_chance", "at_best")
+    of_scores: tuple[str, ...] = ("lowest", "highest", "above_chance", "at_best")
     if protocol not in sources.protocols(benchmark):
         of_scores = ()
     why_not, items = _why_not(sources, benchmark, protocol), sources.item_count(benchmark)
     benchmarks = sources.count("agreement", "benchmarks")
 
-    def count(quantity: str, **conditions: Condition) -> int | None:
-        return sources.count("agreement", quantity, benchmark, protocol, **conditions)
+    def basis(quantity: str, **conditions: Condition) -> float | None:
+        return sources.number("agreement", quantity, benchmark, protocol, **conditions)
 
-    models, others = (
-        {"models": count("benchmark_models")},
-        {"benchmarks": None if benchmarks is None else benchmarks - 1},
-    )
-    typical = sources.number("agreement", "typical_difference", benchmark, protocol)
+    models = {"models": basis("benchmark_models")}
+    others = {"benchmarks": None if benchmarks is None else float(benchmarks - 1)}
+    of_items = {"items": None if items is None else float(items)}
     bases: dict[str, dict[str, float | None]] = {
         **dict.fromkeys(of_scores, models),
-        "reliability": models | {"items": items},
-        "training_noise": models | {"second trainings": count("reruns") or None},
-        "sampling_noise": models | {"models with several runs": count("sampled_models") or None},
-        "smallest_difference": models | {"items": items},
-        "items_needed": models | {"items": items, "typical difference": typical},
-        "separated_within_2": {"pairs": count("benchmark_pairs_of_models", **_SIMILAR)},
-        "separated_all": {"pairs": count("benchmark_pairs_of_models", **_ALL_PAIRS)},
+        "reliability": models | of_items,
+        "training_noise": models | {"second trainings": basis("reruns") or None},
+        "sampling_noise": models | {"models with several runs": basis("sampled_models") or None},
+        "smallest_difference": models | of_items,
+        "items_needed": models | of_items | {"typical difference": basis("typical_difference")},
+        "separated_within_2": {"pairs": basis("benchmark_pairs_of_models", **_SIMILAR)},
+        "separated_all": {"pairs": basis("benchmark_pairs_of_models", **_ALL_PAIRS)},
         **dict.fromkeys(("tau", "tau_ceiling", "tau_corrected"), models | others),
         **dict.fromkeys(("tau_within_2", "tau_ceiling_within_2"),
-                        {"pairs": count("benchmark_scored_pairs", **_SIMILAR)} | others),
+                        {"pairs": basis("benchmark_scored_pairs", **_SIMILAR)} | others),
     }  # fmt: skip
     known_similar = False
-    for name, basis in bases.items():
-        value = (
-            sources.figure(name, benchmark, protocol, **basis) if why_not is None else absent(name, protocol, *why_not)
-        )
+    for name, rests_on in bases.items():
+        value = absent(name, protocol, *why_not) if why_not else sources.figure(name, benchmark, protocol, **rests_on)
         if name == "smallest_difference" and "agreement" not in sources.results:
             value = _gap_of_few(sources, benchmark, protocol, items) or value
         known_similar |= name == "separated_within_2" and value.is_measured

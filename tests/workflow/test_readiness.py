@@ -56,7 +56,7 @@ def world(folder, formats) -> Project:
 @pytest.mark.parametrize("formats", ["families", "control"])
 def test_the_gap_of_a_world_is_found_and_none_where_there_is_none(tmp_path, formats):
     project = world(tmp_path, formats)
-    project.snakemake("results/world/reports/readiness/summary.json", "--configfile", "config/world.yaml")
+    project.snakemake("results/world/reports/readiness/results.parquet", "--configfile", "config/world.yaml")
     rows = pd.read_parquet(tmp_path / "results" / "world" / "reports" / "readiness" / "results.parquet")
     change = rows[(rows["quantity"] == "readiness_change") & rows["subject"].isna()].iloc[0]
     direct = rows[(rows["quantity"] == "lead") & rows["subject"].isna() & (rows["protocol"] == "direct")].iloc[0]

@@ -191,7 +191,7 @@ def readiness(
     plan: Plan = None,
 ) -> None:
     """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
-    from lm_validity.studies.agreement.readiness.page import report_readiness
+    from lm_validity.studies.agreement.readiness import report_readiness
 
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
     with replaced_folder(output, "report readiness", inputs=[scores], names=PAGE) as folder:

@@ -52,24 +52,6 @@ standard_errors[benchmark=subject,code]
   .ratio                                      standard_error_ratio              ratio        scores       -
 """
 
-_GAP = """
-  .models                                     models                            models       -            -
-  .lead.{protocol}.value                      lead                              score        models       families
-  .lead.{protocol}.standard_error             lead_error                        score        models       -
-  .lead.{protocol}.p                          lead_p                            probability  models       -
-  .change.value                               readiness_change                  score        models       families
-  .change.standard_error                      readiness_change_error            score        models       -
-  .change.p                                   readiness_change_p                probability  models       -
-  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
-  .logit_change.value                         readiness_logit_change            logit        models       families
-  .logit_change.standard_error                readiness_logit_change_error      logit        models       -
-  .logit_change.p                             readiness_logit_change_p          probability  models       -
-  .without_family.{other}                     readiness_change_without          score        -            -
-  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
-  .placebo_families                           readiness_placebo_families        families     -            -
-  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
-  .checks.{check}.change                      readiness_change_check            score        models       -
-"""
 _CONSISTENCY = """
 ranking_consistency.{subject}
   .value  consistency  share  -  checkpoints,item_interval:items
@@ -107,18 +89,6 @@ incomplete.{protocol}
   .trust.widening                             predictions_widening              factor       cells        -
   .trust.hardly_measured[#place]              family_hardly_measured            text         -            -
 """,
-    "readiness": """
-models                                        models                            models       -            -
-groups[group]
-  .models.{side}                              models_compared                   models       -            -
-  .families.{side}                            families_compared                 families     -            -
-  .alone.{side}                               models_beyond_overlap             models       -            -
-  .unknown                                    models_of_unknown_side            models       -            -
-  .knots[#place]                              knot                              operations   -            -
-groups[group].together"""
-    + _GAP
-    + "groups[group].benchmarks.{subject}"
-    + _GAP,
     "signal": """
 selection                                     selection                         text         -            -
 conventions

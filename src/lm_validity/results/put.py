@@ -26,7 +26,7 @@ PLACES = ("subject", "other", "protocol")
 class Column:
     """A column of a table: a `part` of a quantity's rows under the conditions `where`, and how a page shows it.
 
-    `over`: which of several intervals; the first by default.
+    `over`: which of several intervals; the first by default. `scale`: what a page multiplies the number with.
     """
 
     quantity: str
@@ -35,6 +35,7 @@ class Column:
     part: Part = "value"
     where: Mapping[str, Condition] = field(default_factory=dict)
     over: str | None = None
+    scale: float = 1.0
 
 
 class Rows:

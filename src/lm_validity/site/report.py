@@ -270,7 +270,7 @@ def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data and what to do about it."""
     from lm_validity.site.compare.verdicts import report_comparison
     from lm_validity.studies.agreement.factors import report_factors
-    from lm_validity.studies.agreement.readiness.page import report_readiness
+    from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.page import report_bias
     from lm_validity.studies.items.ranking import report_ranking

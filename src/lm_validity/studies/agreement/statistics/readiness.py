@@ -37,15 +37,6 @@ class Effect(NamedTuple):
     models: int
 
 
-class Excess(NamedTuple):
-    """(models,) how far each score lies above what the other models predict for it, with the 95% prediction interval
-    of that difference. NaN where unknown."""
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
 def knots_within(compute: np.ndarray, knots: Sequence[float]) -> tuple[float, ...]:
     """The knots with at least `LEAST_BEYOND` models of known compute (models,) on either side, in rising order."""
     return tuple(knot for knot in sorted(knots) if min((compute < knot).sum(), (compute > knot).sum()) >= LEAST_BEYOND)
@@ -164,13 +155,6 @@ def leads_of_families(scores: np.ndarray, terms: np.ndarray, families: np.ndarra
     )
 
 
-def without_families(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
-    """(families,) the group's coefficient without each family in turn, in the order of their numbers; as
-    `group_effect`."""
-    masks = (families != family for family in np.unique(families))
-    return np.array([group_effect(scores[k], group[k], terms[k], families[k], tested=False).value for k in masks])
-
-
 class OutsideOverlap(NamedTuple):
     """How many models of the group, and of those outside it, have a compute beyond the range of the others'."""
 
@@ -193,41 +177,3 @@ def outside_overlap(compute: np.ndarray, group: np.ndarray) -> OutsideOverlap:
             else len(own_side)
         )
     return OutsideOverlap(*counts)
-
-
-def excess_over_prediction(scores: np.ndarray, prepared: np.ndarray, terms: np.ndarray) -> Excess:
-    """How far the direct `scores` (models,) lie above what compute and the `prepared` scores (models,) predict.
-
-    Each model is predicted by a regression over the others on `terms` (models, terms) and the prepared score: the
-    deleted residual e / (1 - h), with standard error s / sqrt(1 - h), s without the model, and Student's t (Cook and
-    Weisberg 1982, Residuals and Influence in Regression, section 2.2). A model like the others lies within its
-    interval of zero in 95% of cases; families count as no clusters. NaN where unknown or where fewer than three
-    models are left over.
-    """
-    is_known = np.isfinite(scores) & np.isfinite(prepared) & np.isfinite(terms).all(axis=1)
-    empty = np.full(len(scores), np.nan)
-    excess = Excess(empty, empty.copy(), empty.copy())
-    design = (
-        np.column_stack([terms[is_known], prepared[is_known] - np.mean(prepared[is_known])])
-        if is_known.any()
-        else terms[:0]
-    )
-    basis = np.linalg.svd(design, full_matrices=False)
-    columns = basis.U[:, 1e-10 * basis.S.max(initial=0) < basis.S]
-    freedom = len(design) - columns.shape[1] - 1
-    if freedom < 2:
-        return excess
-    residual = scores[is_known] - columns @ (columns.T @ scores[is_known])
-    leverage_left = 1 - np.square(columns).sum(axis=1)
-    leverage_left = np.where(
-        leverage_left > 1e-10, leverage_left, np.nan
-    )  # a model that alone decides a term is predicted by no other
-    variance = np.maximum(residual @ residual - residual**2 / leverage_left, 0) / freedom
-    reach = stats.t.ppf(1 - LEVEL / 2, freedom) * np.sqrt(variance / leverage_left)
-    for values, of_known in zip(
-        excess,
-        (residual / leverage_left, residual / leverage_left - reach, residual / leverage_left + reach),
-        strict=True,
-    ):
-        values[is_known] = of_known
-    return excess

@@ -7,12 +7,10 @@ from scipy import stats
 from lm_validity.config.groups import KNOTS
 from lm_validity.studies.agreement.statistics.readiness import (
     compute_terms,
-    excess_over_prediction,
     group_effect,
     knots_within,
     leads_of_families,
     outside_overlap,
-    without_families,
 )
 
 LOG = np.array(
@@ -111,6 +109,7 @@ def test_an_interval_needs_six_families_three_on_either_side(families, given):
 def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
     assert np.isnan(effect(group=np.ones(20)).value)
     assert np.isnan(effect(scores=np.full(20, np.nan)).value)
+    assert np.isnan(effect(terms=compute_terms(np.full(20, np.nan), KNOTS)).value)
 
 
 def test_scores_that_do_not_differ_have_no_p():
@@ -125,33 +124,15 @@ def test_knots_without_models_on_both_sides_leave_the_line_straight():
     assert compute_terms(10.0 ** np.arange(15, 20), KNOTS).shape == (5, 2)
 
 
-def test_without_any_compute_nothing_is_predicted():
-    terms = compute_terms(np.full(20, np.nan), KNOTS)
-    assert np.isnan(excess_over_prediction(SCORES, PREPARED, terms).value).all()
-    assert np.isnan(effect(terms=terms).value)
-
-
 def test_families_in_turn():
-    leads, left = leads_of_families(SCORES, TERMS, FAMILIES), without_families(SCORES, GROUP, TERMS, FAMILIES)
+    leads = leads_of_families(SCORES, TERMS, FAMILIES)
     assert leads[2] == pytest.approx(effect(group=FAMILIES == 2, tested=False).value)
-    keep = FAMILIES != 6
-    alone = group_effect(SCORES[keep], GROUP[keep], TERMS[keep], FAMILIES[keep])
-    assert left[6] == pytest.approx(alone.value)
 
 
 def test_overlap_counts_the_models_beyond_the_other_side():
     compute, group = np.array([1.0, 2, 3, 4, 9, np.nan]), np.array([0, 1, 0, 1, 1, 1])
     assert outside_overlap(compute, group) == (2, 1)  # 4 and 9 above 3; 1 below 2
     assert outside_overlap(compute, np.ones(6)) == (5, 0)
-
-
-def test_a_models_excess_is_the_prediction_of_a_regression_without_it():
-    # get_prediction of statsmodels 0.15.0 from the 19 other models
-    found = excess_over_prediction(SCORES, PREPARED, TERMS)
-    assert [values[4] for values in found] == pytest.approx(
-        [-0.00925458813114674, -0.094560392788375, 0.07605121652608]
-    )
-    assert np.isnan(excess_over_prediction(SCORES[:6], PREPARED[:6], TERMS[:6]).value).all()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

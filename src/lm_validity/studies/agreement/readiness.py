@@ -1,0 +1,409 @@
+"""The readiness report: does a group of models lead at equal compute, and is the lead gone once all are prepared?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logit
+
+from lm_validity.config.groups import Group, parse_group
+from lm_validity.config.sections import Agreement
+from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode, known
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Ends, Rows, ends_of, reason_of
+from lm_validity.results.rows import Row
+from lm_validity.results.sections import POINTS, Dots, Points, Says, SectionOf, Series, TableOf
+from lm_validity.statistics import holm
+from lm_validity.studies.agreement.notes import selected_on_test
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.ranking import finite_mean
+from lm_validity.studies.agreement.statistics.readiness import (
+    LEAST_FAMILIES,
+    LEAST_FAMILIES_A_SIDE,
+    Effect,
+    compute_terms,
+    enough_families,
+    group_effect,
+    knots_within,
+    leads_of_families,
+    outside_overlap,
+)
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.tables.sheets import group_members
+from lm_validity.words import count, decimal, explain_protocols, listing, with_names
+
+LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
+MOST_DRAWN = 12  # benchmarks of the picture
+NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
+NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
+FEW_FAMILIES = Reason(
+    f"An interval needs at least {LEAST_FAMILIES} families of models, {LEAST_FAMILIES_A_SIDE} with members in the "
+    f"group and {LEAST_FAMILIES_A_SIDE} with members outside.",
+    ReasonCode.TOO_FEW,
+)
+NO_SPREAD = Reason(
+    "The models do not differ but for the group and compute: there is no spread.", ReasonCode.NO_INTERVAL
+)
+NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
+NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The numbers.
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The models of known compute and side: `side` 1 in the group, `families` numbers, `terms` of the line of scores
+    against compute."""
+
+    side: np.ndarray
+    families: np.ndarray
+    terms: np.ndarray
+
+    def put(
+        self, at: Rows, quantity: str, unit: str, scores: np.ndarray, models: int, protocol: str | None = None
+    ) -> Effect:
+        """The group's lead in `scores`, (models,) or (models, benchmarks) with NaN where unknown, and its interval over
+        families. Missing with the first reason that there is: no lead, no standard error, too few families, no
+        spread."""
+        effect = group_effect(scores, self.side, self.terms, self.families)
+        enough = enough_families(self.side, self.families, scores, self.terms)
+        value, ends = known(effect.value, NO_LEAD), known(effect.low, NO_SPREAD if enough else FEW_FAMILIES)
+        lacks = known(effect.standard_error, NO_ERROR)
+        interval: Ends = (effect.low, effect.high)
+        for reason in (ends, lacks, value):
+            interval = reason if isinstance(reason, Missing) else interval
+        at.put(quantity, value, unit, {"families": interval}, counted=("models", models), protocol=protocol)
+        return effect
+
+
+def readiness_rows(matrix: ScoreMatrix, groups: Sequence[Group], sheet: str | Path, knots: Sequence[float]) -> Rows:
+    """The leads of the groups at equal compute under both protocols, and what changes. `sheet`: of the models."""
+    rows, compute = Rows("readiness"), matrix.sizes().compute
+    rows.put("models", len(matrix.models), "models")
+    for model, operations in zip(matrix.models, compute, strict=True):
+        if np.isfinite(operations):
+            rows.put("compute", operations, "operations", subject=model)
+    for group in groups:
+        _put_group(rows.of(group=group.text), matrix, group, sheet, knots)
+    return rows
+
+
+def _put_group(at: Rows, matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float]) -> None:
+    """Over the cells known under both protocols, of models of known compute, on benchmarks whose scores are fractions.
+    Raises InputError where there are none."""
+    compute, side = matrix.sizes().compute, np.array(group_members(matrix.model_facts, group, sheet), dtype=float)
+    compared = np.isfinite(compute) & np.isfinite(side)
+    in_both = np.logical_and.reduce([np.isfinite(matrix.value[p]) for p in PROTOCOLS]) & compared[:, None]
+    columns = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
+    if not len(columns):
+        raise InputError(
+            f"group {group.text!r}: no benchmark has scores under both protocols of models of known compute.",
+            "the change of a lead needs direct and train-before-test scores, as fractions.",
+        )
+    scores = {p: np.where(in_both, matrix.oriented(p), np.nan)[compared][:, columns] for p in PROTOCOLS}
+    side, compute, numbers = side[compared], compute[compared], cluster_numbers(matrix.families[compared])
+    data = _Compared(side, numbers, compute_terms(compute, knots))
+    alone = outside_overlap(compute, side)
+    for words, flag, beyond in (("inside", 1, alone.group), ("outside", 0, alone.outside)):
+        at.put("models_compared", int((side == flag).sum()), "models", side=words)
+        at.put("families_compared", len(set(numbers[side == flag])), "families", side=words)
+        at.put("models_beyond_overlap", beyond, "models", side=words)
+    at.put("models_of_unknown_side", int((~compared).sum()), "models")
+    for place, knot in enumerate(knots_within(compute, knots), 1):
+        at.put("knot", knot, "operations", place=place)
+    for p in PROTOCOLS:
+        means = finite_mean(scores[p], axis=1)
+        for model, mean, inside in zip(np.array(matrix.models)[compared], means, side, strict=True):
+            if np.isfinite(mean):
+                sides = "inside" if inside else "outside"
+                at.put("mean_score", float(mean), "score", subject=model, protocol=p, side=sides)
+    pairs = zip(columns, scores[DIRECT].T, scores[TRAINED].T, strict=True)
+    logits = np.column_stack([_logits(matrix, int(column), *pair) for column, *pair in pairs])
+    if len(columns) > 1:
+        _put_gap(at, scores[DIRECT], scores[TRAINED], logits, data)
+    names = [matrix.benchmarks[column] for column in columns]
+    tested = {
+        name: _put_gap(at.of(subject=name), scores[DIRECT][:, k], scores[TRAINED][:, k], logits[:, k], data)
+        for k, name in enumerate(names)
+    }
+    known_p = {name: effect.p for name, effect in tested.items() if np.isfinite(effect.p)}
+    adjusted = dict(zip(known_p, holm(np.array(list(known_p.values()))), strict=True))
+    for name in names:
+        change = at.row("readiness_change", subject=name, group=group.text)
+        assert change is not None
+        value = float(adjusted[name]) if name in adjusted else reason_of(change) or Missing(NO_SPREAD)
+        counted = ("models", change.n or 0)
+        at.put("readiness_change_p_adjusted", value, "probability", counted=counted, subject=name)
+
+
+def _put_gap(at: Rows, direct: np.ndarray, prepared: np.ndarray, logits: np.ndarray, data: _Compared) -> Effect:
+    """The leads and their change of arrays (models,) or (models, benchmarks); `logits`: the change on that scale, NaN
+    where chance is unknown. Of a group that is one family, the rank of its change among families, 1 = falls most."""
+    change = prepared - direct
+    models = int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum())
+    at.put("models", models, "models")
+    for p, scores in ((DIRECT, direct), (TRAINED, prepared)):
+        data.put(at, "lead", "score", scores, models, protocol=p)
+    moved = data.put(at, "readiness_change", "score", change, models)
+    if np.isfinite(logits).any():
+        data.put(at, "readiness_logit_change", "logit", logits, models)
+    else:
+        lacks, counted = Missing(NO_CHANCE), ("models", models)
+        at.put("readiness_logit_change", lacks, "logit", {"families": lacks}, counted=counted)
+    if len(set(data.families[data.side == 1])) == 1 and np.isfinite(moved.value):
+        placebos = leads_of_families(change, data.terms, data.families)
+        rank = float(1 + (placebos < moved.value - 1e-12).sum())
+        at.put("readiness_placebo_rank", rank, "rank", counted=("families", int(np.isfinite(placebos).sum())))
+    else:
+        at.put("readiness_placebo_rank", Missing(NOT_ONE_FAMILY), "rank")
+    return moved
+
+
+def _logits(matrix: ScoreMatrix, column: int, direct: np.ndarray, prepared: np.ndarray) -> np.ndarray:
+    """(models,) the change of the oriented scores of a benchmark, the `column` of the matrix, as logits of the shares
+    of the way from chance to 1; NaN where chance is unknown. A gain in ability that is the same for all is the same on
+    this scale, whereas in points it is small near chance and near 1."""
+    chance, lower = float(matrix.benchmark_facts["chance"].iloc[column]), matrix.direction[column] < 0
+    best = 1 - chance if not lower else chance  # an error rate is negative here: from -chance up to 0
+    shares = ((scores + (chance if lower else -chance)) / best for scores in (direct, prepared))
+    first, last = (logit(np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)) for share in shares)
+    return np.asarray(last - first)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the page shows of the rows.
+
+
+def report_readiness(
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    section: Agreement,
+    plan: str | Path | None = None,
+) -> None:
+    """Write results.parquet, results.csv and the page of the readiness report under `output`.
+
+    Raises InputError where the section names no group, as `read_score_matrix` and `group_members`, and where no
+    benchmark has scores under both protocols.
+    """
+    if not section.groups:
+        raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
+    groups = [parse_group(text) for text in section.groups]
+    matrix = read_score_matrix(scores, models, benchmarks, plan, groups=groups)
+    rows = readiness_rows(matrix, groups, models, section.knots)
+    write_rows(_page(matrix, groups, rows), rows, output)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A group with the rows of the report, models by their labels and scores in points."""
+
+    rows: Rows
+    group: Group
+
+    @property
+    def benchmarks(self) -> list[str | None]:
+        """All together where there are several, then each."""
+        return [row.subject for row in self.rows.all("readiness_change", group=self.group.text)]
+
+    def row(self, quantity: str, subject: str | None = None, **place: str) -> Row:
+        """A number of the group."""
+        found = self.rows.row(quantity, subject=subject, group=self.group.text, **place)
+        assert found is not None, quantity
+        return found
+
+    def leads(self) -> tuple[float, float] | None:
+        """Of what is shown first, direct and after; None where one is not known."""
+        pair = [self.row("lead", self.benchmarks[0], protocol=p).value for p in PROTOCOLS]
+        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+
+    def gap(self) -> str:
+        """`seen models lead by 20 points, and by 0 after training`."""
+        pair = self.leads()
+        assert pair is not None
+        sides = ["lead by" if round(100 * value) >= 0 else "trail by" for value in pair]
+        then = "by" if sides[0] == sides[1] else sides[1]
+        where = f" on {self.benchmarks[0]}" if self.benchmarks[0] else ""
+        first, last = (svg.points(abs(value)) for value in pair)
+        return f"{self.group.words} {sides[0]} {first} points{where}, and {then} {last} after training"
+
+    def interval(self) -> str:
+        """Of the change of what is shown first."""
+        ends = ends_of(self.row("readiness_change", self.benchmarks[0]))
+        return "95% of the change: {} to {}".format(*svg.points_apart(ends)) if ends else ""
+
+    def lede(self) -> Lede:
+        """The heading, and the sentence of the first page. That a lead shrinks, falls or rises is said where the
+        interval of the change excludes zero; that there is no lead never."""
+        pair = self.leads()
+        if pair is None:
+            return Lede("No lead can be estimated", f"Compute and being among {self.group.words} cannot be told apart")
+        ends, gap = ends_of(self.row("readiness_change", self.benchmarks[0])), f"At equal compute, {self.gap()}"
+        if ends is None:
+            return Lede(gap, "Whether the lead changes is not known: there is no interval")
+        heading = "No change of the lead was found"
+        if ends[0] > 0:
+            heading = f"The group gains{self.scale()}"
+        elif ends[1] < 0:
+            heading = f"{'The lead shrinks' if abs(pair[1]) < pair[0] else 'The group falls back'}{self.scale()}"
+        return Lede(heading, gap, self.interval())
+
+    def scale(self) -> str:
+        """On which scale the lead changes, for the heading: in points alone, equal gains in ability may look so."""
+        ends, change = (
+            ends_of(self.row(f"readiness_{name}", self.benchmarks[0])) for name in ("logit_change", "change")
+        )
+        assert change is not None
+        if ends is None:
+            return " in points once every model is prepared"
+        same_sign = ends[0] > 0 if sum(change) > 0 else ends[1] < 0
+        return " once every model is prepared" if same_sign else " in points; on the logit scale that was not found"
+
+    def dots(self, most: int = MOST_DRAWN) -> Dots:
+        """The leads of each benchmark, direct and after."""
+        series = [
+            Series("lead", {"subject": "{}"}, {"group": self.group.text, "protocol": p}, svg.KINDS[p], svg.NAMES[p])
+            for p in PROTOCOLS
+        ]
+        label = "The group's lead at equal compute, in points, with 95% intervals over families"
+        return Dots(series, label, sorted=True, most=most)
+
+    def answer(self) -> Answer:
+        """What the first page of a site says of the group."""
+        models = [self.row("models_compared", side=side).value or 0 for side in ("inside", "outside")]
+        return Answer(
+            f"Do {self.group.words} lead because they were prepared?",
+            f"{self.lede().sentence}.",
+            self.dots(3).draw(self.rows).svg,
+            self.interval(),
+            f"{models[0]:.0f} models in the group, {models[1]:.0f} outside",
+        )
+
+    def finding(self, prepared: str) -> Finding:
+        """The gap with the interval of the change, and what it rests on. `prepared`: what the prepared scores are."""
+        first, pair, interval = self.benchmarks[0], self.leads(), self.interval()
+        inside, outside = ("inside", "outside")
+        number = {
+            (name, side): int(self.row(name, side=side).value or 0)
+            for name in ("models_compared", "families_compared", "models_beyond_overlap")
+            for side in (inside, outside)
+        }
+        unknown, rank = int(self.row("models_of_unknown_side").value or 0), self.row("readiness_placebo_rank", first)
+        change, logits = self.row("readiness_change", first), ends_of(self.row("readiness_logit_change", first))
+        basis = [
+            f"Mean over {len(self.benchmarks) - 1} benchmarks." if first is None else "",
+            f"{count(number['models_compared', inside], 'model')} of "
+            f"{count(number['families_compared', inside], 'family', 'families')} in the group, "
+            f"{number['models_compared', outside]} of {number['families_compared', outside]} outside.",
+            f"{unknown} of unknown compute or side are left out." if unknown else "",
+            f"Beyond the computes of the other side lie {number['models_beyond_overlap', inside]} of the group and "
+            f"{number['models_beyond_overlap', outside]} outside it.",
+            prepared,
+            change.reason or "",
+            f"The group's change has rank {rank.value:.0f} among the {rank.n} families (1 falls most)."
+            if rank.value
+            else "",
+            "Not known whether it also changes on the logit scale. A group with more ability gains fewer points near 1."
+            if logits is None
+            else "On the logit scale the change is {} to {} (95%), which {} none.".format(
+                *(decimal(end, 2, signed=True) for end in logits),
+                "excludes" if logits[0] > 0 or logits[1] < 0 else "does not exclude",
+            ),
+            "This is an association: groups may differ in what compute does not measure, such as the quality of the "
+            "data.",
+        ]
+        sentence = self.lede().sentence if pair is None else f"At equal compute, {self.gap()}"
+        return Finding(f"{sentence}{interval and f' ({interval})'}.", " ".join(filter(None, basis)))
+
+    def section(self, number: int) -> SectionOf:
+        """The fold of the group; `number`: from 1, for the names of files."""
+        place = {"group": self.group.text}
+        knots = [f"{row.value:.0e}" for row in self.rows.all("knot", **place)]
+        columns = {
+            **{
+                p: Column("lead", f"lead, {name}", "+.1f", where={"protocol": p, **place}, scale=100)
+                for p, name in svg.NAMES.items()
+            },
+            "change": Column("readiness_change", "change", "+.1f", "value", place, scale=100),
+            "low": Column("readiness_change", "change from", "+.1f", "low", place, scale=100),
+            "high": Column("readiness_change", "change to", "+.1f", "high", place, scale=100),
+            "p_adjusted": Column("readiness_change_p_adjusted", "p, Holm", "p", where=place),
+            "logit": Column("readiness_logit_change", "change, logits", "+.2f", "value", place),
+            "logit_low": Column("readiness_logit_change", "logits from", "+.2f", "low", place),
+            "logit_high": Column("readiness_logit_change", "logits to", "+.2f", "high", place),
+        }
+        return SectionOf(
+            f"The lead of {self.group.words}",
+            Says("readiness_change", "The change is {span:+} points.", place),
+            TableOf(f"leads_{number}", {"subject": "benchmark"}, columns, "Leads at equal compute, in points"),
+            [self.dots(60)],
+            explanation="The lead is the coefficient of the group in a regression of the score on the group and on "
+            "log10 of compute (6 × parameters × tokens). The line against compute "
+            f"{f'bends at {listing(knots)} FLOP' if knots else 'is straight'}. The change is after minus direct. "
+            "Standard errors are of the jackknife over families (CR3). Intervals and p are the wider of its t test and "
+            "of CR2's. In points, equal gains in ability are unequal near chance and near 1. On the logit scale they "
+            "are equal.",
+        )
+
+    def panel(self) -> Panel:
+        """Scores against compute."""
+        several, place = len(self.benchmarks) - (self.benchmarks[0] is None), {"group": self.group.text}
+        points = Points(
+            "compute", "mean_score", svg.NAMES, "Mean scores against pretraining compute in floating-point operations.",
+            told="side", marks={"inside": "k", "outside": "s hollow"}, height=110, where=place,
+        )  # fmt: skip
+        question = f"Score against compute: {self.group.words} (filled) and others"
+        return Panel(question, f"Mean over **{count(several, 'benchmark')}**", points.draw(self.rows).svg)
+
+
+def _page(matrix: ScoreMatrix, groups: Sequence[Group], rows: Rows) -> Page:
+    """The lead of each group, direct and after, with that of the first group as the heading."""
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    units = dict.fromkeys(("lead", "readiness_change"), POINTS)
+    shown = Rows(
+        rows.study,
+        (
+            row._replace(subject=labels.get(row.subject or "", row.subject), unit=units.get(row.quantity, row.unit))
+            for row in rows
+        ),
+    )
+    told = [_Told(shown, group) for group in groups]
+    unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
+    sections = [each.section(number).drawn(shown) for number, each in enumerate(told, 1)]
+    return Page(
+        name="readiness",
+        title="Readiness gap",
+        question="Does a group of models lead because it can do more, or because it was prepared for the test? "
+        f"{explain_protocols(matrix.protocols, trained_here=matrix.trained_here)}",
+        lede=told[0].lede(),
+        picture=told[0].dots().draw(shown),
+        panels=[each.panel() for each in told],
+        # an estimate without an interval is no answer
+        answers=[answer for each in told if (answer := each.answer()).interval],
+        findings=[each.finding(_convention(matrix)) for each in told],
+        sections=sections,
+        notes=[
+            *matrix.notes,
+            *with_names({"Benchmarks whose scores are not fractions take no part in leads: {}.": unused}),
+        ],
+    )
+
+
+def _convention(matrix: ScoreMatrix) -> str:
+    """What the scores after preparation are, in a sentence."""
+    if matrix.trained_here:
+        return (
+            "Scores under train before test are of the fine-tune that is best on validation, or of the untouched model "
+            "where none is better there."
+        )
+    if selected_on_test(matrix, {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in PROTOCOLS}):
+        return "Scores under train before test are the larger of both on the test split."
+    return "Scores under train before test are as the source gives them, also where they are below the direct score."

@@ -14,7 +14,7 @@ from benchmarks.coverage.studies import STUDIES
 from lm_validity.files import write_text
 
 MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
-NOMINAL, CONSERVATIVE = 0.95, 0.98
+NOMINAL = 0.95
 # (study, figure begins with, resampled, world) where pages or docs/reference/statistics.md say that it does not hold
 NOT_CLAIMED = (
     ("agreement", "", "models", "families"),  # for families like these there is the interval over families
@@ -65,71 +65,65 @@ def summarized(study: str, size: str, world: str, path: Path) -> tuple[list[Row]
 
 
 def write_page(folder: Path, page: Path) -> None:
-    """Renew what is between the marks of the page, and the CSV beside it."""
-    parts, every, spent = [], [], 0.0
+    """Renew what is between the marks of the page, and the CSV beside it, which has every world."""
+    every, spent = list[Row](), 0.0
     for study in STUDIES:
         for size in study.sizes:
-            rows = []
             for world in study.worlds:
                 path = folder / f"{study.name}-{world}-{size}.csv"
                 if results.finished(path):
                     found, seconds = summarized(study.name, size, world, path)
-                    rows, spent = rows + found, spent + seconds
-            if rows:
-                parts.append(_matrix(f"{study.title}, {size.replace('x', ' × ')}", list(study.worlds), rows))
-                every += rows
+                    every, spent = every + found, spent + seconds
     versions = f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}"
     head = (
         f"Written on {datetime.date.today()} with {versions}: {sum(_tables(every)):,} simulated tables, "
         f"{spent / 3600:.2f} CPU hours on {platform.machine()}.\n"
     )
-    before, found, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    before, found_mark, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    if not found:
+    if not found_mark:
         raise SystemExit(f"Error: {page} has no line {MARKS[0].strip()}. Hint: the tables are written after it.")
-    write_text(page, before + MARKS[0] + "\n" + "\n".join([head, _failures(every), *parts]) + "\n" + MARKS[1] + after)
+    write_text(page, before + MARKS[0] + "\n" + "\n".join([head, *tables(every)]) + "\n" + MARKS[1] + after)
     with page.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in every)
 
 
+def tables(rows: list[Row]) -> list[str]:
+    """What is too low although said to hold, and a table for each study."""
+    own = [(study, [row for row in rows if row.study == study.name]) for study in STUDIES]
+    return [
+        _failures(rows),
+        *(_overview(study.title, list(study.sizes), of_study) for study, of_study in own if of_study),
+    ]
+
+
 def _tables(rows: list[Row]) -> list[int]:
     return list({(row.study, row.size, row.world): row.tables for row in rows}.values())
 
 
-def _matrix(title: str, worlds: list[str], rows: list[Row]) -> str:
-    """A table: intervals down, worlds across."""
-    cells = {((row.figure, row.resampled, row.holds), row.world): row for row in rows}
-    names = list(dict.fromkeys(key for key, _ in cells))
-    worlds = [world for world in worlds if any(row.world == world for row in rows)]
-    tables = {row.world: row.tables for row in rows}
-    lines = [
-        f"### {title}",
-        "",
-        "| figure | resampled or left out | should hold | width |"
-        + "".join(f" {w.replace('_', ' ')} |" for w in worlds),
-    ]
-    lines.append("|---|---|---|---|" + "---|" * len(worlds))
-    lines.append("| *tables* | | | |" + "".join(f" *{tables[world]}* |" for world in worlds))
+def _overview(title: str, sizes: list[str], rows: list[Row]) -> str:
+    """A table: intervals down, sizes across; each cell spans the worlds."""
+    names = list(dict.fromkeys((row.figure, row.resampled, row.holds) for row in rows))
+    sizes = [size for size in sizes if any(row.size == size for row in rows)]
+    head = "| figure | over | should hold |" + "".join(f" {size.replace('x', ' × ')} |" for size in sizes)
+    lines = [f"### {title}", "", head]
+    lines.append("|---|---|---|" + "---|" * len(sizes))
     for name in names:
-        first = next(cells[name, world] for world in worlds if (name, world) in cells)
-        shown = (_cell(cells.get((name, world))) for world in worlds)
-        figure, resampled, holds = (part.replace("train_before_test", "train before test") for part in name)
-        lines.append(f"| {figure} | {resampled} | {holds} | {first.width:.3g} |" + "".join(f" {c} |" for c in shown))
+        cells = [_cell([row for row in rows if row.size == size and row[3:6] == name]) for size in sizes]
+        written = (part.replace("train_before_test", "train before test") for part in name)
+        lines.append(f"| {' | '.join(written)} |" + "".join(f" {cell} |" for cell in cells))
     return "\n".join(lines) + "\n"
 
 
-def _cell(row: Row | None) -> str:
-    """Coverage, bold where it is too low, in italics where conservative, with † where nobody claims that it holds."""
-    if row is None or not np.isfinite(row.coverage):
-        return "–"
-    text = f"{row.coverage:.3f}"
-    if _too_low(row):
-        text = f"**{text}**" if _claimed(row) else f"{text}†"
-    elif row.coverage > CONSERVATIVE:
-        text = f"*{text}*"
-    return text + (f" ({row.without})" if row.without else "")
+def _cell(rows: list[Row]) -> str:
+    """The lowest and the highest coverage where it is said to hold, and with † the lowest in other worlds."""
+    known = [row for row in rows if np.isfinite(row.coverage)]
+    held = [row.coverage for row in known if _claimed(row) or not _too_low(row)]
+    others = [row.coverage for row in known if not _claimed(row) and _too_low(row)]
+    parts = ["–".join(dict.fromkeys(f"{end:.2f}" for end in (min(held), max(held))))] if held else []
+    return " ".join([*parts, f"{min(others):.2f}†"] if others else parts) or "–"
 
 
 def _too_low(row: Row) -> bool:

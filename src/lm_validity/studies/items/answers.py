@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lm_validity.pages.page import Lede
 from lm_validity.repeats import RunNoise, run_noise
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.fractions import are_fractions
@@ -38,6 +39,12 @@ def model_scores(
     counted = counted.without_copies("benchmark", "protocol")
     counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
     return counted if items is None else _without_twins(counted, items)
+
+
+def with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
+    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
+    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
+    return replace(lede, sentence=". ".join([lede.sentence, *said]))
 
 
 def _without_twins(counted: Counted, items: str | Path) -> Counted:

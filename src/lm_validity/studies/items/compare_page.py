@@ -122,7 +122,8 @@ def _changes(rows: Rows, comparison: Comparison, protocols: Sequence[str]) -> tu
     shares = [row for row in comparison.differences if row.in_points and row.protocol in protocols]
     kept = {(row.benchmark, row.protocol) for row in ([row for row in shares if row.tested] or shares)}
     drawn = [row for row in rows if row.quantity == "change" and (row.subject, row.protocol) in kept]
-    series = [Series("change", {"subject": "{}"}, {"protocol": each}, KINDS[each], NAMES[each]) for each in protocols]
+    words = {each: NAMES[each] if len(protocols) > 1 else "" for each in protocols}
+    series = [Series("change", {"subject": "{}"}, {"protocol": each}, KINDS[each], words[each]) for each in protocols]
     return Rows("compare", drawn), series
 
 
@@ -134,9 +135,8 @@ def _picture(names: tuple[str, str], comparison: Comparison, rows: Rows) -> Pict
     sizes = [row.value for row in rows.all("smallest_detectable") if row.value is not None]
     label = f"{names[1]} minus {names[0]}, in points, each with its own 95% interval"
     if sizes:
-        label += (
-            f". Each test by itself finds gaps of {points(min(sizes), 1)} to {points(max(sizes), 1)} with 80% power"
-        )
+        span = " to ".join(dict.fromkeys(points(size, 1) for size in (min(sizes), max(sizes))))
+        label += f". Each test by itself finds gaps of {span} with 80% power"
     return Dots(series, label, dashed=(0.0,), sorted=True, unit=POINTS).draw(drawn)
 
 

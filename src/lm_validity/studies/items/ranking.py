@@ -23,6 +23,7 @@ from lm_validity.studies.items.answers import (
     model_scores,
     noise_of_runs,
     unlike_items,
+    with_copies,
 )
 from lm_validity.studies.items.compare import compared_cells
 from lm_validity.studies.items.statistics import (
@@ -259,7 +260,7 @@ def ranking_page(ranking: Ranking) -> Page:
         findings=findings,
         sections=[section.drawn(rows) for section in SECTIONS],
         notes=ranking.notes,
-        lede=ledes[first],
+        lede=with_copies(ledes[first], ranking.notes),
         picture=picture.draw(rows),
         answers=[
             Answer(

@@ -12,11 +12,11 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Finding, Lede, Outcome, Page, Panel
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.repeats import SampledScore, pass_at_k, pass_hat_k
+from lm_validity.repeats import RunNoise, SampledScore, pass_at_k, pass_hat_k
 from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows
 from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf
-from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs
+from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs, with_copies
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
@@ -82,10 +82,11 @@ def analyze_items(
             subjects = of_protocol.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
             fit = _fit(table.to_numpy(dtype=float))
             graded |= {str(benchmark)} if fit is not NOT_GRADED else set()
-            _benchmark_rows(at, table, subjects, fit)
+            sampled = dict(iter(raw[(raw["protocol"] == protocol) & raw["run"].notna()].groupby("model")))
+            noises = {str(model): noise_of_runs(rows_of, table.columns) for model, rows_of in sampled.items()}
+            _benchmark_rows(at, table, subjects, fit, [noises.get(model) for model in table.index])
             for model, of_model in of_protocol[of_protocol["runs"] > 1].groupby("model"):
-                runs = raw[(raw["model"] == model) & (raw["protocol"] == protocol)]
-                _sampled_rows(at.of(other=str(model)), of_model, runs)
+                _sampled_rows(at.of(other=str(model)), of_model, noises.get(str(model)))
                 _pass_rows(at.of(other=str(model)), of_model)
             if not isinstance(fit, Missing):
                 _negative_rows(at, fit, table, texts)
@@ -114,8 +115,15 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
     return fit_2pl(correct) if min(correct.shape) >= FEWEST else TOO_FEW
 
 
-def _benchmark_rows(at: Rows, table: pd.DataFrame, subjects: pd.Series, fit: ItemParameters | Missing) -> None:
-    """Of a benchmark under a protocol, from its `table` of models and items, the subject of each, and the fit.
+def _benchmark_rows(
+    at: Rows,
+    table: pd.DataFrame,
+    subjects: pd.Series,
+    fit: ItemParameters | Missing,
+    runs: Sequence[RunNoise | None],
+) -> None:
+    """Of a benchmark under a protocol, from its `table` of models and items, the subject of each, the fit, and the
+    noise of each model's runs.
 
     equal_items: that all models, at least two, get right, or all wrong; items without an answer of some model are none
     of these. items_below_zero: with an estimated discrimination below zero; negative_items: so after correction for
@@ -123,7 +131,7 @@ def _benchmark_rows(at: Rows, table: pd.DataFrame, subjects: pd.Series, fit: Ite
     """
     correct = table.to_numpy(dtype=float)
     models, items = correct.shape
-    told = resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None)
+    told = resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None, runs)
     alike = int((correct == correct[0]).all(axis=0).sum()) if models > 1 else 0
     at.put("models", models, "models")
     at.put("items", items, "items")
@@ -152,11 +160,10 @@ def _negative_rows(at: Rows, fit: ItemParameters, table: pd.DataFrame, texts: di
             of_item.put("item_text", texts[name], "text")
 
 
-def _sampled_rows(at: Rows, answers: pd.DataFrame, raw: pd.DataFrame) -> None:
+def _sampled_rows(at: Rows, answers: pd.DataFrame, noise: RunNoise | None) -> None:
     """The errors of a model's mean over several sampled runs, as it is, with one run more and with endlessly many, for
-    other items and runs. answers, raw: its rows of `mean_items` and `model_answers`."""
+    other items and runs. answers: its rows of `mean_items`; noise: of its runs."""
     means, runs = answers["correct"].to_numpy(dtype=float), answers["runs"].to_numpy(dtype=int)
-    noise = noise_of_runs(raw, answers["doc_id"].tolist())
     counted = ("items", len(answers))
     at.put("runs", int(runs.min()), "runs")
     at.put("score_of_runs", float(means.mean()), "score", counted=counted)
@@ -287,10 +294,11 @@ def items_page(analysis: Analysis) -> Page:
     protocols = [protocol for protocol in PROTOCOLS if rows.all("models", protocol=protocol)]
     sections = [BENCHMARKS, NEGATIVE if rows.all("item_discrimination") else None]
     sections += [RUNS, PASSES] if rows.all("runs") else []
-    shares = [
-        Series("neighbours_resolved_share", {"subject": "{}"}, {"protocol": p}, KINDS[p], NAMES[p]) for p in protocols
-    ]
-    gaps = [Series("paired_difference", {"subject": "{}"}, {"protocol": p}, KINDS[p], NAMES[p]) for p in protocols]
+    marks = {p: (KINDS[p], NAMES[p] if len(protocols) > 1 else "") for p in protocols}
+    shares, gaps = (
+        [Series(quantity, {"subject": "{}"}, {"protocol": p}, *marks[p]) for p in protocols]
+        for quantity in ("neighbours_resolved_share", "paired_difference")
+    )
     sizes = [row for row in rows if row.quantity == "paired_difference" and row.subject in analysis.graded]
     in_points = Rows("items", [row._replace(unit=POINTS) for row in sizes])
     return Page(
@@ -301,7 +309,7 @@ def items_page(analysis: Analysis) -> Page:
         findings=[Finding(_finding(rows, protocol)) for protocol in protocols],
         sections=[section.drawn(rows) for section in sections if section is not None],
         notes=analysis.notes,
-        lede=_lede(rows, protocols),
+        lede=with_copies(_lede(rows, protocols), analysis.notes),
         picture=Dots(
             shares,
             "Share of neighbours in the ranking that differ beyond chance (p < .05, each by itself)",

@@ -740,8 +740,11 @@ class Resolution:
     minimal_detectable_difference: float | Missing
 
 
-def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resolution:
-    """Resolution of a benchmark from `correct` (models, items), NaN where unknown; `clusters` (items,) or None.
+def resolution(
+    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
+) -> Resolution:
+    """Resolution of a benchmark from `correct` (models, items), NaN where unknown; `clusters` (items,) or None; `runs`:
+    the noise of each model's sampled runs.
 
     Models are ordered by their means over their own items; each neighbouring pair is tested on the items that both have
     (see `paired_difference`; its assumptions hold here). Neighbours were chosen because they are close: where all
@@ -755,7 +758,8 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
         in_both = has_answer[first] & has_answer[second]
         if in_both.any():
             labels = None if clusters is None else clusters[in_both]
-            pairs.append(paired_difference(correct[first, in_both], correct[second, in_both], labels))
+            noises = [noise for index in (first, second) if runs and (noise := runs[index]) is not None]
+            pairs.append(paired_difference(correct[first, in_both], correct[second, in_both], labels, noises))
     if not pairs:
         none = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
         return Resolution(0, 0, none, none)

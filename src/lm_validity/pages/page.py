@@ -8,8 +8,9 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
@@ -542,7 +543,8 @@ def render(
 
 def from_template(template: str, **values: object) -> str:
     """The HTML of a template beside this module, which extends `base.html.j2`: `navigation`, `missing`, `title`."""
-    inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": ""}
+    inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": "",
+                "version": metadata.version("lm-validity"), "date": date.today().isoformat()}  # fmt: skip
     return environment().get_template(template).render(**inserted | values)
 
 

@@ -172,12 +172,6 @@ document.getElementById("print").addEventListener("click", async () => {
     if (state.columns) showRows(table);
   }
 });
-let opened = [];
-addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  for (const details of opened) details.open = true;
-});
-addEventListener("afterprint", () => opened.forEach((details) => (details.open = false)));
 if (location.hash === "#print") openWhole();
 
 // A link to what a fold hides opens it.

@@ -254,13 +254,15 @@ def _lead_panel(values: Values) -> Panel | None:
     change = measured_value(values, "readiness_change")
     if change is None or len(leads) < len(draw.KINDS):
         return None
-    pair = " → ".join(draw.points(value.number) for value in leads)
+    pair = ", after training ".join(
+        f"{'leads' if value.number >= 0 else 'trails'} by {draw.points(abs(value.number))}" for value in leads
+    )
     group, interval = parse_group(str(change.basis["group"])).words, "no interval"
     if change.interval is not None:
         interval = f"95% of the change: {' to '.join(draw.points_apart(change.interval))}"
     shown = [(draw.NAMES[str(value.protocol)], value) for value in leads]
     picture = _drawn(f"Lead of {group} at equal compute, in points", shown, "accuracy")
-    return Panel(f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", picture)
+    return Panel(f"Do {group} lead?", f"**{pair}** points at equal compute ({interval})", picture)
 
 
 def _gap_panel(values: Values) -> Panel | None:

@@ -241,20 +241,23 @@ def simulate(*arguments):
 
 def test_the_command_writes_the_values_of_the_simulation(tmp_path):
     simulate("pca", "--output", tmp_path, "--splits", 3)
-    table = pd.read_csv(tmp_path / "tables" / "pca_simulation.csv").set_index(["effective_rank", "n"])
-    assert len(table) == len(PCA_RANKS) * len(PCA_SIZES)
+    rows = Rows.read(tmp_path / "results.parquet")
+    assert len(rows.all("pca_effect")) == 2 * len(PCA_RANKS) * len(PCA_SIZES)
     base, extra, test = simulate_pca(10, 50, 3).T
     for effect, of in (("bias", test - extra), ("boost", extra - base)):
-        expected = [of.mean(), of.std(ddof=1) / np.sqrt(3)]
-        assert table.loc[(10, 50), [effect, f"{effect}_se"]].tolist() == pytest.approx(expected)
+        row = rows.row("pca_effect", rank=10, n=50, effect=effect)
+        half = 1.96 * of.std(ddof=1) / np.sqrt(3)
+        assert (row.value, *ends_of(row)) == pytest.approx((of.mean(), of.mean() - half, of.mean() + half))
     assert (tmp_path / "index.html").is_file()
 
 
 def test_the_priors_have_a_page_of_their_own(tmp_path, rows):
     write_table(rows(tasks=2, subsamples=2, sizes=(40,)), TRIALS, tmp_path / "trials.parquet")
     simulate("prior", "--trials", tmp_path / "trials.parquet", "--output", tmp_path / "prior", "--draws", 20)
+    rows = Rows.read(tmp_path / "prior" / "results.parquet")
+    assert rows.row("prior_difference").low < 0 < rows.row("prior_difference").high
     page = json.loads((tmp_path / "prior" / "page.json").read_text())
-    assert [figure["name"] for figure in page["sections"][0]["figures"]] == ["prior_accuracy", "prior_difference"]
+    assert page["sections"][0]["pictures"][0]["svg"].count("<circle") == 2
     with pytest.raises(InputError, match="unknown formula 'all'"):
         write_prior_simulation(tmp_path / "trials.parquet", tmp_path / "other", "all", 20)
     assert not (tmp_path / "other").exists()

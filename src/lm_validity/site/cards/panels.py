@@ -13,11 +13,11 @@ from lm_validity.missing import Missing
 from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Outcome, Panel
 from lm_validity.results.put import Rows
-from lm_validity.results.sections import Dots, Series
+from lm_validity.results.sections import Dots, Points, Series
 from lm_validity.site.cards.values import CardSources, Value, Values, measured_value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
-from lm_validity.words import decimal, percent, scale_of
+from lm_validity.words import count, decimal, percent
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
 SHARES = (0.0, 0.5, 0.8, 1.0)
@@ -195,57 +195,21 @@ def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
 
 
 def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
-    """Scores of all models, by size where sizes are known."""
+    """Scores of all models by size, where sizes are known."""
     frame = sources.scores_of(benchmark)
-    if frame.empty:
+    if frame["model"].map(sources.sizes).nunique() < 2:
         return None
-    by_protocol = {protocol: frame.loc[frame["protocol"] == protocol] for protocol in draw.KINDS}
-    scores = {protocol: rows["value"].to_numpy() for protocol, rows in by_protocol.items() if len(rows)}
-    least, highest = frame["value"].min(), frame["value"].max()
-    words = _range_words(values, scores)
-    number = frame["model"].nunique()
-    label = f"Scores of {number} models: {words.replace('**', '')}."
-    chance = measured_value(values, "chance")
-    sizes = frame["model"].map(sources.sizes)
-    if sizes.nunique() < 2:
-        return None
-    from_zero = least >= 0 and highest <= 1 and not is_corpus(values)
-    low, high = (0.0, math.ceil(4 * highest) / 4) if from_zero else (least, highest)
-    up = draw.Axis(low, high, 108, 8)
-    x_axis = draw.Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
-    marks = []
-    for level in (low, (low + high) / 2, high):
-        marks += [
-            draw.line(34, up(level), WIDTH - 6, up(level), "g"),
-            draw.text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
-        ]
-    if chance is not None and low <= chance.number <= high:
-        marks.append(draw.line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
-    dots = [
-        (x_axis(math.log10(size)), up(score), draw.KINDS[protocol])
-        for protocol, rows in by_protocol.items()
-        for size, score in zip(sizes[rows.index], rows["value"], strict=True)
-        if size > 0
-    ]
-    marks += [draw.dot(x, y, kind, 2.4) for x, y, kind in dots]
-    marks += _size_ticks(x_axis, sizes.min(), sizes.max())
-    return Panel("What do scores look like?", f"{words}; {number} models", draw.svg(WIDTH, HEIGHT, label, *marks))
-
-
-def _size_ticks(x_axis: draw.Axis, least: float, highest: float) -> list[Markup]:
-    """Powers of ten of parameters, as many as have room for their words."""
-    powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(highest) + 0.05) + 1)
-    step = math.ceil(165 * (x_axis.high - x_axis.low) / (x_axis.end - x_axis.start))  # "100 million parameters"
-    marks = []
-    for index, power in enumerate(powers[::step]):
-        factor, unit = scale_of(10.0**power)
-        words = f"{10.0**power * factor:g} {unit}"
-        anchor = "start" if x_axis(power) < 60 else "end" if x_axis(power) > WIDTH - 60 else "middle"
-        marks.append(draw.text(x_axis(power), 124, words + (" parameters" if index == 0 else ""), "", anchor))
-    if not powers:
-        factor, unit = scale_of(highest)
-        marks.append(draw.text(WIDTH - 6, 124, f"to {highest * factor:.3g} {unit} parameters", "", "end"))
-    return marks
+    rows = Rows("card")
+    for model in frame["model"].unique():
+        if size := sources.sizes.get(model):
+            rows.put("parameters", 1e9 * size, "parameters", subject=model)
+    for row in frame.itertuples():
+        rows.put("score", row.value, "score", subject=row.model, protocol=row.protocol)
+    scores = {protocol: own["value"].to_numpy() for protocol, own in frame.groupby("protocol")}
+    words = f"{_range_words(values, scores)}; {count(frame['model'].nunique(), 'model')}"
+    label = "Scores by number of parameters"
+    picture = Points("parameters", "score", draw.NAMES, label, height=110).draw(rows).svg
+    return Panel("What do scores look like?", words, picture)
 
 
 def _lead_panel(values: Values) -> Panel | None:

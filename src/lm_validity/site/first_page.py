@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,6 @@ from lm_validity.pages.page import (
     FORMAT,
     AnswerDocument,
     Link,
-    Outcome,
     PageDocument,
     asset,
     from_template,
@@ -116,29 +115,6 @@ def about_run(run: Run) -> str:
     return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
 
 
-class LinkedAnswer(AnswerDocument):
-    """An answer of the first page, with the address of the page that it is from."""
-
-    href: str
-
-
-class FirstPage(TypedDict):
-    """The variables of the template `index.html.j2`."""
-
-    title: str
-    about: str
-    description: str
-    style: str
-    answers: list[LinkedAnswer]
-    not_measured: str | None
-    table: "BenchmarkTable | None"
-    legend: list[str]
-    rules: list[tuple[str, str]]
-    limits: list[tuple[str, list[str]]]
-    documents: Sequence[PageDocument]
-    outcome: Callable[[str], Outcome]
-
-
 def first_page(
     documents: Sequence[PageDocument],
     sources: CardSources | None,
@@ -146,8 +122,8 @@ def first_page(
     folders: Mapping[str, str],
     name: str,
     about: str,
-) -> FirstPage:
-    """The first page's contents; `folders`: of each card, by benchmark."""
+) -> dict[str, Any]:
+    """The variables of the template `index.html.j2`; `folders`: of each card, by benchmark."""
     table = benchmark_table(sources, cards, folders) if sources and cards else None
     answers = chosen_answers(documents)
     pictures = [cell.picture for row in table.rows for cell in row.cells] if table else []
@@ -182,7 +158,7 @@ def _limits(documents: Sequence[PageDocument]) -> list[tuple[str, list[str]]]:
     return limits
 
 
-def chosen_answers(documents: Sequence[PageDocument]) -> list[LinkedAnswer]:
+def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
     """At most three answers: the first of each study, then their second ones; shown in the order of the studies."""
     all_answers = [
         (index, document, answer) for document in documents for index, answer in enumerate(document["answers"])

@@ -20,11 +20,8 @@ from lm_validity.results.keys import INTERVALS, KEYS, lines_of
 from lm_validity.results.put import Rows
 from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
 from lm_validity.results.summary import summary_values
-from lm_validity.studies.signal.numbers import SignalSummary
 
-SUMMARIES = {
-    "signal": SignalSummary,
-}
+SUMMARIES: dict = {}
 WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))
 
 

@@ -177,11 +177,10 @@ def resource_of(rule_name, part):
 def study_reports(*studies):
     """The reports of the named studies that this configuration asks for."""
     return [
-        f"{RESULTS}/reports/{name}/{file}"
+        f"{RESULTS}/reports/{name}/results.parquet"
         for study in studies
         if study in RUN.configuration.studies
         for name in reports_of(study, RUN.configuration)
-        for file in ("results.parquet",)
     ]
 
 

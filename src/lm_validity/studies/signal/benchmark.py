@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
+from numpy.random import Generator
 from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
@@ -22,36 +22,12 @@ from lm_validity.studies.signal.curves import (
     LearningCurves,
     ModelFacts,
     align,
-    own_ends,
     select,
 )
-from lm_validity.studies.signal.statistics.quality import (
-    FINETASKS_MONOTONICITY,
-    NoiseFree,
-    SignalQuality,
-    drawn_around,
-    exceedance_p,
-    fewest_checkpoints,
-    resampling_interval,
-    shuffled_quality,
-    signal_quality,
-    walked_quality,
-)
-from lm_validity.studies.signal.statistics.ranking import (
-    E2LM_WINDOWS,
-    MINIMUM_FOR_BLOCKS,
-    PairConsistency,
-    RankingWindows,
-    ScienceLead,
-    WindowMasks,
-    bootstrap_pair_consistency,
-    coin_flip_consistency,
-    compliance,
-    difference_errors,
-    pair_consistency,
-    persistence,
-    separable_pairs,
-)
+from lm_validity.studies.signal.statistics import quality as scores_of
+from lm_validity.studies.signal.statistics import ranking as ranks
+from lm_validity.studies.signal.statistics.quality import SignalQuality
+from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows, ScienceLead, WindowMasks
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
 from lm_validity.words import scale_of
 
@@ -67,7 +43,7 @@ Values = dict[str, np.ndarray]
 
 SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
 CONTROLS = 200  # random choices of the same size beside every filter
-SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
+FALLING = 0.5  # rank correlation of score and checkpoint, from which below 0 scores fall
 FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
 WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
 UNKNOWN_TOKENS = "Tokens are unknown."
@@ -84,7 +60,7 @@ def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float 
     if draws.size == 0:
         return SKIPPED
     none = Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
-    return known_bounds(*resampling_interval(value, draws, minimum, maximum), none)
+    return known_bounds(*scores_of.resampling_interval(value, draws, minimum, maximum), none)
 
 
 def known_bounds(low: float, high: float, reason: str) -> Bounds:
@@ -100,7 +76,7 @@ def p_value(value: Value, null: Draws) -> Value:
         return null
     if null.size == 0:
         return SKIPPED
-    return known(exceedance_p(value, null), "The null has no value in some of its draws.")
+    return known(scores_of.exceedance_p(value, null), "The null has no value in some of its draws.")
 
 
 def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
@@ -113,11 +89,6 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     }
 
 
-def shown_or_not(finding_of: Found) -> str | Missing:
-    """What a table says of something that was looked for: what is not found may be there all the same."""
-    return finding_of if isinstance(finding_of, Missing) else "yes" if finding_of else "not shown"
-
-
 def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Mean over a list of equally shaped arrays, NaN left out; NaN where none is known."""
     if not arrays:
@@ -128,18 +99,13 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The frame for a figure: these columns as floats, NaN where a value is missing."""
-    return frame.assign(**{column: [number(value) for value in frame[column]] for column in columns})
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # What belongs together: pairs of architectures, science and web models, common points of training.
 
 
 def too_few_checkpoints(options: SignalConventions) -> str:
     """Why a model has no signal quality."""
-    fewest = fewest_checkpoints(options.convention)
+    fewest = scores_of.fewest_checkpoints(options.convention)
     return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
 
 
@@ -153,13 +119,6 @@ def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingW
     return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
 
 
-class PairCurves(NamedTuple):
-    """Values (..., points) of two models at their common points of training."""
-
-    first: np.ndarray
-    second: np.ndarray
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two models at their common points of training, and which of these lie in the windows of ranking consistency."""
@@ -170,10 +129,16 @@ class Pair:
     size: str
     windows: WindowMasks  # empty of pairs that are not compared in windows
 
-    def read(self, values: Values) -> PairCurves:
+    def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
         """Both models' values (..., points) at the common points, from `values` (..., n) at their own checkpoints."""
         first, second = self.alignment.places
-        return PairCurves(first.read(values[self.first]), second.read(values[self.second]))
+        return first.read(values[self.first]), second.read(values[self.second])
+
+    def gap(self, values: Values) -> np.ndarray:
+        """By how much the first is ahead of the second (..., points)."""
+        first, second = self.read(values)
+        result: np.ndarray = first - second
+        return result
 
     @property
     def counts(self) -> bool:
@@ -198,7 +163,6 @@ class CurveDesign:
     ranking_pairs: dict[str, list[Pair]]  # the same pairs under either
     compliance_pairs: list[Pair]  # first: science, second: web
     alignment: CommonPoints  # of the scored models
-    larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
 
     @classmethod
     def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
@@ -226,7 +190,6 @@ class CurveDesign:
             },
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
-            larger_pairs=_larger_pairs(scored, facts),
         )
 
     @property
@@ -285,19 +248,6 @@ def _compliance_pairs(curves: dict[str, Curve], facts: Mapping[str, ModelFacts],
     return pairs
 
 
-def _larger_pairs(models: list[str], facts: Mapping[str, ModelFacts]) -> list[tuple[int, int]]:
-    """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
-    first, second = np.triu_indices(len(models), 1)
-    size = np.array([facts[model].parameters for model in models])
-    differ = np.isfinite(size[first] + size[second]) & (size[first] != size[second])
-    for names in ([facts[model].architecture for model in models], [facts[model].training_data for model in models]):
-        code = pd.factorize(np.array(names, dtype=object))[0]  # -1 is unknown, which may be equal to any
-        differ &= (code[first] == code[second]) | (code[first] < 0) | (code[second] < 0)
-    rising = size[first] < size[second]
-    smaller, larger = np.where(rising, first, second), np.where(rising, second, first)
-    return list(zip(smaller[differ].tolist(), larger[differ].tolist(), strict=True))
-
-
 def _alike(a: str | None, b: str | None) -> bool:
     """Equal, or unknown in either."""
     return a is None or b is None or a == b
@@ -308,70 +258,49 @@ def _alike(a: str | None, b: str | None) -> bool:
 
 
 @dataclass(frozen=True)
-class OrderScores:
-    """Ranking consistency under one choice of windows; arrays have the values' leading shape."""
-
-    pairs: list[PairConsistency]
-    by_size: dict[str, np.ndarray]
-    value: np.ndarray
-    with_last: np.ndarray
-
-
-@dataclass(frozen=True)
 class CurveScores:
     """Scores of one benchmark; arrays have the values' leading shape."""
 
     quality: dict[str, SignalQuality]
     mean_quality: np.ndarray  # over scored models
-    quality_by_size: dict[str, np.ndarray]
-    orders: dict[str, OrderScores]  # by windows
+    orders: dict[str, np.ndarray]  # ranking consistency, by windows
     lead: ScienceLead  # of the science models over the web models
     overall: np.ndarray
 
 
 def compute_scores(design: CurveDesign, values: Values, options: SignalConventions, chance: float) -> CurveScores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
-    quality = {model: signal_quality(values[model][..., design.selected[model]], options) for model in design.curves}
-    by_model = {model: quality[model].signal_quality for model in design.scored}
-    mean_quality = mean_of_known(list(by_model.values()))
-    orders = {kind: _order_scores(pairs, values) for kind, pairs in design.ranking_pairs.items()}
+    quality = {
+        model: scores_of.signal_quality(values[model][..., design.selected[model]], options) for model in design.curves
+    }
+    mean_quality = mean_of_known([quality[model].signal_quality for model in design.scored])
+    orders = {
+        kind: _mean_over_sizes(pairs, [ranks.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
+        for kind, pairs in design.ranking_pairs.items()
+    }
     lead = compliance_of(design, values, options.normalisation, chance)
-    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN].value, lead.value), -1)
+    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN], lead.value), -1)
     return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
-        quality_by_size={
-            size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
-        },
         orders=orders,
         lead=lead,
         overall=parts @ np.array(options.weights),  # NaN where a part is
     )
 
 
-def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
-    scores = [pair_consistency(*pair.read(values), *pair.windows) for pair in pairs]
-    by_size = _by_size(pairs, [score.value for score in scores])
-    value = mean_of_known(list(by_size.values()))
-    return OrderScores(scores, by_size, value, _mean_over_sizes(pairs, [score.with_last for score in scores]))
-
-
 def compliance_of(design: CurveDesign, values: Values, normalisation: Normalisation, chance: float) -> ScienceLead:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
-    scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
+    scores = [ranks.compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
     return ScienceLead(mean_of_known([lead.value for lead in scores]), mean_of_known([lead.gap for lead in scores]))
-
-
-def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarray]:
-    of_size: dict[str, list[np.ndarray]] = {}
-    for pair, value in zip(pairs, values, strict=True):
-        of_size.setdefault(pair.size, []).append(value)
-    return {size: mean_of_known(curves_of_size) for size, curves_of_size in of_size.items()}
 
 
 def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
     """Mean over sizes of the mean over the pairs of each, so that every size has one vote; NaN is left out."""
-    return mean_of_known(list(_by_size(pairs, values).values()))
+    of_size: dict[str, list[np.ndarray]] = {}
+    for pair, value in zip(pairs, values, strict=True):
+        of_size.setdefault(pair.size, []).append(value)
+    return mean_of_known([mean_of_known(values_of_size) for values_of_size in of_size.values()])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -379,21 +308,8 @@ def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class MetricQuality:
-    """Signal quality under another item score, and what it is less than that under accuracy, which is None itself."""
-
-    signal_quality: Value
-    interval: Bounds
-    less_accuracy: Value | None
-    less_accuracy_interval: Bounds | None
-
-
-@dataclass(frozen=True)
 class Trial:
-    """A filter under one design and item score (`statistics.items.FilterTrial`), with why a value is unknown.
-
-    length_dependence: correlation of being kept, over all models, with the length of the right answer.
-    """
+    """A filter under one design and item score (`statistics.items.FilterTrial`), with why a value is unknown."""
 
     filter: str
     score: str
@@ -401,29 +317,13 @@ class Trial:
     unfiltered: Value
     in_sample: Value
     held_out: Value
-    optimism_gap: Value
     control_mean: Value
     control_high: Value
     p: Value
     useful: bool
     items: int
     kept_in_sample: int
-    kept_by_fold: dict[str, int]
-    length_dependence: Value
     per_item_score_ratio: Value
-
-
-@dataclass(frozen=True)
-class Subgroup:
-    """The items of one subject or length of the right answer; the last scores are means over the models."""
-
-    kind: str
-    name: str
-    items: int
-    signal_quality: Value
-    interval: Bounds
-    last_score: float
-    last_log_likelihood_per_token: Value
 
 
 @dataclass(frozen=True)
@@ -433,16 +333,9 @@ class ItemAnalysis:
     items: int
     chance: Value  # the score of guessing; unknown where the metric is no share of right answers
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
-    by_items: dict[int, float] | Missing  # signal quality if there were fewer items
     noise: np.ndarray  # (points, models, models) covariances of the scored models' errors at their common points
-    end_noise: np.ndarray  # (models, models) the same at the last checkpoint of each
-    noise_free: dict[str, NoiseFree] | Missing  # by scored model
-    noise_free_interval: tuple[float, float]  # of the mean over these; NaN where there is none
     resampled: Values | Missing
-    compliance_null: Draws
-    metrics: dict[str, MetricQuality] | Missing  # by item score
     trials: list[Trial] | Missing
-    subgroups: list[Subgroup] | Missing
     notes: tuple[str, ...]
 
 
@@ -451,17 +344,6 @@ class OrderDraws(NamedTuple):
 
     blocks: Draws
     coins: Draws
-
-
-@dataclass(frozen=True)
-class SharedTraining:
-    """The points of training that the scored models of a benchmark have in common."""
-
-    aligned_by: str  # names of checkpoints, tokens or share of training
-    points: int
-    interpolated: int
-    last_b: Value
-    at_end: bool  # whether the last point is the last checkpoint of every model
 
 
 @dataclass(frozen=True)
@@ -476,8 +358,6 @@ class BenchmarkCurves(CurveDesign):
     chance: Value  # the score of guessing, in the metric's own direction
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
     noise: np.ndarray | Missing  # (points, models, models) covariances of the scored models' errors, common points
-    end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
-    quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
     order_draws: dict[str, OrderDraws]  # by windows
     quality: Value  # signal quality, mean over the scored models
@@ -491,11 +371,6 @@ class BenchmarkCurves(CurveDesign):
     def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
         """A score under the resamples, or why there are none."""
         return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
-
-    @property
-    def compliance_null(self) -> Draws:
-        """Compliance when the labels of science and web model are exchanged item by item, or why there is none."""
-        return self.items if isinstance(self.items, Missing) else self.items.compliance_null
 
     def mean_over_models(self, by_model: Values) -> np.ndarray:
         """Over the scored models: mean quality (resamples,) of a null."""
@@ -518,31 +393,10 @@ class BenchmarkCurves(CurveDesign):
         result: np.ndarray = self.direction * self.at_common_points(self.values).mean(axis=0)
         return result
 
-    @property
-    def common(self) -> SharedTraining | Missing:
-        """The points of training that the scored models have in common."""
-        if self.alignment.reason is not None:
-            return Missing(self.alignment.reason)
-        return SharedTraining(
-            aligned_by=self.alignment.by,
-            points=len(self.alignment.progress),
-            interpolated=int((self.alignment.interpolated > 0).sum()),
-            last_b=known(float(self.alignment.tokens_b[-1]), UNKNOWN_TOKENS),
-            at_end=self.alignment.at_end,
-        )
-
     @cached_property
     def walk_p(self) -> Value:
         """p of the signal quality against curves that drift: random signs of the steps."""
         return p_value(self.quality, self.mean_over_models(self.quality_walk))
-
-    @property
-    def separable_at_end(self) -> int | Missing:
-        """Pairs of models whose scores at the last checkpoint of each differ by more than noise, wherever those are."""
-        if isinstance(self.end_noise, Missing):
-            return self.end_noise
-        last = np.array([self.curves[model].values[-1] for model in self.scored])
-        return int(separable_pairs(last, difference_errors(self.end_noise[None])[:, 0]).sum())
 
     @cached_property
     def models_above_chance(self) -> int | Missing:
@@ -556,23 +410,22 @@ class BenchmarkCurves(CurveDesign):
 def analyze_benchmark(
     design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
 ) -> BenchmarkCurves:
-    """Compute a benchmark's curve scores, those of resampled items, and those of shuffled and random curves.
+    """Compute a benchmark's curve scores, those of resampled items, and those of random walks.
 
     `chance`: the score of guessing, in the metric's own direction; `resamples`: of each null and of the items.
     """
     level = design.direction * number(chance)
     values, selected = design.values, design.selected_curves
     curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
-    of_shuffles, of_order, of_walks, of_fits = (
-        section_generator(f"{section} {design.benchmark}") for section in ("shuffles", "order", "walks", "fits")
+    of_order, of_walks, of_fits = (
+        section_generator(f"{section} {design.benchmark}") for section in ("order", "walks", "fits")
     )
-    shuffled = shuffled_quality(curves, resamples, of_shuffles, options)
-    walked = walked_quality(curves, names, resamples, of_walks, options)
+    walked = scores_of.walked_quality(curves, names, resamples, of_walks, options)
     errors = {
         model: curve.errors if isinstance(items, Missing) or not np.isnan(curve.errors).any() else items.errors[model]
         for model, curve in design.curves.items()
     }
-    noise, end_noise = _noise(design, errors, items)
+    noise = _noise(design, errors, items)
     resampled, interval_source = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
     return BenchmarkCurves(
@@ -587,8 +440,6 @@ def analyze_benchmark(
         chance=chance,
         errors=errors,
         noise=noise,
-        end_noise=end_noise,
-        quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         order_draws={
             kind: _consistency_draws(design.ranking_pairs[kind], values, resamples, generator)
@@ -610,63 +461,48 @@ def _fall_p(design: CurveDesign, scores: CurveScores, options: SignalConventions
     if not np.isfinite(scores.mean_quality):
         return Missing(too_few_checkpoints(options))
     correlations = [scores.quality[model].rank_correlation for model in design.scored]
-    if not mean_of_known(correlations) <= -FINETASKS_MONOTONICITY:
+    if not mean_of_known(correlations) <= -FALLING:
         return 1.0
     curves = [design.selected_curves[model] for model in design.scored]
     turned, names = [-curve.values for curve in curves], [curve.checkpoints for curve in curves]
     generator = section_generator(f"falls {design.benchmark}")
-    quality = mean_of_known([signal_quality(curve, options).signal_quality for curve in turned])
-    walks = walked_quality(turned, names, resamples, generator, options)
+    quality = mean_of_known([scores_of.signal_quality(curve, options).signal_quality for curve in turned])
+    walks = scores_of.walked_quality(turned, names, resamples, generator, options)
     return p_value(float(quality), mean_of_known(list(walks.T)))
 
 
-class _Noise(NamedTuple):
-    """Covariances of the scored models' errors: at their common points, and at the last checkpoint of each."""
-
-    common: np.ndarray | Missing
-    end: np.ndarray | Missing
-
-
-def _noise(design: CurveDesign, errors: Values, items: ItemAnalysis | Missing) -> _Noise:
-    """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
+def _noise(design: CurveDesign, errors: Values, items: ItemAnalysis | Missing) -> np.ndarray | Missing:
+    """Covariances (points, models, models) of the scored models' errors at their common points: over the items, else of
     standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
     it was measured, comes on top: each model was trained once."""
     training = 0.0 if isinstance(design.training_noise, Missing) else design.training_noise.sd**2
     training_noise = training * np.eye(len(design.scored))
     if isinstance(items, ItemAnalysis):
-        return _Noise(items.noise + training_noise, items.end_noise + training_noise)
-    covariances = []
-    for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
-        error = np.array([points.read(errors[model]) for model, points in zip(design.scored, places, strict=True)])
-        covariances.append(error.T[:, :, None] ** 2 * np.eye(len(error)) + training_noise)
-    noise, end_noise = (NO_NOISE if np.isnan(covariance).any() else covariance for covariance in covariances)
-    return _Noise(noise, end_noise if isinstance(end_noise, Missing) else end_noise[0])
+        return items.noise + training_noise
+    error = design.at_common_points(errors)
+    covariance = error.T[:, :, None] ** 2 * np.eye(len(error)) + training_noise
+    return NO_NOISE if np.isnan(covariance).any() else covariance
 
 
-class _Resampled(NamedTuple):
-    """Curves (resamples, n) by model, and what they were drawn from."""
-
-    curves: Values | Missing
-    source: str | Missing
-
-
-def _resampled(values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int) -> _Resampled:
+def _resampled(
+    values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int
+) -> tuple[Values | Missing, str | Missing]:
     """Curves under resampled items, else drawn around their values by their standard errors; and which of both."""
     if not resamples:
-        return _Resampled(SKIPPED, SKIPPED)
+        return (SKIPPED, SKIPPED)
     if isinstance(items, ItemAnalysis):
-        return _Resampled(items.resampled, "items")
+        return (items.resampled, "items")
     if any(np.isnan(errors_of_model).any() for errors_of_model in errors.values()):
         none = Missing(
             Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
         )
-        return _Resampled(none, none)
+        return (none, none)
     generator = np.random.default_rng(0)
-    drawn = {model: drawn_around(values[model], errors[model], resamples, generator) for model in values}
-    return _Resampled(drawn, "standard errors")
+    drawn = {model: scores_of.drawn_around(values[model], errors[model], resamples, generator) for model in values}
+    return (drawn, "standard errors")
 
 
-def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator) -> OrderDraws:
+def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, generator: Generator) -> OrderDraws:
     """Ranking consistency by block bootstrap, and by coins, averaged as the value is.
 
     The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
@@ -677,15 +513,18 @@ def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, genera
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
         return OrderDraws(none, none)
-    blocks = [bootstrap_pair_consistency(*pair.read(values), *pair.windows, resamples, generator) for pair in counted]
+    gaps = [pair.gap(values) for pair in counted]
+    blocks = [
+        ranks.bootstrap_pair_consistency(gap, pair.windows, resamples, generator)
+        for gap, pair in zip(gaps, counted, strict=True)
+    ]
     coins = []
-    for pair in counted:
-        (first, second), (base, later) = pair.read(values), pair.windows
-        lasting = persistence((first - second)[base | later])
-        coins.append(coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
+    for gap, (base, later) in zip(gaps, (pair.windows for pair in counted), strict=True):
+        lasting = ranks.persistence(gap[base | later])
+        coins.append(ranks.coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
-    if any(pair.windows.later.sum() < MINIMUM_FOR_BLOCKS for pair in counted):
-        too_few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
+    if any(pair.windows.later.sum() < ranks.MINIMUM_FOR_BLOCKS for pair in counted):
+        too_few = f"One of its pairs has fewer than {ranks.MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
         return OrderDraws(Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin)
     return OrderDraws(_mean_over_sizes(counted, blocks), coin)
 

@@ -345,12 +345,6 @@ class CommonPoints:
         return result
 
 
-def own_ends(curves: Sequence[Curve]) -> list[Places]:
-    """The last checkpoint of each curve, whether or not others have it."""
-    last = [np.array([len(curve.values) - 1]) for curve in curves]
-    return [Places(last_points, last_points, np.zeros(1)) for last_points in last]
-
-
 def align(named: dict[str, Curve], selections: Sequence[np.ndarray] = ()) -> CommonPoints:
     """The points of training that all curves have, of the checkpoints `selections` (n,) of each, boolean, else of all.
 

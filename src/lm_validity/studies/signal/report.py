@@ -1,30 +1,43 @@
 """The signal report: does a benchmark say something early in training?"""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
+from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.missing import Missing, Reason, ReasonCode
-from lm_validity.pages.page import Page, Part, Section, Table
-from lm_validity.results.files import joined, write_report
-from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, analyze_benchmark
+from lm_validity.pages.page import Answer, Finding, Lede, Outcome, Page, Panel, Picture
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Condition, Rows, ends_of, labels_of
+from lm_validity.results.rows import Row
+from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written
+from lm_validity.studies.signal.benchmark import (
+    CONTROLS,
+    FALLING,
+    UNKNOWN_TOKENS,
+    WHICH_DIRECTION,
+    CurveDesign,
+    ItemAnalysis,
+    SignalData,
+    analyze_benchmark,
+)
 from lm_validity.studies.signal.curves import read_learning_curves
-from lm_validity.studies.signal.glance import at_a_glance
-from lm_validity.studies.signal.item_sections import filters_on_trial, item_metrics, subgroups
-from lm_validity.studies.signal.items import analyze_items
-from lm_validity.studies.signal.numbers import SignalSummary, summarize
-from lm_validity.studies.signal.order import order_of_models
-from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
+from lm_validity.studies.signal.filters.recipe import DESIGNS
+from lm_validity.studies.signal.items import FILTERS, analyze_items
+from lm_validity.studies.signal.numbers import notes_on, signal_rows
+from lm_validity.studies.signal.picture import curves_picture, doubles
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
+from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import explain_protocols
+from lm_validity.words import count, decimal, explain_protocols, listing, percent
 
 NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 WHO_TELLS = "The benchmarks sheet has no chance level, and there are no items that tell it."
 NO_CHANCE = Missing(Reason(WHO_TELLS, ReasonCode.NO_CHANCE))
+OF_BENCHMARK = {"subject": "{}"}
+IN_ANSWER = 8  # benchmarks that an answer of a site's first page draws
 
 
 def report_signal(
@@ -36,12 +49,13 @@ def report_signal(
     section: Reports = REPORTS,
     own_models: tuple[str, ...] = (),
 ) -> None:
-    """Write summary.json, tables, figures and the page of the signal report under `output`.
+    """Write results.parquet, tables and the page of the signal report under `output`.
 
     `own_models`: models of the reader, whose curves stand out among those of others.
     """
     data = replace(analyze_signal(scores, models, benchmarks, items, section), own_models=own_models)
-    write_report(*signal(data), output)
+    rows = signal_rows(data)
+    write_rows(signal_page(data, rows), rows, output)
 
 
 def analyze_signal(
@@ -71,72 +85,506 @@ def analyze_signal(
     return SignalData(learning, section, analyzed)
 
 
-class SignalReport(NamedTuple):
-    """The signal report: its page, and the numbers that the page shows."""
+# ----------------------------------------------------------------------------------------------------------------------
+# What the page shows, as data.
 
-    page: Page
-    summary: SignalSummary
+QUALITY = Dots(
+    [Series("signal_quality_mean", OF_BENCHMARK)],
+    "Signal quality, mean over models, with 95% intervals over items",
+    dashed=(1.0,),
+    sorted=True,
+)
+QUALITY_SECTION = SectionOf(
+    "Signal quality",
+    Says(
+        "signal_quality_mean",
+        "Signal quality is {value} on {name} ({interval}), the highest of {count:benchmark}; the lowest is {least} on "
+        "{least_name}.",
+    ),
+    TableOf(
+        "signal_quality",
+        {"subject": "benchmark"},
+        {
+            "signal_quality": Column("signal_quality_mean", "signal quality", ".3f"),
+            "low": Column("signal_quality_mean", "low", ".3f", "low"),
+            "high": Column("signal_quality_mean", "high", ".3f", "high"),
+            "walk_p": Column("signal_quality_mean_walk_p", "p (random walk)", "p"),
+            "steady": Column("steady", "shown to be steady"),
+            "chance": Column("chance", "chance", ".3f"),
+            "models": Column("models", "models"),
+            "models_above_chance": Column("above_chance", "models above chance"),
+            "above_chance_from_b": Column("above_chance_from_mean", "above chance from (billion tokens)", ".4g"),
+            "items": Column("items", "items"),
+            "interval_from": Column("interval_source", "interval from"),
+        },
+        "By benchmark",
+        sorted_by="signal_quality",
+    ),
+    [QUALITY],
+    hint="how steadily scores improve",
+)
+EXPLAINED = (
+    "Half monotonicity, half autocorrelation. Autocorrelation is as in the competition's {convention}. Equal scores "
+    "{ties}. p (random walk) compares with curves whose steps have random signs. More items mean less noise and so a "
+    "higher signal quality: compare benchmarks with like numbers of items. The interval is for benchmarks of this "
+    "size, noise included. One from standard errors takes each checkpoint to have items of its own: since checkpoints "
+    "share their items, it is too wide, and too low for noisy curves."
+)
+CONVENTIONS = {"code": "scoring code", "paper": "paper", "stable": "count as an increase", "average": "share ranks"}
+NORMALISED = {
+    "none": "not divided by anything",
+    "joint_minmax": "divided by the joint range of both models",
+    "sci_range": "divided by the range of the science model",
+    "above_chance": "divided by the science model's gain over chance",
+}
+ORDER_SECTION = SectionOf(
+    "Order of the models",
+    Says("consistency", "Ranking consistency is {span} over {count:benchmark}; 50% is what coins would give."),
+    TableOf(
+        "ranking",
+        {"subject": "benchmark"},
+        {
+            "consistency": Column("consistency", "consistency", ".3f"),
+            "low": Column("consistency", "low", ".3f", "low"),
+            "high": Column("consistency", "high", ".3f", "high"),
+            "coin_flip_p": Column("consistency_coin_flip_p", "p (coin flips)", "p"),
+            "lasts": Column("consistency_lasts", "shown to last"),
+            "pairs": Column("consistency_pairs", "pairs of models"),
+            "fitted": Column("fitted_consistency", "consistency, fitted windows", ".3f"),
+            "separable_pairs": Column("separable_pairs", "pairs told apart at the end"),
+            "settled_from_b": Column("settled_from", "nearly settled, pairs told apart", ".4g"),
+            "settled_low_b": Column("settled_from", "from", ".4g", "low"),
+            "settled_high_b": Column("settled_from", "to", ".4g", "high"),
+            "nearly_stable_from_b": Column("nearly_stable_from", "nearly settled, all pairs", ".4g"),
+        },
+        "Ranking consistency and settling",
+        "Nearly settled: after so many billion tokens, 9 of 10 pairs of models (tau 0.8) are in their final order for "
+        "good. The final order is that at the last common point; a value there means: not settled. Pairs told apart: "
+        "their scores there differ by more than noise.",
+    ),
+    [
+        Dots(
+            [Series("consistency", OF_BENCHMARK)], "Ranking consistency, with 95% intervals", dashed=(0.5,), sorted=True
+        ),
+        Dots([Series("settled_from", OF_BENCHMARK)], "Billion tokens after which the order is nearly settled"),
+    ],
+    hint="whether an early order lasts, and when it settles",
+)
+COMPLIANCE_SECTION = SectionOf(
+    "Compliance and overall score",
+    Says(
+        "compliance_raw_gap",
+        "The science model is ahead by more than item noise on {apart_above} of {with_interval} benchmarks, and behind "
+        "on {apart_below}.",
+    ),
+    TableOf(
+        "compliance",
+        {"subject": "benchmark"},
+        {
+            "compliance": Column("compliance", "compliance", ".3f"),
+            "low": Column("compliance", "low", ".3f", "low"),
+            "high": Column("compliance", "high", ".3f", "high"),
+            "raw_gap": Column("compliance_raw_gap", "lead in the score", ".3f"),
+            "gap_low": Column("compliance_raw_gap", "low", ".3f", "low"),
+            "gap_high": Column("compliance_raw_gap", "high", ".3f", "high"),
+            "overall": Column("overall", "overall score", ".3f"),
+            "overall_low": Column("overall", "low", ".3f", "low"),
+            "overall_high": Column("overall", "high", ".3f", "high"),
+        },
+        "Science against web",
+    ),
+    [Dots([Series("overall", OF_BENCHMARK)], "Overall score, with 95% intervals over items", sorted=True)],
+    hint="models of science texts against models of web texts",
+)
+OF_TRIAL: dict[str, str] = {"filter": "{}", "subject": "on {}", "design": "by {}"}
+SCORES_OF_FILTERS = tuple(dict.fromkeys(metric for _, _, metric in FILTERS))
+FILTER_SECTION = SectionOf(
+    "Filters on data they were not fitted on",
+    Says("filter_p", "{count:trial} of filters on models or checkpoints that they did not see."),
+    TableOf(
+        "filters",
+        {"subject": "benchmark", "filter": "filter", "score": "item score", "design": "design"},
+        {
+            "unfiltered": Column("filter_unfiltered", "all items", ".3f"),
+            "in_sample": Column("filter_in_sample", "where it was fitted", ".3f"),
+            "held_out": Column("filter_held_out", "held out", ".3f"),
+            "control_mean": Column("filter_control_mean", "random choices, mean", ".3f"),
+            "control_high": Column("filter_control_high", "97.5th percentile of random choices", ".3f"),
+            "p": Column("filter_p", "p", "p"),
+            "useful": Column("filter_useful", "useful"),
+            "items": Column("filter_kept_in_sample", "items", part="n"),
+            "kept_in_sample": Column("filter_kept_in_sample", "items kept"),
+            "per_item_score_ratio": Column("filter_per_item_score_ratio", "score per item, ratio", ".3f"),
+        },
+        "All trials",
+        folded=True,
+    ),
+    [
+        Dots(
+            [
+                Series(f"filter_{kind}", OF_TRIAL, {"score": score}, mark, words)
+                for kind, mark, words in (
+                    ("control_mean", "s", f"mean of {CONTROLS} random choices of as many items"),
+                    ("in_sample", "hollow", "where it was fitted"),
+                    ("held_out", "k", "held out"),
+                )
+                for score in SCORES_OF_FILTERS
+            ],
+            "Signal quality of the items that a filter keeps, by the item score of its authors",
+        )
+    ],
+    hint="whether fewer items give more signal",
+)
+READY = (
+    Series("ready_by", OF_BENCHMARK, mark="k", words="ready for sure: both"),
+    Series("settled_from", OF_BENCHMARK, mark="s", words="the models’ order is nearly settled (95% interval)"),
+    Series("above_chance_from_mean", OF_BENCHMARK, mark="hollow", words="from here above chance for good"),
+)
 
 
-def signal(data: SignalData) -> SignalReport:
-    """The report of learning curves and their scores."""
-    summary = summarize(data)
-    parts = joined(
-        steady_improvement(data, summary),
-        order_of_models(data, summary),
-        science_against_web(summary),
-        filters_on_trial(summary),
-        item_metrics(summary),
-        subgroups(summary),
-        criteria_of_others(summary),
-        _all_scores(data),
+# ----------------------------------------------------------------------------------------------------------------------
+# Headlines and findings.
+
+
+def yes_of(rows: Rows, quantity: str) -> tuple[list[str], list[str]]:
+    """The benchmarks of which a quantity says yes (or a number above 0), and all of which it is known."""
+    known_rows = [row for row in rows.all(quantity) if row.value is not None]
+    return [str(row.subject) for row in known_rows if row.value], [str(row.subject) for row in known_rows]
+
+
+def falling(rows: Rows) -> list[str]:
+    """The benchmarks whose scores fall steadily, while nothing says which direction is better."""
+    return [str(row.subject) for row in rows.all("steady") if row.reason == WHICH_DIRECTION.reason]
+
+
+def ready_lede(rows: Rows) -> Lede | None:
+    """How many benchmarks are ready before the end of training, and the first of them; None where that is unknown of
+    all."""
+    ready, decided = yes_of(rows, "ready")
+    if not decided:
+        return None
+    sentence = "Ready: above chance for good, and the models’ order nearly settled."
+    late, of_all = len(decided) - len(ready), count(len(rows.all("ready")), "benchmark")
+    sentence += f" Not before the end: {late}." if late else ""
+    if not ready:
+        return Lede("No benchmark is shown to be ready before the end of training", sentence)
+    by = {name: rows.value("ready_by", subject=name) for name in ready}
+    first = [name for name in ready if by[name] == min(by.values())]
+    who = first[0] if len(first) == 1 else count(len(first), "benchmark")
+    heading = (
+        f"{len(ready)} of {of_all} {'is' if len(ready) == 1 else 'are'} shown to be ready before the end of training"
     )
-    glance = at_a_glance(data, summary)
-    page = Page(
+    return Lede(f"{heading}training", f"{sentence} First: {who}, by {Written(by[first[0]], TOKENS)} tokens.")
+
+
+def steady_lede(data: SignalData, rows: Rows) -> Lede:
+    """On how many benchmarks scores improve steadily, and what that means, or why it was not tested."""
+    steady, tested = yes_of(rows, "steady")
+    if not tested and falling(rows):
+        return Lede("Scores fall steadily: is lower better?", "Nothing says which direction is better.")
+    if not tested and yes_of(rows, "signal_quality_mean")[1]:
+        return Lede("Whether scores improve steadily was not tested", "Nothing was resampled, so there is no test.")
+    if not tested:
+        fewest = fewest_checkpoints(data.options.convention)
+        heading = "Too few checkpoints to say whether scores improve steadily"
+        return Lede(heading, f"That takes {fewest} checkpoints of a model.")
+    if not steady:
+        heading = "On no benchmark are scores shown to improve steadily during training"
+        basis = "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
+        return Lede(heading, basis)
+    others = len(tested) - len(steady)
+    remainder = f" For the other{'s' * (others > 1)} this is not shown." if others else ""
+    heading = f"On {len(steady)} of {count(len(tested), 'benchmark')}, scores improve steadily during training"
+    return Lede(heading, f"“Steadily” means: beats a random walk.{remainder}")
+
+
+def findings(data: SignalData, rows: Rows) -> list[Finding | None]:
+    """What the page finds, in sentences."""
+    return [_direction_finding(rows), _steady_finding(rows), _chance_finding(rows), _settling_finding(rows),
+            *_unaligned_findings(data), _filter_finding(rows)]  # fmt: skip
+
+
+def _direction_finding(rows: Rows) -> Finding | None:
+    if not (names := falling(rows)):
+        return None
+    sentence = f"Is lower better on {listing(names, 4)}? Scores fall steadily there, and nothing says which direction "
+    basis = f"Mean rank correlation of score and checkpoint of {-FALLING} or less. Fill in the column "
+    return Finding(f"{sentence}is better.", basis + "`higher_is_better` of the benchmarks sheet.")
+
+
+def _steady_finding(rows: Rows) -> Finding | None:
+    steady, tested = yes_of(rows, "steady")
+    if not tested:
+        return None
+    rest = [name for name in tested if name not in steady]
+    sentence = f"Scores improve more steadily than a random walk on {len(steady)} of {count(len(tested), 'benchmark')}"
+    sentence += f" ({listing(steady)})." if steady and rest else "."
+    sentence += f" On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else ""
+    basis = "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). It "
+    return Finding(sentence, f"{basis}is cautious if curves are noisy.")
+
+
+def _chance_finding(rows: Rows) -> Finding | None:
+    above, known_of = yes_of(rows, "above_chance")
+    if not known_of:
+        return None
+    rest, of_all = [n for n in known_of if n not in above], f"{count(len(known_of), 'benchmark')} with a known chance "
+    sentence = f"No model is shown to end above chance on {len(rest)} of {of_all}level: {listing(rest, 4)}."
+    if not rest:
+        sentence = f"On each of {of_all}level, at least one model ends above chance."
+    basis = "One-sided tests of the last scores by their standard errors, at 5% with Holm's adjustment over models."
+    return Finding(sentence, basis)
+
+
+def settling(rows: Rows) -> tuple[str, list[Row]]:
+    """Of which pairs of models it is known when their order settles, as a quantity, with its rows of benchmarks not at
+    chance: of those that can be told apart or, where the noise of scores is unknown, of all."""
+    at_chance = [row.subject for row in rows.all("above_chance") if row.value == 0]
+    told = [row.subject for row in rows.all("separable_pairs") if row.value is not None]
+    if told:
+        return "settled_from", [row for row in rows.all("settled_from") if row.subject in {*told} - {*at_chance}]
+    found = [row for row in rows.all("nearly_stable_from") if row.value is not None and row.subject not in at_chance]
+    return "nearly_stable_from", found
+
+
+def _before_the_end(rows: Rows, found: Sequence[Row]) -> dict[str, float]:
+    """By how many tokens the order settles, for sure, on the benchmarks on which it does before the last point."""
+    last = {row.subject: row.value or 0.0 for row in rows.all("point_tokens")}  # of each its last
+    ends = {str(row.subject): pair[1] for row in found if (pair := ends_of(row))}
+    return {name: end for name, end in ends.items() if end < last[name]}
+
+
+def _settling_finding(rows: Rows) -> Finding | None:
+    """From when on the models are in their final order: for sure where the interval ends before the last point."""
+    quantity, found = settling(rows)
+    if not found or all(row.reason == UNKNOWN_TOKENS for row in found):
+        return None
+    if quantity == "nearly_stable_from":
+        basis = "The noise of scores is unknown: equal models may seem to settle late, and an order by chance to last."
+        return Finding("When the models’ order settles is not known.", basis)
+    surely, at_end = (
+        _before_the_end(rows, found),
+        all(rows.value("common_points_at_end", subject=row.subject) == 1 for row in found),
+    )
+    where = "the end of training" if at_end else "the last point that all models have"
+    sentence = f"On {len(surely)} of {count(len(found), 'benchmark')}, the order of the models that can be told apart "
+    sentence += f"is nearly settled before {where}, noise allowed for"
+    for pick, word in {min: "first on ", max: "last on "}.items() if len(surely) > 1 else [(min, "")] * len(surely):
+        name = pick(surely, key=surely.__getitem__)
+        sentence += f"; {word}{name}, by {Written(surely[name], TOKENS)} tokens"
+    if equal := [str(row.subject) for row in found if rows.value("separable_pairs", subject=row.subject) == 0]:
+        sentence += f". No two models can be told apart there on {listing(equal, 4)}"
+    basis = "Pairs of models whose scores there differ by more than noise (false discovery rate 5%); 9 of 10 stay in "
+    return Finding(f"{sentence}.", f"{basis}their final order (tau 0.8).")
+
+
+def _unaligned_findings(data: SignalData) -> list[Finding]:
+    """Why nothing is said of the order along training."""
+    reasons: dict[str, list[str]] = {}
+    for name, benchmark in data.benchmarks.items():
+        if benchmark.alignment.reason is not None:
+            reasons.setdefault(benchmark.alignment.reason, []).append(name)
+    return [
+        Finding(f"{reason} So nothing is said of when their order settles on {listing(names, 4)}.")
+        for reason, names in reasons.items()
+    ]
+
+
+def _filter_finding(rows: Rows) -> Finding | None:
+    """Whether any filter of items holds beyond the data that it was fitted on."""
+    judged = [labels_of(row) for row in rows.all("filter_p") if row.value is not None]
+    if not judged:
+        return None
+    basis = f"A filter keeps some of a benchmark's items. {count(len(judged), 'trial')} of filters on models or "
+    basis += f"checkpoints that they did not see, each against {CONTROLS} random choices of as many items."
+    useful = [place for place in judged if rows.value("filter_useful", **place)]
+    if not useful:
+        return Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)
+
+    def gain(place: dict[str, Condition]) -> float:
+        return rows.value("filter_held_out", **place) - rows.value("filter_control_mean", **place)
+
+    best = max(useful, key=gain)
+    sentence = f"In {len(useful)} of {count(len(judged), 'trial')} ({percent(len(useful) / len(judged))}), a filter of "
+    sentence += "items beats both no filter and 97.5% of random choices of as many items. By chance, at most 2.5% of "
+    sentence += f"trials would. The largest gain over random choices is {decimal(gain(best), signed=True)}, with the "
+    return Finding(f"{sentence}filter {best['filter']} on {best['subject']}.", basis)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels, answers and the page.
+
+
+def _outcome(yes: int, total: int, none: Outcome = "not known") -> Outcome:
+    return none if not yes else "yes" if yes == total else "in part"
+
+
+def _some_of(yes: int, total: int) -> str:
+    return f"**{yes} of {total}** benchmark{'s' * (total != 1)}"
+
+
+def settling_panel(data: SignalData, rows: Rows) -> Panel | None:
+    """When the order of the models settles; None where it is known of no benchmark."""
+    quantity, found = settling(rows)
+    if all(row.value is None for row in found):
+        return None
+    chart = Dots([Series(quantity, OF_BENCHMARK)], "Billion tokens", log=doubles(data), most=24).draw(rows)
+    question = "When does the models’ order settle?"
+    if quantity == "nearly_stable_from":
+        return Panel(question, "**Noise unknown:** equal models may seem to settle late.", chart.svg, "not measured")
+    surely = len(_before_the_end(rows, found))
+    words = f"{_some_of(surely, len(found))}: nearly settled before the last common point, noise allowed for."
+    return Panel(question, words, chart.svg, _outcome(surely, len(found)))
+
+
+def lasting(rows: Rows) -> tuple[Panel, Answer] | None:
+    """The share of later checkpoints with an early order, beside what coin tosses give: of windows that are fitted to
+    each training where no benchmark has a value in the chosen ones."""
+    prefix = "" if yes_of(rows, "consistency")[1] else "fitted_"
+    values = [row for row in rows.all(f"{prefix}consistency") if row.value is not None]
+    if not values:
+        return None
+    chart = Dots(
+        [
+            Series(f"{prefix}consistency", OF_BENCHMARK, words="later checkpoints with the early order"),
+            Series(f"{prefix}consistency_coin_flips", OF_BENCHMARK, mark="s", words="95% of coin tosses"),
+        ],
+        "Share of later checkpoints with the early order",
+        dashed=(0.5,),
+        sorted=True,
+    )
+    pairs = count(int(max(row.value or 0 for row in rows.all(f"{prefix}consistency_pairs"))), "pair")
+    relative = bool(prefix) or rows.value("windows_relative") == 1
+    windows = [ends for name in ("base", "later") if (row := rows.row(f"window_{name}")) and (ends := ends_of(row))]
+    when = f"{windows[0][0]:g} to {windows[0][1]:g} billion tokens, and after {windows[1][0]:g}"
+    basis = f"{pairs} of equally large models. Order at "
+    basis += "10% to 20% of training, and after 22%." if relative else f"{when}."
+    lasts, tested = yes_of(rows, f"{prefix}consistency_lasts")
+    of_all = count(len(tested), "benchmark")
+    words = f"On {_some_of(len(lasts), len(tested))}, it lasts longer than coin tosses would (false discovery rate 5%)."
+    sentence = f"On {len(lasts)} of {of_all}, an early ranking lasts longer than coin tosses would."
+    outcome = _outcome(len(lasts), len(tested))
+    if not tested:
+        words, outcome = "**Not tested** against coin tosses: nothing was resampled.", "not measured"
+        sentence = "Not tested: nothing was resampled."
+    elif not lasts:
+        sentence = f"Not known: with {pairs} of equally large models, coin tosses can look as stable."
+    question, small = "Does an early ranking last?", replace(chart, most=IN_ANSWER).draw(rows)
+    panel = Panel(question, words, replace(chart, most=24).draw(rows).svg, outcome)
+    return panel, Answer(question, sentence, small.svg, basis=f"{basis} {small.note}", link="The orders")
+
+
+def above_chance(rows: Rows) -> tuple[Panel, Answer] | None:
+    """The mean score's distance from chance along training, and how many benchmarks have a model above it."""
+    if not rows.all("mean_above_chance"):
+        return None
+    chart = Dots(
+        [
+            Series("mean_above_chance", OF_BENCHMARK, {"point": "last"}, words="last common point"),
+            Series("mean_above_chance", OF_BENCHMARK, {"point": "first"}, "hollow", "first common point"),
+        ],
+        "Points above chance, mean of the models",
+        sorted=True,
+    )
+    question, small = "Do scores end above chance?", replace(chart, most=IN_ANSWER).draw(rows)
+    above, known_of = yes_of(rows, "above_chance")
+    picture = replace(chart, most=24).draw(rows).svg
+    if not known_of:
+        words = "these scores have no standard errors."
+        panel = Panel(question, f"**Not measured:** {words} Small gaps may be noise.", picture, "not measured")
+        basis = "Small gaps may be noise. lm-eval's files have the errors."
+        return panel, Answer(question, f"Not measured: {words}", small.svg, basis=basis)
+    words = f"On {_some_of(len(above), len(known_of))}, a model is shown to end above chance."
+    of_all = count(len(known_of), "benchmark")
+    where = f"On {len(above)} of {of_all}, a model is shown" if above else f"On none of {of_all} is a model shown"
+    basis = f"One-sided tests at 5%, adjusted for the number of models (Holm). {small.note}"
+    answer = Answer(question, f"{where} to end above chance.", small.svg, basis=basis, link="Each benchmark")
+    return Panel(question, words, picture, _outcome(len(above), len(known_of))), answer
+
+
+def steady_answer(data: SignalData, rows: Rows) -> Answer:
+    """On how many benchmarks scores improve more steadily than a random walk."""
+    steady, tested = yes_of(rows, "steady")
+    lede, of_all = steady_lede(data, rows), count(len(tested), "benchmark")
+    sentence = f"On {len(steady)} of {of_all}, scores improve more steadily than a random walk."
+    if not tested:
+        sentence = f"{lede.heading}."
+        if falling(rows):
+            sentence = "Not known: scores fall steadily, and nothing says which direction is better."
+    elif not steady:
+        sentence = f"On none of {of_all} are scores shown to improve more steadily than a random walk."
+    chart = replace(QUALITY, most=IN_ANSWER).draw(rows)
+    basis = f"{chart.note} " + ("Tested at a false discovery rate of 5%." if tested else lede.sentence)
+    return Answer("Do scores improve steadily in training?", sentence, chart.svg, basis=basis, link="The curves")
+
+
+def windows_in_words(data: SignalData) -> str:
+    """What ranking consistency compares, and in which windows of training."""
+    windows = data.windows
+    if windows.relative:
+        reason = "No training reaches 100 billion tokens" if data.progress.in_tokens else "Tokens are unknown"
+        return (
+            f"{reason}: the competition's windows are scaled to the length of each pair's training, up to its last "
+            "common checkpoint (base: 10% to 20% of it, later: from 22%)."
+        )
+    (base_low, base_high), (low, high) = windows.base, windows.later
+    source = " These are the windows of the early-training competition (E2LM)." if windows == E2LM_WINDOWS else ""
+    return (
+        "Ranking consistency asks whether two models keep, in a later window of training "
+        f"({low:g} to {high:g} billion tokens), the order that they had in a base window ({base_low:g} to "
+        f"{base_high:g}).{source} Fitted windows: 10% to 20% of each pair's training up to its last common "
+        "checkpoint, and from 22%."
+    )
+
+
+def sections(data: SignalData, rows: Rows) -> list[SectionOf]:
+    """The folds that these numbers fill."""
+    options, designs = data.options, {str(row.said.get("design")) for row in rows.all("filter_p")}
+    compliance = (
+        "Compliance is the science model's mean lead over the web model, and 0 if it is behind. Here the lead is "
+        f"{NORMALISED[options.normalisation]}. The interval is for one pair of training runs and does not cover other "
+        "seeds. The overall score is {:g} × signal quality + {:g} × ranking consistency + {:g} × compliance."
+    )
+    told = " ".join(f"{short.capitalize()}: {text}." for name, (short, text) in DESIGNS.items() if name in designs)
+    explained = EXPLAINED.format(convention=CONVENTIONS[options.convention], ties=CONVENTIONS[options.ties])
+    found = {
+        ("signal_quality_mean",): replace(QUALITY_SECTION, explanation=explained),
+        ("consistency", "fitted_consistency", "nearly_stable_from"): replace(
+            ORDER_SECTION, explanation=windows_in_words(data)
+        ),
+        ("compliance",): replace(COMPLIANCE_SECTION, explanation=compliance.format(*options.weights)),
+        ("filter_p",): replace(
+            FILTER_SECTION, explanation=f"Score per item: near 2 for any half of the items, good or bad. {told}"
+        ),
+    }
+    return [section for quantities, section in found.items() if any(yes_of(rows, each)[1] for each in quantities)]
+
+
+def signal_page(data: SignalData, rows: Rows) -> Page:
+    """The page: when benchmarks are ready, the curves, three answers, and a fold for each kind of number."""
+    ready, steady, curves = ready_lede(rows), steady_lede(data, rows), curves_picture(data, rows)
+    if ready is not None:
+        ends = [row.value for row in rows.all("point_tokens") if row.value is not None]
+        label = "Tokens of training; dashed: the last point that all models have"
+        drawn = Dots(READY, label, dashed=(max(ends),), log=doubles(data)).draw(rows)
+        heading = Markup("<h2>{}</h2><p class=sub>{}</p>").format(steady.heading, steady.sentence)
+        curves = Picture(
+            drawn.svg + Markup('<p class="note">{}</p>').format(drawn.note) + heading + curves.svg, curves.note
+        )
+    shown = [found for found in (lasting(rows), above_chance(rows)) if found is not None]
+    panels = [*([] if ready is not None else [settling_panel(data, rows)]), *(panel for panel, _ in shown)]
+    return Page(
         name="signal",
         title="Early signal",
         question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
         f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
-        f"improve steadily. The order of the models has settled when it stays as it is at the end, and nearly "
+        "improve steadily. The order of the models has settled when it stays as it is at the end, and nearly "
         "settled when 9 of 10 pairs do.",
-        findings=parts.findings,
-        sections=parts.sections,
-        notes=summary.notes,
-        lede=glance.lede,
-        picture=glance.picture,
-        panels=glance.panels,
-        answers=glance.answers,
+        findings=[finding for finding in findings(data, rows) if finding is not None],
+        sections=[section.drawn(rows) for section in sections(data, rows)],
+        notes=notes_on(data),
+        lede=ready or steady,
+        picture=curves,
+        panels=[panel for panel in panels if panel is not None],
+        answers=[steady_answer(data, rows), *(answer for _, answer in shown)],
     )
-    return SignalReport(page, summary)
-
-
-def _all_scores(data: SignalData) -> Part:
-    """Every score along training, in the metric's own direction."""
-    frames = []
-    for name, benchmark in data.benchmarks.items():
-        for model, curve in benchmark.curves.items():
-            low, high = np.full((2, len(curve.values)), np.nan)
-            if not isinstance(benchmark.resampled, Missing):
-                ends = np.quantile(benchmark.resampled[model], [0.025, 0.975], axis=0)
-                low, high = np.sort(benchmark.direction * ends, axis=0)
-            columns = {
-                "benchmark": name,
-                "model": data.learning.facts.at[model, "label"],
-                "checkpoint": list(curve.checkpoints),
-                "progress": curve.progress * data.progress.scale,
-                "score": benchmark.direction * curve.values,
-                "low": low,
-                "high": high,
-                "selected": benchmark.selected[model],
-            }
-            frames.append(pd.DataFrame(columns))
-    frame = pd.concat(frames, ignore_index=True)
-    table = Table(
-        "learning_curves",
-        "All scores",
-        frame,
-        formats={"score": ".4f"},
-        labels={"progress": data.progress.title, "selected": "used for signal quality"},
-        folded=True,
-    )
-    return Part({}, Section("All scores", hint="each model at each checkpoint", tables=[table]))

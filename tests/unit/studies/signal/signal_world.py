@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import Reports, SignalConventions
+from lm_validity.results.put import Rows
+from lm_validity.studies.signal.numbers import notes_on, signal_rows
+from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 MODELS = {  # name: (size, architecture, training data, ability)
@@ -101,4 +105,49 @@ def write_world(folder: Path, *worlds: World, items: pd.DataFrame | None = None)
     write_table(rows, ITEMS, folder / "items.parquet")
     write_table(score_rows(rows), SCORES, folder / "scores.parquet")
     models_sheet().to_csv(folder / "models.csv", index=False)
+    return Files(folder, folder / "scores.parquet", folder / "items.parquet", folder / "models.csv")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows of a report, and its notes."""
+
+    rows: Rows
+    notes: list[str]
+
+    def value(self, quantity: str, subject: str | None = "facts", **place) -> float:
+        return self.rows.value(quantity, **({"subject": subject} if subject else {}), **place)
+
+    def row(self, quantity: str, subject: str | None = "facts", **place):
+        return self.rows.row(quantity, **({"subject": subject} if subject else {}), **place)
+
+    def ends(self, quantity: str, subject: str = "facts", **place) -> tuple[float, float]:
+        row = self.row(quantity, subject, **place)
+        return row.low, row.high
+
+    def reason(self, quantity: str, subject: str = "facts", **place) -> str:
+        return self.row(quantity, subject, **place).reason or ""
+
+    def noted(self, *words: str) -> bool:
+        return any(all(word in note for word in words) for note in self.notes)
+
+    def models(self) -> set[str]:
+        return set(self.rows.labels("model", "signal_quality"))
+
+
+def found_in(files, benchmarks=None, *, with_items: bool = True, resamples: int = 5, checkpoints="all", **conventions):
+    """What the report says of the tables."""
+    section = Reports(resamples=resamples, checkpoints=checkpoints, signal=SignalConventions(**conventions))
+    items = files.items if with_items and files.items.exists() else None
+    data = analyze_signal(files.scores, files.models, benchmarks, items, section)
+    return Found(signal_rows(data), notes_on(data))
+
+
+def write_scores(folder: Path, rows: list[dict], sheet: str = "", models: str | None = None) -> Files:
+    """Scores alone, `models.csv` and, where there is one, `benchmarks.csv`."""
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    models_sheet().to_csv(folder / "models.csv", index=False)
+    if models is not None:
+        (folder / "models.csv").write_text(models)
+    (folder / "benchmarks.csv").write_text(sheet or "benchmark\n")
     return Files(folder, folder / "scores.parquet", folder / "items.parquet", folder / "models.csv")

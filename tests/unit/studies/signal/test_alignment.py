@@ -1,21 +1,15 @@
 """Which checkpoints of several models are the same point of training, and what is said where few or none are."""
 
-import json
-import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
+from signal_world import found_in, write_scores
 
-from lm_validity.config.sections import Reports
-from lm_validity.missing import Missing
 from lm_validity.studies.signal.curves import Curve, align
-from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import error_covariance
 from lm_validity.studies.signal.statistics.ranking import difference_errors
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.tables.schema import SCORES, write_table
 
 
 def curve(tokens, names=None, iterations=None):
@@ -80,19 +74,19 @@ def test_trainings_that_do_not_overlap_have_nothing_in_common():
 
 # ---- the report --------------------------------------------------------------------------------------------------
 
+SHEET = "benchmark,metric,higher_is_better,chance\nfacts,points,1,0.25\n"
 
-def write(folder, tokens, score, *, stderr=0.01, names=None):
-    """Scores of models with 12 checkpoints: {model: tokens of a step}, and `score(model, tokens)`."""
+
+def found_of(folder, tokens, score, *, stderr=0.01, names=None, models=None, resamples=0):
+    """What is found of models with 12 checkpoints: {model: tokens of a step}, and `score(model, tokens)`."""
     rows = [
         {"model": model, "checkpoint": names(model, step) if names else f"step{step}000", "iteration": 1000 * step,
          "tokens_b": each * step, "benchmark": "facts", "protocol": "direct", "metric": "points,none",
          "value": score(model, each * step), "stderr": stderr}
         for model, each in tokens.items() for step in range(1, 13)
     ]  # fmt: skip
-    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
-    (folder / "models.csv").write_text("model\n" + "\n".join(tokens) + "\n")
-    (folder / "benchmarks.csv").write_text("benchmark,metric,higher_is_better,chance\nfacts,points,1,0.25\n")
-    return folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv"
+    files = write_scores(folder, rows, SHEET, models or "model\n" + "\n".join(tokens) + "\n")
+    return found_in(files, folder / "benchmarks.csv", resamples=resamples)
 
 
 # Two models cross at 9 billion tokens; by the names of their checkpoints `slow` is never ahead
@@ -101,48 +95,34 @@ CROSSING = {"fast": lambda at: 0.5 + 0.01 * at, "slow": lambda at: 0.41 + 0.02 *
 
 
 def test_the_order_along_training_is_that_at_equal_tokens(tmp_path):
-    paths = write(tmp_path, TOKENS, lambda model, at: CROSSING[model](at))
-    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    common, ranking = found.benchmarks["facts"].common, found.ranking["facts"]
-    # `slow` begins at 6, `fast` ends at 12: both are checkpoints of both
-    assert (common.points, common.interpolated, common.last_b, common.at_end) == (2, 0, 12.0, False)
-    np.testing.assert_allclose(ranking.tokens_b, [6, 12])
-    np.testing.assert_allclose(ranking.agreement_with_last, [-1, 1])
-    assert found.criteria["facts"].decision_accuracy.middle_to_last == 0.0
-    # at the ends of their own trainings, 12 and 72 billion tokens, the gap is larger than at the last common point
-    assert (ranking.separable_pairs, found.benchmarks["facts"].separable_at_end) == (1, 1)
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=0))
-    page = json.loads((tmp_path / "r" / "page.json").read_text())
-    sentence = next(one["sentence"] for one in page["findings"] if "settled" in one["sentence"])
-    assert re.findall(r"[\d.]*\d", sentence) == ["2", "12.0"] and "at the end" not in sentence
+    found = found_of(tmp_path, TOKENS, lambda model, at: CROSSING[model](at))
+    # `slow` begins at 6, `fast` ends at 12: both are checkpoints of both, and the order turns between them
+    assert [row.value for row in found.rows.all("point_tokens")] == [6, 12]
+    assert (found.value("common_points"), found.value("common_points_at_end")) == (2, 0)
+    assert found.value("separable_pairs") == 1 and found.value("settled_from") == 12
+    assert "end at different points" in found.reason("ready")
 
 
 def test_what_differs_at_its_own_end_only_is_not_told_apart_at_the_last_common_point(tmp_path):
     """Equal up to 12 billion tokens; `slow` goes on to 72."""
-    paths = write(tmp_path, TOKENS, lambda model, at: 0.4 + 0.005 * at)
-    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    assert (found.ranking["facts"].separable_pairs, found.benchmarks["facts"].separable_at_end) == (0, 1)
+    assert found_of(tmp_path, TOKENS, lambda model, at: 0.4 + 0.005 * at).value("separable_pairs") == 0
 
 
 def test_no_verdict_on_order_where_tokens_are_unknown_and_schedules_differ(tmp_path):
-    paths = write(
-        tmp_path, {"a": np.nan, "b": np.nan}, lambda model, at: 0.5, names=lambda model, step: f"{model}-{step}"
-    )
-    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]
-    assert isinstance(found.ranking["facts"], Missing) and isinstance(found.benchmarks["facts"].common, Missing)
-    assert isinstance(found.benchmarks["facts"].above_chance_from_b, Missing)
-    assert isinstance(found.criteria["facts"].decision_accuracy.middle_to_last, Missing)
-    assert found.benchmarks["facts"].models_above_chance == 2  # each by its own last checkpoint
+    unknown = {"a": np.nan, "b": np.nan}
+    found = found_of(tmp_path, unknown, lambda model, at: 0.5, names=lambda model, step: f"{model}-{step}")
+    for quantity in ("settled_from", "common_points", "above_chance_from_mean"):
+        assert "no points of training are common" in found.reason(quantity)
+    assert found.value("above_chance") == 2  # each by its own last checkpoint
 
 
 @pytest.mark.parametrize(("gap", "separable"), [(0.0277, 0), (0.0278, 1)])
 def test_pairs_are_told_apart_by_the_closed_form_at_any_number_of_resamples(tmp_path, gap, separable):
     """1.96 times the root of 0.01 squared twice is 0.02772."""
     levels = {"a": 0.5, "b": 0.5 + gap}
-    paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model])
-    for resamples in (0, 7, 200):
-        found = signal(analyze_signal(*paths, section=Reports(resamples=resamples)))[1]
-        assert found.ranking["facts"].separable_pairs == separable
+    for resamples in (0, 7):
+        found = found_of(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model], resamples=resamples)
+        assert found.value("separable_pairs") == separable
 
 
 def test_errors_of_differences_are_those_over_shared_items():
@@ -157,45 +137,18 @@ def test_errors_of_differences_are_those_over_shared_items():
     np.testing.assert_allclose(difference_errors(clustered[None])[:, 0], whole)
 
 
-@pytest.mark.parametrize(
-    ("gaps", "interval", "said"),
-    [
-        ([-0.001, *[0.001] * 10, 0.1], (1.0, 12.0), []),  # any point: no figure
-        ([-0.001, *[0.1] * 11], (1.0, 2.0), ["2.0", "2.0"]),  # the lower end is the first point, which is no figure
-        ([0.1] * 12, (1.0, 1.0), ["1.0", "1.0"]),
-        ([-0.1, -0.001, *[0.1] * 10], (2.0, 3.0), ["3.0", "2.0", "3.0"]),
-    ],
-)
-def test_an_interval_that_begins_with_training_has_no_lower_end(tmp_path, gaps, interval, said):
-    paths = write(tmp_path, {"a": 1.0, "b": 1.0}, lambda model, at: 0.5 + (model == "b") * gaps[round(at) - 1])
-    found = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1].ranking["facts"]
-    assert found.settled_from_interval_b == interval and found.separable_pairs == 1
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=0))
-    findings = json.loads((tmp_path / "r" / "page.json").read_text())["findings"]
-    sentence = next(one["sentence"] for one in findings if "told apart at the end" in one["sentence"])
-    assert re.findall(r"\d+\.\d", sentence) == [*said, "12.0"]  # and the last point
-
-
-# ---- reruns ------------------------------------------------------------------------------------------------------
-
-
 def test_reruns_are_noise_and_no_models(tmp_path):
     """Items tell `a` and `b` apart; a second training of `a` differs from the first by more than `b` does."""
     levels = {"a": 0.5, "b": 0.55, "a2": 0.58}
     wobble = {"a": 0.005, "b": 0.006, "a2": 0.007}
-    paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model] + wobble[model] * (at % 3))
-    alone = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]
-    assert set(alone.models) == {"a", "b", "a2"} and alone.ranking["facts"].separable_pairs == 3
-    assert isinstance(alone.benchmarks["facts"].training_noise, Missing) and NOT_MEASURED in alone.notes
-    paths[1].write_text("model,rerun_of\na,\nb,\na2,a\n")
-    found = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]
-    entry, ratio = found.benchmarks["facts"], found.criteria["facts"].signal_and_noise
-    assert set(found.models) == {"a", "b"} and (entry.models, entry.reruns) == (2, 1)
-    differences = 0.08 + 0.002 * (np.arange(8, 13) % 3)
-    assert entry.training_noise == pytest.approx(np.sqrt((differences**2).mean() / 2))
-    assert (found.ranking["facts"].separable_pairs, entry.separable_at_end) == (0, 0)
-    assert ratio.noise_from == "reruns" and NOT_MEASURED not in found.notes
-    # of the last five checkpoints, the mean of at % 3 is 1
-    assert ratio.signal_to_noise == pytest.approx(0.051 / entry.training_noise)
-    assert ratio.signal_to_noise < alone.criteria["facts"].signal_and_noise.signal_to_noise / 5
-    assert found.criteria["facts"].finetasks.signal_to_noise == pytest.approx(0.546 / 0.058, rel=0.05)
+    tokens = dict.fromkeys(levels, 1.0)
+
+    def score(model, at):
+        return levels[model] + wobble[model] * (at % 3)
+
+    alone = found_of(tmp_path, tokens, score)
+    assert alone.models() == {"a", "b", "a2"} and alone.value("separable_pairs") == 3 and NOT_MEASURED in alone.notes
+    found = found_of(tmp_path, tokens, score, models="model,rerun_of\na,\nb,\na2,a\n")
+    assert found.models() == {"a", "b"} and found.value("models") == 2 and NOT_MEASURED not in found.notes
+    # .05 is far beyond 1.96 errors of items (.014), and within 1.96 of trainings (.08 between the two of `a`)
+    assert found.value("separable_pairs") == 0

@@ -21,7 +21,6 @@ from lm_validity.studies.signal.filters.kinds import (
     TopShare,
     keep_items,
     leakage_rates,
-    length_dependence,
     length_strata,
     normalise_text,
     occurs_in,
@@ -99,12 +98,8 @@ def test_length_matched_share_keeps_the_distribution_of_lengths():
     gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
     toy = candidates(answers({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9]))
     plain, matched = TopShare().keep(toy), TopShare(length_matched=True).keep(toy)
-    lengths = toy.answers.models[0].tokens[:, 0]
     assert list(plain) == [True] * 4 + [False] * 4
     assert matched[:4].sum() == matched[4:].sum() == 2 and matched[5]
-    assert length_dependence(plain, lengths) == pytest.approx(-1.0)
-    assert length_dependence(matched, lengths) == pytest.approx(0.0)
-    assert np.isnan(length_dependence(np.ones(8, bool), lengths))
 
 
 def test_ties_at_the_border_go_to_the_earlier_item():

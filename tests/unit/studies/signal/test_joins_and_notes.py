@@ -1,14 +1,15 @@
-"""The signal report beside its sheets: models joined by path, metrics that do not match, and a reason for each null."""
+"""The signal report beside its sheets: models joined by path, metrics that do not match, tokens that are unknown, and a
+reason for each number that is missing."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import World, item_rows, models_sheet, score_rows, write_world
+from signal_world import MODELS, World, found_in, item_rows, models_sheet, score_rows, write_world
 
+from lm_validity.config.load import validate
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.results.summary import summary_values
-from lm_validity.studies.signal.report import analyze_signal, signal
+from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -18,8 +19,8 @@ def rows():
 
 
 @pytest.fixture
-def summary_of(tmp_path, rows):
-    """The summary of these items (and scores, and a benchmarks sheet's text), without resamples."""
+def found(tmp_path, rows):
+    """What the report says of these items (and scores, and a benchmarks sheet's text), without resamples."""
 
     def make(items=rows, scores=None, models=None, benchmarks=None, with_items=True, **conventions):
         files = write_world(tmp_path, items=items)
@@ -30,143 +31,192 @@ def summary_of(tmp_path, rows):
         if benchmarks is not None:
             sheet = tmp_path / "benchmarks.csv"
             sheet.write_text(benchmarks)
-        section = Reports(resamples=0, signal=SignalConventions(**conventions))
-        found = files.items if with_items else None
-        return summary_values(signal(analyze_signal(files.scores, files.models, sheet, found, section))[1])
+        return found_in(files, sheet, with_items=with_items, resamples=0, **conventions)
 
     return make
-
-
-def noted(summary, *words):
-    return any(all(word in note for word in words) for note in summary["notes"])
 
 
 # ---- joins -------------------------------------------------------------------------------------------------------
 
 
-def test_scores_may_name_models_by_their_path(rows, summary_of):
+def test_scores_may_name_models_by_their_path(rows, found):
     hub = rows.assign(model="org/" + rows["model"])
     sheet = models_sheet().assign(path=lambda sheet: "org/" + sheet["model"])
-    expected, found = summary_of(models=sheet), summary_of(hub, models=sheet)
-    assert set(found["models"]) == {f"org/{model}" for model in expected["models"]}
-    assert found["overall"]["facts"] == expected["overall"]["facts"] is not None
-    assert not noted(found, "Not in the models sheet")
+    expected, joined = found(models=sheet), found(hub, models=sheet)
+    assert joined.models() == {f"org/{model}" for model in expected.models()}
+    assert joined.value("overall") == expected.value("overall") > 0 and not joined.noted("Not in the models sheet")
 
 
-def test_a_score_without_a_value_is_a_missing_checkpoint(rows, summary_of):
+def test_a_score_without_a_value_is_a_missing_checkpoint(rows, found):
     scores = score_rows(rows)
     at = (scores["model"] == "large-deep") & (scores["iteration"] == 5000)
-    found = summary_of(scores=scores.assign(value=scores["value"].mask(at)), with_items=False)
-    assert found["models"] == summary_of(scores=scores[~at], with_items=False)["models"]
-    assert found["models"]["large-deep"]["facts"]["checkpoints"] == 11
-    assert noted(found, "large-deep on facts at step-5")
+    summary = found(scores=scores.assign(value=scores["value"].mask(at)), with_items=False)
+    assert list(summary.rows) == list(found(scores=scores[~at], with_items=False).rows)
+    assert summary.row("monotonicity", model="large-deep").n == 11 and summary.noted("large-deep on facts at step-5")
 
 
 def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
     files = write_world(tmp_path, items=rows)
     models_sheet().assign(label=["X", "X", "Y", "Z", ""]).to_csv(files.models, index=False)
     facts = analyze_signal(files.scores, files.models, section=Reports(resamples=0)).learning.facts
-    assert facts["label"].to_dict() == {
-        "small-deep": "small-deep",
-        "small-wide": "small-wide",
-        "large-deep": "Y",
-        "large-wide": "Z",
-        "large-deep-web": "large-deep-web",
-    }
+    assert list(facts["label"]) == ["small-deep", "small-wide", "Y", "Z", "large-deep-web"]
 
 
-def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, summary_of):
+def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, found):
     both = pd.concat([rows, rows.assign(benchmark="other")])
     # the sheet's metric of `other` is one that the table knows, of another benchmark
     scores = pd.concat([score_rows(both), score_rows(rows).assign(benchmark="unlisted", metric="acc_norm,none")])
     sheet = "benchmark,metric,studies\nfacts,acc,\nother,acc_norm,\nabsent,acc,signal\nnot_ours,acc,agreement\n"
-    summary = summary_of(both, scores=scores, benchmarks=sheet)
-    assert set(summary["overall"]) == {"facts"}
-    assert "other: no score under its metric acc_norm,none; the table has acc,none." in summary["notes"]
-    assert "Benchmarks of the sheet without any score: absent, not_ours." in summary["notes"]
-
-
-def test_a_metric_that_matches_nowhere_is_the_errors_cause(summary_of):
+    summary = found(both, scores=scores, benchmarks=sheet)
+    assert summary.rows.labels("subject", "overall") == ["facts"]
+    assert "other: no score under its metric acc_norm,none; the table has acc,none." in summary.notes
+    assert "Benchmarks of the sheet without any score: absent, not_ours." in summary.notes
     words = "'facts', column 'metric': no score has the metric 'acc_norm,none'.*'acc,none'"
     with pytest.raises(InputError, match=words):
-        summary_of(benchmarks="benchmark,metric\nfacts,acc_norm\n")
+        found(benchmarks="benchmark,metric\nfacts,acc_norm\n")
 
 
-# ---- chance ------------------------------------------------------------------------------------------------------
+# ---- a reason for each missing number ----------------------------------------------------------------------------
 
 
-def test_chance_is_known_of_right_and_wrong_items_only(rows, summary_of):
-    summary = summary_of()
-    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "1 or 0")
-    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is not None
-    gap = rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])
-    summary = summary_of(gap)
-    assert summary["benchmarks"]["facts"]["items"] == 20  # the items are used all the same
-    assert summary["benchmarks"]["facts"]["chance"] is None
-    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert noted(summary, "above_chance_from_b", "1 or 0")
+def gap(rows):
+    return {"items": rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])}
 
 
-def test_lower_is_better_has_no_chance_level(rows, summary_of):
+def lower(rows):
     errors = rows.assign(correct=1 - rows["correct"])
-    summary = summary_of(errors, score_rows(errors).assign(higher_is_better=False))
-    assert summary["benchmarks"]["facts"]["chance"] is None
-    assert noted(summary, "above_chance_from_b", "lower is better")
+    return {"items": errors, "scores": score_rows(errors).assign(higher_is_better=False)}
 
 
-# ---- a reason for each null --------------------------------------------------------------------------------------
+def far(rows):
+    return {"items": rows.assign(tokens_b=rows["iteration"] / 1000 * 250)}
 
 
-def test_compliance_above_chance_without_items_is_null_with_its_reason(summary_of):
-    summary = summary_of(with_items=False, normalisation="above_chance")
-    assert summary["compliance"]["facts"]["value"] is None and summary["overall"]["facts"] is None
-    assert noted(summary, "overall.facts")
-    summary = summary_of(with_items=False)
-    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert summary["overall"]["facts"] is not None and not noted(summary, "overall.facts")
+def apart(rows):
+    return {"items": rows.assign(tokens_b=rows["tokens_b"] + 1000 * (rows["model"] == "large-deep-web"))}
 
 
-def test_an_empty_base_window_is_the_reason_of_a_null_consistency(rows, summary_of):
-    summary = summary_of(rows.assign(tokens_b=rows["iteration"] / 1000 * 250))
-    assert summary["ranking_consistency"]["facts"]["value"] is None
-    assert noted(summary, "ranking_consistency.facts.value", "base window (100 to 200 billion tokens)")
-    assert not noted(summary, "rests on") and not noted(summary, "later window")
-
-
-def test_a_pair_without_checkpoints_in_a_window_is_named_beside_others(rows, summary_of):
-    late = rows["model"].str.startswith("small") & (rows["tokens_b"] < 200)
-    summary = summary_of(rows[~late])
-    assert summary["ranking_consistency"]["facts"]["by_size"]["500m"] is None
-    assert noted(summary, "ranking_consistency.facts.by_size.500m, ranking_consistency.facts.pairs", "base window")
-    assert noted(summary, "rests on 2 later checkpoints", "the competition had 47")
-
-
-def test_a_later_window_of_ones_own_is_named_as_given(summary_of):
-    empty = summary_of(base_window=(20, 60), later_window=(300, 400))
-    assert noted(empty, "consistency.facts.value", "later window (300 to 400 billion tokens)")
-    rests = summary_of(base_window=(20, 60), later_window=(100, 160))
-    assert noted(rests, "rests on 4 later checkpoints")
-    assert not noted(rests, "competition")
-
-
-def test_benchmarks_without_pairs_are_named_beside_others(rows, summary_of):
-    alone = rows[rows["model"] == "small-deep"].assign(benchmark="alone")
-    summary = summary_of(pd.concat([rows, alone]))
-    assert summary["compliance"]["alone"]["value"] is None
-    for key in ("ranking_consistency.alone.value", "compliance.alone.value", "overall.alone"):
-        assert noted(summary, key) and not noted(summary, key.replace("alone", "facts"))
-
-
-def test_models_without_a_common_checkpoint_have_no_compliance(rows, summary_of):
-    web = rows["model"] == "large-deep-web"
-    summary = summary_of(rows.assign(tokens_b=rows["tokens_b"] + 1000 * web))
-    assert summary["compliance"]["facts"]["value"] is None
-    assert noted(summary, "compliance.facts.value", "no point of training in common: large-deep ends")
-
-
-def test_a_science_curve_at_chance_has_no_compliance_above_it(rows, summary_of):
+def at_chance(rows):
     web = rows["model"].str.endswith("web").to_numpy()
     first = rows["doc_id"].isin([f"test:{i}" for i in range(5)]).to_numpy()  # 5 of 20: 1/4, as guessing among four
-    summary = summary_of(rows.assign(correct=np.where(web, 0.0, first.astype(float))), normalisation="above_chance")
-    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and summary["compliance"]["facts"]["value"] is None
-    assert noted(summary, "compliance.facts.value", "not above 0")
+    return {"items": rows.assign(correct=np.where(web, 0.0, first.astype(float))), "normalisation": "above_chance"}
+
+
+def alone(rows):
+    return {"items": rows.assign(benchmark="facts")[rows["model"] == "small-deep"]}
+
+
+@pytest.mark.parametrize(
+    ("world", "quantity", "words"),
+    [
+        (gap, "chance", "1 or 0"),
+        (lower, "chance", "lower is better"),
+        (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "compliance", "no chance level"),
+        (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "overall", "needs"),
+        (far, "consistency", "base window (100 to 200 billion tokens)"),
+        (lambda rows: {"base_window": (20, 60), "later_window": (300, 400)}, "consistency", "(300 to 400 billion tok"),
+        (apart, "compliance", "no point of training in common: large-deep ends"),
+        (at_chance, "compliance", "not above 0"),
+        (alone, "compliance", "no pair of a science and a web model"),
+        (alone, "consistency", "no two architectures"),
+        (alone, "settled_from", "two models"),
+    ],
+)
+def test_what_is_missing_says_why(rows, found, world, quantity, words):
+    summary = found(**world(rows))
+    assert np.isnan(summary.value(quantity)) and words in summary.reason(quantity)
+
+
+def test_what_a_missing_number_does_not_take_along(rows, found):
+    assert found(**gap(rows)).value("items") == 20  # the items are used all the same
+    assert found(with_items=False).value("overall") > 0
+    assert not found(**far(rows)).noted("rests on")
+    own = found(base_window=(20, 60), later_window=(100, 160))
+    assert own.noted("rests on 4 later checkpoints") and not own.noted("competition")
+
+
+# ---- tokens that are unknown -------------------------------------------------------------------------------------
+
+
+def test_checkpoints_without_tokens_stay_out_where_others_have_them(rows, found):
+    scores = score_rows(rows)
+    lost = (scores["model"] == "large-wide") & (scores["checkpoint"] == "step-4")
+    summary = found(scores=scores.assign(tokens_b=scores["tokens_b"].mask(lost)))
+    assert summary.noted("without tokens_b", "large-wide at step-4")
+    assert summary.row("monotonicity", model="large-wide").n == 11
+    # the axis is billions of tokens still, 20 a checkpoint
+    points = [row.value for row in summary.rows.all("point_tokens")]
+    assert points == [20.0 * n for n in range(1, 13) if n != 4] and summary.value("nearly_stable_from") in points
+
+
+def test_iterations_are_never_called_tokens(rows, found):
+    scores = score_rows(rows).assign(tokens_b=np.nan)
+    total = scores.assign(checkpoint=scores["checkpoint"].replace("step-12", "final"))  # the models' total is no axis
+    final = rows.assign(checkpoint=rows["checkpoint"].replace("step-12", "final"))
+    sheet = models_sheet().assign(tokens_b=240.0)
+    for summary in (found(scores=scores), found(final, scores=total, models=sheet)):
+        assert summary.models() == set(MODELS) and summary.noted("Tokens are unknown")
+        for quantity in ("point_tokens", "nearly_stable_from", "settled_from", "above_chance_from_mean", "ready_by"):
+            assert np.isnan(summary.value(quantity))
+        assert summary.value("signal_quality_mean") > 0 and summary.value("windows_relative", None) == 1
+    # windows in billions of tokens: 1000 to 9000 iterations are none
+    fixed = found(scores=scores, base_window=(1000, 3000), later_window=(3000, 9000))
+    assert "tokens are unknown" in fixed.reason("consistency")
+
+
+@pytest.mark.parametrize(
+    ("steps", "stays", "words"),
+    [
+        # in the order of their names, step-10 would come before step-9, and a rise might be a fall
+        ([f"step-{n}" for n in range(1, 13)], False, ["large-wide"]),
+        (["step-2", "step-3"], True, ["step-2 of large-wide, step-3 of large-wide"]),
+    ],
+)
+def test_checkpoints_whose_order_nobody_says_stay_out(rows, found, steps, stays, words):
+    scores = score_rows(rows)
+    places = (scores["model"] == "large-wide") & scores["checkpoint"].isin(steps)
+    summary = found(scores=scores.assign(tokens_b=np.nan, iteration=scores["iteration"].mask(places)))
+    assert ("large-wide" in summary.models()) == stays and summary.noted(*words)
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"convention": "papre"}, "report signal: key 'convention', value 'papre'"),
+        ({"normalisation": "x"}, "key 'normalisation', value 'x'"),
+        ({"base_window": "100"}, "key 'base_window.1'"),
+        ({"base_window": "100,200,300"}, "key 'base_window'"),
+        ({"base_window": "1e2,many"}, "key 'base_window.1', value 'many'"),
+        ({"later_window": "300,200"}, "key 'later_window', value '300,200': does not begin before it ends"),
+        ({"weights": "1,nan,0"}, "key 'weights.1', value 'nan'"),
+        ({"weights": "1,-1,0"}, "key 'weights.1', value '-1'"),
+        ({"weights": "0,0,0"}, "key 'weights', value '0,0,0': one of them must be above zero"),
+    ],
+)
+def test_bad_options_are_named(given, problem):
+    with pytest.raises(InputError) as error:
+        validate(given, "report signal", SignalConventions)
+    assert problem in str(error.value)
+
+
+def test_options_go_before_the_configuration_and_this_before_the_defaults(tmp_path, monkeypatch):
+    """Each by one key: the first is given nowhere else, the second in the file too."""
+    from lm_validity.cli import main
+    from lm_validity.results.put import Rows
+
+    files = write_world(tmp_path, World(items=40))
+    text = "{name: run, models: m, benchmarks: b, reports: {resamples: 7, checkpoints: e2lm}}"
+    (tmp_path / "run.yaml").write_text(text)
+    words = ["report", "signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "r"]
+    words += ["--configfile", tmp_path / "run.yaml", "--convention", "paper", "--selection", "all"]
+    monkeypatch.setattr("sys.argv", ["lm-validity", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    rows = Rows.read(tmp_path / "r" / "results.parquet")
+    named = [rows.row(name).text for name in ("convention", "selection", "normalisation_convention")]
+    assert end.value.code == 0 and named == ["paper", "all", "joint_minmax"]
+    p = rows.value("signal_quality_mean_walk_p") * 8  # 1 + 7 draws
+    assert p == pytest.approx(round(p)) and p <= 8

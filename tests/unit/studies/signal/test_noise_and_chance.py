@@ -1,26 +1,21 @@
 """What a curve that learns nothing scores, and scores at chance: random walks, standard errors, the sheet's chance."""
 
-import json
-
 import numpy as np
-import pandas as pd
 import pytest
-from signal_world import MODELS, models_sheet
+from signal_world import MODELS, found_in, write_scores
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, is_known
-from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
+from lm_validity.studies.signal.numbers import signal_rows
+from lm_validity.studies.signal.report import analyze_signal, signal_page
 from lm_validity.studies.signal.statistics.quality import (
     above_chance_from,
     drawn_around,
     exceedance_p,
-    shuffled_quality,
+    rank_correlation,
     signal_quality,
     walked_quality,
 )
-from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
-from lm_validity.tables.schema import SCORES, write_table
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 
@@ -34,10 +29,9 @@ def rejected(curves, null):
     return np.mean(np.array(p) <= 0.05)
 
 
-def test_random_walks_are_more_than_white_noise_but_not_more_than_random_walks():
+def test_random_walks_are_not_more_than_random_walks():
     rng = np.random.default_rng(0)
     walks = np.cumsum(rng.standard_normal((150, 20)), axis=1)
-    assert rejected(walks, lambda curve: shuffled_quality([curve], 199, rng)[:, 0]) > 0.5
     assert rejected(walks, lambda curve: walked_quality([curve], [NAMES], 199, rng)[:, 0]) <= 0.05 + 2 * 0.018
 
 
@@ -89,13 +83,13 @@ def test_draws_by_standard_errors():
 
 # ---- the report --------------------------------------------------------------------------------------------------
 
-
 NO_DIRECTION = ("bits", "walk", "short")
+CHANCE = "benchmark,metric,chance\nfacts,acc,0.25\n"
 
 
-def write_scores(folder, values, errors=None, sheet="benchmark,metric,chance\nfacts,acc,0.25\n"):
-    """Scores of all models on `facts` from curves {model: (n,)}, with standard errors, and a benchmarks sheet. Of the
-    metric `own` of `bits`, `walk*` and `short`, nothing says the direction."""
+def found_of(folder, values, errors=None, sheet=CHANCE, resamples=0):
+    """What is found of curves {benchmark: {model: (n,)}} with standard errors and a benchmarks sheet. Of the metric
+    `own` of `bits`, `walk*` and `short`, nothing says the direction."""
     metrics = {name: "own,none" if name.rstrip("0123456789") in NO_DIRECTION else "acc,none" for name in values}
     rows = [
         {"model": model, "checkpoint": f"step-{i}", "iteration": 1000 * i, "tokens_b": 10.0 * i, "benchmark": benchmark,
@@ -103,10 +97,8 @@ def write_scores(folder, values, errors=None, sheet="benchmark,metric,chance\nfa
         for benchmark, curves in values.items() for model, curve in curves.items()
         for i, value in enumerate(curve, start=1)
     ]  # fmt: skip
-    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
-    models_sheet().to_csv(folder / "models.csv", index=False)
-    (folder / "benchmarks.csv").write_text(sheet)
-    return folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv"
+    files = write_scores(folder, rows, sheet)
+    return found_in(files, folder / "benchmarks.csv", resamples=resamples)
 
 
 def climbing(top):
@@ -122,88 +114,62 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     drifts = {f"chance{seed}": drifting(seed) for seed in range(6)}
     # with 470 items the error is 0.02; without their number it would be 14 times the scatter of a drift
     sheet = "benchmark,metric,chance,n_items\n" + "".join(f"{name},acc,0.25,470\n" for name in ("facts", *drifts))
-    paths = write_scores(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet)
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=400))
-    found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
-    assert found["facts"]["signal_quality_walk_p"] < 0.05 and found["facts"]["models_above_chance"] == 4
-    assert {found[name]["models_above_chance"] for name in drifts} == {0}
-    assert {name for name, entry in found.items() if entry["steady"]} == {"facts"}
-    assert np.mean([found[name]["signal_quality_null_p"] < 0.05 for name in drifts]) >= 0.5
+    found = found_of(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet, resamples=400)
+    assert found.value("signal_quality_mean_walk_p") < 0.05 and found.value("above_chance") == 4
+    assert {found.value("above_chance", name) for name in drifts} == {0}
+    assert {row.subject for row in found.rows.all("steady") if row.value} == {"facts"}
     # 0.25 + 0.02 * 1.96 lies between the second and the third of sixteen steps up
-    assert found["facts"]["above_chance_from_b"] == 30.0
-    page = json.loads((tmp_path / "r" / "page.json").read_text())
-    sentences = [finding["sentence"] for finding in page["findings"]]
-    assert any("1 of 7 benchmarks (facts)" in text for text in sentences)
-    assert any("6 of 7 benchmarks" in text for text in sentences)
+    assert found.value("above_chance_from_mean") == 30.0
+    page = signal_page_of(tmp_path, resamples=400)
+    assert any("1 of 7 benchmarks (facts)" in text for text in page)
+    assert any("6 of 7 benchmarks" in text for text in page)
     # of models that all guess there is no order to settle
-    assert [text for text in sentences if "told apart" in text and "chance" not in text]
+    assert [text for text in page if "told apart" in text and "chance" not in text]
+
+
+def signal_page_of(folder, resamples=0):
+    """The sentences of the findings of the tables in the folder."""
+    section, paths = Reports(resamples=resamples), [folder / f"{name}.csv" for name in ("models", "benchmarks")]
+    data = analyze_signal(folder / "scores.parquet", *paths, section=section)
+    return [finding.sentence for finding in signal_page(data, signal_rows(data)).findings]
 
 
 def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
-    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    found = signal(analyze_signal(*paths, section=Reports(resamples=100)))[1]
-    entry = found.benchmarks["facts"]
-    assert entry.interval_source == "standard errors"
-    assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
-    assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
-    without = signal(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), section=Reports(resamples=100)))[
-        1
-    ]
-    assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
-    assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
-    assert without.benchmarks["facts"].chance == 0.25
-    assert isinstance(without.ranking["facts"].nearly_stable_from_interval_b, Missing)
+    found = found_of(tmp_path, {"facts": climbing(0.6)}, 0.02, resamples=100)
+    quality = found.row("signal_quality_mean")
+    assert found.row("interval_source").text == "standard errors" and quality.low < quality.value <= quality.high
+    assert found.row("nearly_stable_from").low is not None
+    without = found_of(tmp_path, {"facts": climbing(0.6)}, resamples=100)
+    assert without.value("chance") == 0.25 and np.isnan(without.value("above_chance"))
+    for name in ("signal_quality_mean", "nearly_stable_from"):
+        assert without.row(name).low is None and without.row(name).reason_code == "no_errors"
 
 
 def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
     """As of a mean over subjects whose error is that of one subject."""
-    found = signal(
-        analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), section=Reports(resamples=100))
-    )[1]
-    assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
-    entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
-    assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
-    assert isinstance(ranking.separable_pairs, Missing)
+    found = found_of(tmp_path, {"facts": drifting(0)}, 0.02, resamples=100)
+    assert {found.row(name).reason_code for name in ("interval_source", "above_chance", "separable_pairs")} == {
+        "no_errors"
+    }
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     sheet = "benchmark,metric,higher_is_better,chance\nfacts,acc,0,0.75\n"
-    errors = {model: 1 - values for model, values in climbing(0.6).items()}
-    found = signal(
-        analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), section=Reports(resamples=0))
-    )[1]
-    assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
+    found = found_of(tmp_path, {"facts": {model: 1 - values for model, values in climbing(0.6).items()}}, 0.02, sheet)
+    assert found.value("above_chance") == 4 and found.value("chance") == 0.75
+    assert found.value("mean_above_chance", point="last") > 0.3
 
 
-def rows_of_steady(folder, benchmark):
-    rows = pd.read_parquet(folder / "results.parquet")
-    return list(rows[(rows["quantity"] == "steady") & (rows["subject"] == benchmark)].itertuples())
-
-
-def quality_sentences(paths, folder):
-    report_signal(paths[0], paths[1], folder, paths[2], section=Reports(resamples=20))
-    return [finding["sentence"] for finding in json.loads((folder / "page.json").read_text())["findings"]]
-
-
-def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
+@pytest.mark.parametrize(("known", "beside"), [("", True), ("0", True), ("", False)])
+def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path, known, beside):
     """Bits per byte: with a known direction they improve, without one nothing is said of them but the question."""
-    bits = {model: 2 - values for model, values in climbing(0.6).items()}
-    falls, both = {"bits": bits}, {"facts": climbing(0.6), "bits": bits}
-    for name, known, curves in (("no", "", both), ("yes", "0", both), ("alone", "", falls)):
-        (tmp_path / name).mkdir()
-        sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,own,{known},\n"
-        paths = write_scores(tmp_path / name, curves, 0.02, sheet)
-        _, summary = signal(analyze_signal(*paths, section=Reports(resamples=0)))
-        entry = summary.benchmarks["bits"]
-        assert entry.direction_assumed == (not known) and abs(entry.rank_correlation) == 1
-        # FineTasks' monotonicity is not cut off at 0
-        assert summary.criteria["bits"].finetasks.monotonicity == pytest.approx(1 if known else -1)
-        first, *others = quality_sentences(paths, tmp_path / name / "r")
-        assert ("?" in first and "bits" in first) == (not known)
-        (steady,) = rows_of_steady(tmp_path / name / "r", "bits")
-        assert (pd.isna(steady.value), bool(steady.value == 1)) == (not known, bool(known))
-        compared = [one for one in (first, *others) if "1.00" in one]
-        assert any("bits" in one or "2 benchmarks" in one for one in compared) == bool(known)
+    curves = {"facts": climbing(0.6)} if beside else {}
+    curves["bits"] = {model: 2 - values for model, values in climbing(0.6).items()}
+    sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,own,{known},\n"
+    found = found_of(tmp_path, curves, 0.02, sheet, resamples=20)
+    first = signal_page_of(tmp_path, resamples=20)[0]
+    assert ("?" in first and "bits" in first) == (not known)
+    assert found.value("steady", "bits") == 1 if known else "which direction" in found.reason("steady", "bits")
 
 
 def test_a_drift_that_falls_by_chance_is_asked_for_nothing(tmp_path):
@@ -211,27 +177,18 @@ def test_a_drift_that_falls_by_chance_is_asked_for_nothing(tmp_path):
     of -.5. Three checkpoints of noise fall as often."""
     steps = np.random.default_rng(1).normal(0, 0.02, (8, 10))
     drifts = {f"walk{index}": {"large-deep": 0.5 + walk} for index, walk in enumerate(np.cumsum(steps, axis=1))}
-    short = {"short": {"large-deep": np.array([0.52, 0.50, 0.49])}}
-    for curves in (drifts, short):
-        paths = write_scores(tmp_path, curves, 0.02, "benchmark,metric\n" + "".join(f"{name},own\n" for name in curves))
-        data = analyze_signal(*paths, section=Reports(resamples=200))
-        down = [name for name, entry in data.benchmarks.items() if entry.rank_correlation <= -0.5]
-        assert len(down) >= (3 if curves is drifts else 1) and data.falling == []
-
-
-def test_a_chance_level_that_some_model_passes_everywhere_is_said_so(tmp_path):
-    low = {model: np.full(16, 0.25) for model in MODELS}
-    sheet = "benchmark,metric,chance\nfacts,acc,0.25\nlow,acc,0.25\n"
-    for curves, expected in ((low | {"large-deep": climbing(0.6)["large-deep"]}, "On each of 2"), (low, "on 1 of 2")):
-        paths = write_scores(tmp_path, {"facts": climbing(0.6), "low": curves}, 0.02, sheet)
-        assert any(expected in one for one in quality_sentences(paths, tmp_path / "r"))
+    for curves in (drifts, {"short": {"large-deep": np.array([0.52, 0.50, 0.49])}}):
+        down = [name for name, one in curves.items() if rank_correlation(one["large-deep"]) <= -0.5]
+        assert len(down) >= (3 if curves is drifts else 1)
+        sheet = "benchmark,metric\n" + "".join(f"{name},own\n" for name in curves)
+        found = found_of(tmp_path, curves, 0.02, sheet, resamples=200)
+        assert not any("direction" in (row.reason or "") for row in found.rows.all("steady"))
 
 
 @pytest.mark.parametrize("value", ["25", "-0.1", "1", "nan", "a quarter"])
 def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
-    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
     with pytest.raises(InputError, match="row 2, column 'chance'"):
-        analyze_signal(*paths, section=Reports(resamples=0))
+        found_of(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
 
 
 def test_the_order_of_equal_models_is_not_called_late(tmp_path):
@@ -241,66 +198,15 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
     apart = {model: level + 0.005 * rng.standard_normal(16) for model, level in levels.items()}
     equal = {model: 0.5 + 0.005 * rng.standard_normal(16) for model in MODELS}
     sheet = "benchmark,metric\nfacts,acc\nequal,acc\n"
-    paths = write_scores(tmp_path, {"facts": apart, "equal": equal}, 0.01, sheet)
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=200))
-    found = json.loads((tmp_path / "r" / "summary.json").read_text())["ranking"]
-    assert (found["facts"]["pairs"], found["facts"]["separable_pairs"]) == (6, 5)
-    assert found["facts"]["settled_from_b"] == 10.0 < found["facts"]["stable_from_b"]
-    assert found["equal"]["separable_pairs"] == 0 and found["equal"]["settled_from_b"] is None
-    page = json.loads((tmp_path / "r" / "page.json").read_text())
-    assert any("no two models can be told apart at the end on equal" in f["sentence"] for f in page["findings"])
+    found = found_of(tmp_path, {"facts": apart, "equal": equal}, 0.01, sheet, resamples=200)
+    assert (found.row("separable_pairs").n, found.value("separable_pairs")) == (6, 5)
+    assert found.value("settled_from") == 10.0
+    assert found.value("separable_pairs", "equal") == 0 and "No two models" in found.reason("settled_from", "equal")
 
 
 def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
     """Up to 160 billion tokens: the base window has checkpoints, the later one has none."""
-    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    entry = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1].ranking_consistency["facts"]
-    assert isinstance(entry.value, Missing) and entry.fitted.value == 1.0
-    # 16 to 32 billion tokens, and from 35.2
-    assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}
-    assert is_known(entry.fitted.interval) and is_known(entry.fitted.item_interval)
-
-
-def test_a_settling_interval_is_from_differences_beyond_noise():
-    """Three models; the first two cross between the second and the third checkpoint, the third is far below."""
-    curves = np.array([[0.4, 0.5, 0.6, 0.7, 0.8], [0.5, 0.55, 0.58, 0.6, 0.6], [0.1, 0.1, 0.1, 0.1, 0.1]])
-    tokens, every = np.arange(1.0, 6), np.ones(3, dtype=bool)
-    noise = np.full((3, 5), 0.03)
-    assert settled_from(curves, tokens, every, 0.8) == 3
-    # 0.1 is beyond 1.96 * 0.03, 0.05 and 0.02 are not: settled from the second checkpoint, or from the fourth
-    assert settling_interval(curves, noise, tokens, every, 0.8) == (2, 4)
-    assert settling_interval(curves, 1e-9 * noise, tokens, every, 0.8) == (3, 3)
-    # nothing can be told apart at the end
-    assert settling_interval(curves, 100 * noise, tokens, every, 0.8) == (1, 5)
-    assert np.isnan(settling_interval(curves, noise, tokens, ~every, 0.8)).all()
-
-
-def test_a_settling_interval_holds_its_value():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        curves, noise = np.cumsum(rng.normal(size=(4, 12)), axis=1), np.full((6, 12), rng.uniform(0.1, 3))
-        pairs = rng.random(6) < 0.7
-        pairs[0] = True
-        value = settled_from(curves, np.arange(12.0), pairs, 0.8)
-        low, high = settling_interval(curves, noise, np.arange(12.0), pairs, 0.8)
-        assert low <= value <= high
-
-
-@pytest.mark.slow
-def test_settling_intervals_hold_the_truth():
-    """Six models that rise at different rates towards different ends; half of an item's noise lasts."""
-    tokens, held, told = np.arange(1, 17) * 10.0, [], 0
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        rate, start = rng.uniform(2, 6, size=(6, 1)), 0.25 + 0.02 * rng.normal(size=(6, 1))
-        rise = (1 - np.exp(-rate * np.linspace(0.05, 1, 16))) / (1 - np.exp(-rate))
-        truth = start + (0.45 + 0.04 * np.arange(6)[:, None] - start) * rise
-        draw = np.where(rng.random((6, 16, 1000)) < 0.5, rng.random((6, 16, 1000)), rng.random(1000))
-        items = (draw < truth[:, :, None]).astype(float)
-        first, second = np.triu_indices(6, 1)
-        noise = (items[first] - items[second]).std(axis=2) / np.sqrt(1000)
-        separable = separable_pairs(items.mean(axis=2)[:, -1], noise[:, -1])
-        low, high = settling_interval(items.mean(axis=2), noise, tokens, separable, 0.8)
-        held.append(low <= settled_from(truth, tokens, separable, 0.8) <= high)
-        told += high < tokens[-1]
-    assert np.mean(held) >= 0.95 and told > 0
+    found = found_of(tmp_path, {"facts": climbing(0.6)}, 0.02, resamples=50)
+    assert "later window" in found.reason("consistency") and found.value("fitted_consistency") == 1.0
+    for over in ("checkpoints", "items"):
+        assert found.row("fitted_consistency", over=over).low is not None

@@ -6,11 +6,10 @@ import string
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.signal.statistics.items import METRICS, Rows, item_scores
@@ -209,7 +208,7 @@ def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Length of the gold answer: strata, and whether a filter is a filter of lengths in disguise.
+# Length of the gold answer.
 
 
 STRATA = 5  # groups of gold answers of similar length
@@ -229,13 +228,6 @@ def length_strata(lengths: np.ndarray, strata: int) -> np.ndarray:
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, strata + 1)[1:-1]))
     groups = np.searchsorted(edges, lengths, side="left")
     return np.unique(groups, return_inverse=True)[1]
-
-
-def length_dependence(is_kept: np.ndarray, lengths: np.ndarray) -> float:
-    """Spearman correlation of being kept with the answer's length; NaN where either does not vary."""
-    if np.ptp(is_kept.astype(float)) == 0 or np.ptp(lengths) == 0:
-        return float("nan")
-    return float(spearmanr(is_kept.astype(float), lengths).statistic)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -699,3 +691,13 @@ class Duplicates(ItemFilter):
         )
         result: np.ndarray = ~texts.duplicated().to_numpy()
         return result
+
+
+# Those that a recipe names, but for `any_of` and the judge
+KINDS: dict[str, Any] = {
+    kind.name: kind
+    for kind in (
+        *(PositiveSlope, TopShare, SciScore, Subjects, QualityGates),
+        *(Leakage, Duplicates, RandomSubset, SizeRule),
+    )
+}

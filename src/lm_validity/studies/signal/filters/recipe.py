@@ -25,34 +25,10 @@ from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import Document, json_text, write_text
 from lm_validity.outputs import check_folder, replaced_folder
-from lm_validity.studies.signal.filters.kinds import (
-    AnyOf,
-    Candidates,
-    Duplicates,
-    ItemFilter,
-    Leakage,
-    PositiveSlope,
-    QualityGates,
-    RandomSubset,
-    SciScore,
-    Selection,
-    SizeRule,
-    Subjects,
-    TopShare,
-    keep_items,
-    leaves,
-    model_scores,
-    reference_models,
-    with_references,
-)
-from lm_validity.studies.signal.statistics.items import (
-    FilterTrial,
-    Fold,
-    Rows,
-    disjoint_checkpoints,
-    judge_filter,
-    leave_one_group_out,
-)
+from lm_validity.studies.signal.filters import kinds
+from lm_validity.studies.signal.filters.kinds import Candidates, ItemFilter, Selection
+from lm_validity.studies.signal.statistics import items as splits
+from lm_validity.studies.signal.statistics.items import FilterTrial, Fold, Rows
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.documents import match_documents, questions, read_documents
 from lm_validity.tables.items import read_benchmark_items
@@ -175,7 +151,7 @@ def alignment(
     from scipy.stats import binomtest
 
     candidates = Candidates(documents["doc_id"].to_numpy(), documents=documents)
-    drawn = documents[RandomSubset(min(items, len(documents)), seed).keep(candidates)].reset_index(drop=True)
+    drawn = documents[kinds.RandomSubset(min(items, len(documents)), seed).keep(candidates)].reset_index(drop=True)
     accepted = int(count_accepts(drawn, judge, cache, promptings=1).sum())
     interval = binomtest(accepted, len(drawn)).proportion_ci(method="wilson")
     return JudgeAlignment(accepted / len(drawn), (float(interval.low), float(interval.high)), len(drawn))
@@ -432,10 +408,6 @@ def _lines(documents: pd.DataFrame) -> str:
 #   - size_rule
 # export: {num_fewshot: 5, description: "Questions about {{subject}}.\n\n"}
 
-KINDS = (
-    PositiveSlope, TopShare, SciScore, Subjects, QualityGates, Leakage, Duplicates, RandomSubset, SizeRule,
-)  # fmt: skip
-FILTERS: dict[str, Any] = {kind.name: kind for kind in KINDS}
 _KEYS = {**dict.fromkeys(("name", "benchmark", "task", "score"), str | int | float), "fit_models": list[str] | None}
 _KEYS |= {"filters": object, "export": dict | None}
 
@@ -501,18 +473,18 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
     if name == "any_of":
         if not isinstance(settings, list):
             raise InputError(f"{where}: any_of is not a list of chains.", "write a list of lists of filters.")
-        return AnyOf(tuple(_chain(chain, f"{where}, any_of", make_judge) for chain in settings))
+        return kinds.AnyOf(tuple(_chain(chain, f"{where}, any_of", make_judge) for chain in settings))
     settings = settings or {}
     if not isinstance(settings, dict):
         raise InputError(f"{where}: settings of {name!r} are not a mapping.", "write {setting: value}.")
     if name == "llm_judge":
         check_values(settings, JUDGE_SETTINGS, f"{where}, {name}")
         return make_judge(settings)
-    if name not in FILTERS:
-        kinds_known = [*FILTERS, "any_of", "llm_judge"]
+    if name not in kinds.KINDS:
+        kinds_known = [*kinds.KINDS, "any_of", "llm_judge"]
         hint = did_you_mean(name, kinds_known, f"one of {', '.join(kinds_known)}.")
         raise InputError(f"{where}: unknown filter {name!r}.", hint)
-    kind = FILTERS[name]
+    kind = kinds.KINDS[name]
     _check_keys(settings, [field.name for field in fields(kind)], f"{where}, {name}")
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     check_values(settings, get_type_hints(kind), f"{where}, {name}")
@@ -558,13 +530,13 @@ def folds_by_design(
     answers = candidates.need_answers("held-out judgement")
     names = [model.model for model in answers.models]
     facts = models.set_index("model").reindex(names)
-    references = reference_models(filters)
+    references = kinds.reference_models(filters)
     counts = [len(model.checkpoints) for model in answers.models]
     free = [0 if name in references else number for name, number in zip(names, counts, strict=True)]
     usable = [number >= MINIMUM_CHECKPOINTS for number in free]
 
-    of_filter = [item_filter for item_filter in leaves(filters) if item_filter.fitted]
-    without_answers = bool(references) and all(reference_models([item_filter]) for item_filter in of_filter)
+    of_filter = [item_filter for item_filter in kinds.leaves(filters) if item_filter.fitted]
+    without_answers = bool(references) and all(kinds.reference_models([item_filter]) for item_filter in of_filter)
     if without_answers or fit_models:
         choosing = references if without_answers else fit_models
         everything = [(index, np.arange(number)) for index, number in enumerate(counts)]
@@ -576,14 +548,14 @@ def folds_by_design(
     def left_out(groups: Iterable[object]) -> list[Fold]:
         """By group of the usable models; others take no part."""
         usable_groups = zip(groups, usable, strict=True)
-        return leave_one_group_out(
+        return splits.leave_one_group_out(
             [str(group) if use and pd.notna(group) else None for group, use in usable_groups], counts
         )
 
     designs = {design: left_out(facts[design]) for design in ("architecture", "size")}
     if not any(designs.values()):
         designs["model"] = left_out(names)
-    designs["checkpoints"] = disjoint_checkpoints(free)
+    designs["checkpoints"] = splits.disjoint_checkpoints(free)
     return {design: folds for design, folds in designs.items() if folds}
 
 
@@ -602,9 +574,9 @@ def judge(
 
     Raises InputError where no design is possible: an in-sample figure alone is not given.
     """
-    candidates = with_references(candidates, filters)
+    candidates = kinds.with_references(candidates, filters)
     answers = candidates.need_answers("held-out judgement")
-    scored = [model_scores(answers, model, metric) for model in answers.models]
+    scored = [kinds.model_scores(answers, model, metric) for model in answers.models]
     designs = folds_by_design(candidates, models, fit_models, filters)
     if not designs:
         raise InputError(
@@ -615,9 +587,12 @@ def judge(
         )
 
     def fit(rows: Rows) -> np.ndarray:
-        return keep_items(filters, candidates.rows(rows)).is_kept
+        return kinds.keep_items(filters, candidates.rows(rows)).is_kept
 
-    return {design: judge_filter(fit, scored, folds, generator, controls, options) for design, folds in designs.items()}
+    return {
+        design: splits.judge_filter(fit, scored, folds, generator, controls, options)
+        for design, folds in designs.items()
+    }
 
 
 def trial_sentence(trial: FilterTrial) -> str:
@@ -660,7 +635,7 @@ def apply_recipe(
     output = Path(output)
     check_folder(output, "filter apply", inputs=(items, documents, models))
     candidates, fewshot = _candidates(recipe, items, documents)
-    candidates = with_references(candidates, recipe.filters)
+    candidates = kinds.with_references(candidates, recipe.filters)
     trials: dict[str, FilterTrial] = {}
     if any(item_filter.fitted for item_filter in recipe.filters):
         if models is None:
@@ -674,7 +649,7 @@ def apply_recipe(
         trials = judge(
             recipe.filters, candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
         )
-    selection = keep_items(recipe.filters, _fit_rows(recipe, candidates))
+    selection = kinds.keep_items(recipe.filters, _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {trial_sentence(trial)}" for design, trial in trials.items()]
 

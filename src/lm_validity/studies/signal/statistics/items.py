@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.studies.signal.statistics.quality import (
@@ -65,42 +66,33 @@ Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class ItemMetric:
-    """How one item score is read: its name in figures, and what must be known to compute it."""
+    """How one item score is computed, and what must be known for it."""
 
-    label: str
     score: Score  # of ll_i, or ll_i / |c_i|, and the gold choices
     per: str | None = None  # None, "token", "character" or "byte": lengths it divides by
     higher_is_better: bool = True
     unconditional: bool = False  # needs the choices' log-likelihoods without the question
 
 
-_SCORES: dict[str, tuple[str, Score]] = {
-    "accuracy": ("accuracy", _accuracy),
-    "accuracy_pmi": ("accuracy by PMI", _accuracy),
-    "log_likelihood": ("log-likelihood", _of_gold),
-    "log_probability_gap": ("gap to mean", _log_probability_gap),
-    "confidence_margin": (
-        "margin to best",
-        lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
-    ),
-    "probability": ("probability", lambda values, gold: np.exp(_of_gold(values, gold))),
-    "probability_margin": (
-        "prob. margin",
-        lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
-    ),
-    "normalised_probability": ("norm. prob.", _normalised_probability),
-    "pmi": ("PMI", _of_gold),
+_SCORES: dict[str, Score] = {
+    "accuracy": _accuracy,
+    "accuracy_pmi": _accuracy,
+    "log_likelihood": _of_gold,
+    "log_probability_gap": _log_probability_gap,
+    "confidence_margin": lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
+    "probability": lambda values, gold: np.exp(_of_gold(values, gold)),
+    "probability_margin": lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
+    "normalised_probability": _normalised_probability,
+    "pmi": _of_gold,
 }
 METRICS: dict[str, ItemMetric] = {
-    f"{name}_per_{per}" if per else name: ItemMetric(
-        f"{label}, per {per}" if per else label, score, per, unconditional=name.endswith("pmi")
-    )
-    for name, (label, score) in _SCORES.items()
+    f"{name}_per_{per}" if per else name: ItemMetric(score, per, unconditional=name.endswith("pmi"))
+    for name, score in _SCORES.items()
     for per in (None, "token", "character")
     if per is None or name != "accuracy_pmi"
 }
 METRICS["bits_per_byte"] = ItemMetric(
-    "bits per byte", lambda values, gold: -_of_gold(values, gold) / np.log(2.0), "byte", higher_is_better=False
+    lambda values, gold: -_of_gold(values, gold) / np.log(2.0), "byte", higher_is_better=False
 )
 
 
@@ -172,23 +164,20 @@ class Fold:
 class FilterTrial:
     """Mean signal quality over models of a filtered benchmark, by where the filter was fitted.
 
-    `in_sample` is fitted on the curves that are scored, `held_out` on others; `optimism_gap` is their
-    difference. `control_high` is the 97.5th percentile of random choices of as many items, scored on the
-    same held-out curves. A filter that beats it has found something that is not in the numbers it was
-    fitted on.
+    `in_sample` is fitted on the curves that are scored, `held_out` on others. `control_high` is the 97.5th percentile
+    of random choices of as many items, scored on the same held-out curves. A filter that beats it has found something
+    that is not in the numbers it was fitted on.
     """
 
     unfiltered: float
     in_sample: float
     held_out: float
-    optimism_gap: float
     control_mean: float
     control_high: float
     p: float  # (1 + controls at least as high as held_out) / (1 + controls)
     useful: bool
     items: int
     kept_in_sample: int
-    kept_by_fold: dict[str, int]
 
     @property
     def per_item_score_ratio(self) -> float:
@@ -238,7 +227,7 @@ def judge_filter(
     fit: Fit,
     scored: Curves,
     folds: list[Fold],
-    generator: np.random.Generator,
+    generator: Generator,
     controls: int = 200,
     options: SignalConventions = E2LM,
 ) -> FilterTrial:
@@ -256,10 +245,8 @@ def judge_filter(
     weights /= weights.sum()
 
     unfiltered, held_out, control = 0.0, 0.0, np.zeros(controls)
-    kept_by_fold = {}
     for weight, fold in zip(weights, folds, strict=True):
         filter_fitted = fit(fold.fit)
-        kept_by_fold[fold.name] = int(filter_fitted.sum())
         curves = _take(scored, fold.score)
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), options)
         held_out += weight * mean_quality(curves, filter_fitted, options)
@@ -270,14 +257,12 @@ def judge_filter(
         unfiltered=float(unfiltered),
         in_sample=in_sample,
         held_out=float(held_out),
-        optimism_gap=in_sample - float(held_out),
         control_mean=float(control.mean()),
         control_high=float(np.quantile(control, 0.975)),
         p=p,
         useful=bool(p <= 0.025 and held_out > unfiltered),
         items=items,
         kept_in_sample=int(in_sample_kept.sum()),
-        kept_by_fold=kept_by_fold,
     )
 
 

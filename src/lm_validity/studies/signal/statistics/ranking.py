@@ -1,16 +1,17 @@
 """Rankings of models along training, and compliance with what their training data favour."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from scipy.stats import false_discovery_control, norm
 
 from lm_validity.config.sections import E2LM, Normalisation
 from lm_validity.statistics import Interval
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Do rankings of early training last? Ranking consistency, order by size, and when the final order settles.
+# Do rankings of early training last? Ranking consistency, and when the final order settles.
 #
 # Source of ranking consistency: NeurIPS 2025 E2LMC (2026). It compares two architectures of one size: which
 # was better between 100 and 200 billion tokens, and at what share of the later checkpoints (220 to 1000
@@ -51,53 +52,32 @@ E2LM_WINDOWS = RankingWindows(E2LM.base_window, E2LM.later_window)
 MINIMUM_FOR_BLOCKS = 8  # later checkpoints
 
 
-@dataclass(frozen=True)
-class PairConsistency:
-    """Consistency of one pair of models; arrays have the curves' leading shape."""
+def pair_consistency(gap: np.ndarray, windows: WindowMasks) -> np.ndarray:
+    """Ranking consistency (...) of the gap (..., n) between two models' curves; NaN without either window.
 
-    value: np.ndarray  # share of later checkpoints with the base window's order; NaN without either window
-    base_gap: np.ndarray  # mean of first - second over the base window
-    with_last: np.ndarray  # share of later checkpoints but the last with the last one's order
+        r = mean over base of the gap;  tau = mean over later of [ (gap > 0) == (r > 0) ]
 
-
-def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, later: np.ndarray) -> PairConsistency:
-    """Ranking consistency of two models' curves (..., n) over window masks (n,).
-
-        r = mean over base of (first - second);  tau = mean over later of [ (first > second) == (r > 0) ]
-
-    Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance
-    is 1/2. `with_last` replaces the base window by the outcome at the last checkpoint.
+    Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance is 1/2.
     """
-    gap = first - second
-    unknown = np.full(gap.shape[:-1], np.nan)
-    base_gap = gap[..., base].mean(axis=-1) if base.any() else unknown
-    if not later.any():
-        return PairConsistency(unknown, base_gap, unknown)
-    better = gap[..., later] > 0
-    value = np.mean(better == (base_gap > 0)[..., None], axis=-1) if base.any() else unknown
-    with_last = np.mean(better[..., :-1] == better[..., -1:], axis=-1) if better.shape[-1] > 1 else unknown
-    return PairConsistency(value, base_gap, with_last)
+    base, later = windows
+    if not base.any() or not later.any():
+        return np.full(gap.shape[:-1], np.nan)
+    result: np.ndarray = np.mean((gap[..., later] > 0) == (gap[..., base].mean(axis=-1) > 0)[..., None], axis=-1)
+    return result
 
 
-def bootstrap_pair_consistency(
-    first: np.ndarray,
-    second: np.ndarray,
-    base: np.ndarray,
-    later: np.ndarray,
-    resamples: int,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """Ranking consistency (resamples,) under a block bootstrap of the checkpoints of each window.
+def bootstrap_pair_consistency(gap: np.ndarray, windows: WindowMasks, draws: int, rng: Generator) -> np.ndarray:
+    """Ranking consistency (draws,) of a gap (n,) under a block bootstrap of the checkpoints of each window.
 
     Neighbouring checkpoints of one training share most of it, so the number of independent observations is
     nearer to the number of blocks than to the number of checkpoints. NaN with fewer than eight later checkpoints:
     they make fewer than four blocks, too few to draw from.
     """
-    gap = first - second
-    if not base.any() or later.sum() < MINIMUM_FOR_BLOCKS:
-        return np.full(resamples, np.nan)
-    base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
-    better = gap[later][resample_blocks(int(later.sum()), resamples, generator)] > 0
+    base, later = (gap[window] for window in windows)
+    if not len(base) or len(later) < MINIMUM_FOR_BLOCKS:
+        return np.full(draws, np.nan)
+    base_gap = base[resample_blocks(len(base), draws, rng)].mean(axis=1)
+    better = later[resample_blocks(len(later), draws, rng)] > 0
     result: np.ndarray = np.mean(better == (base_gap > 0)[:, None], axis=1)
     return result
 
@@ -107,7 +87,7 @@ def block_length(checkpoints: int) -> int:
     return max(1, int(np.ceil(checkpoints ** (1.0 / 3.0) - 1e-9)))
 
 
-def resample_blocks(checkpoints: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
+def resample_blocks(checkpoints: int, resamples: int, generator: Generator) -> np.ndarray:
     """Indices (resamples, checkpoints) of a circular block bootstrap (Politis and Romano 1992).
 
     Neighbouring checkpoints share most of their training, so they are drawn in blocks
@@ -136,9 +116,7 @@ def persistence(gap: np.ndarray) -> int:
     return n if r >= 1 else int(np.clip(np.ceil((1 + r) / (1 - r) - 1e-9), 1, n))
 
 
-def coin_flip_consistency(
-    later_checkpoints: int, draws: int, generator: np.random.Generator, length: int = 1
-) -> np.ndarray:
+def coin_flip_consistency(later_checkpoints: int, draws: int, generator: Generator, length: int = 1) -> np.ndarray:
     """Ranking consistency (draws,) of a pair if a fair coin decided each block of its later checkpoints.
 
     The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single checkpoints. Blocks
@@ -148,27 +126,6 @@ def coin_flip_consistency(
     coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
     result: np.ndarray = np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
     return result
-
-
-class SizeOrder(NamedTuple):
-    """Larger against smaller models: the share of pairs in which the larger is ahead, and its mean lead, (..., n)."""
-
-    share: np.ndarray
-    gap: np.ndarray
-
-
-def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrder:
-    """Larger against smaller models of `curves` (..., models, n), along training.
-
-    The share of `pairs` (smaller, larger) in which the larger model is better (ties count one half), and the mean of
-    larger minus smaller. At least one pair.
-    """
-    ahead, total = np.zeros((2, *curves.shape[:-2], curves.shape[-1]))
-    for smaller, larger in pairs:  # one by one: with a thousand resamples, all at once would not fit into the cache
-        gap = curves[..., larger, :] - curves[..., smaller, :]
-        total += gap
-        ahead += 0.5 * (np.sign(gap) + 1.0)
-    return SizeOrder(ahead / len(pairs), total / len(pairs))
 
 
 def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -182,19 +139,6 @@ def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(
     # bytes: with a thousand resamples most of the time is that of moving these numbers
     signs = (first > second).view(np.int8) - (first < second).view(np.int8)
     result: np.ndarray = (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
-    return result
-
-
-def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Share of model pairs with the same order: mean over i < j of (1 + sign(s_i - s_j) sign(t_i - t_j)) / 2.
-
-    A pair that ties in either counts one half, as a coin flip does, so that the value does not depend on the order of
-    the models. `early` (..., models) and `target` (..., models). Source: DataDecide (arXiv 2504.11393) and Signal and
-    Noise (arXiv 2508.13144), whose [(s_i > s_j) == (t_i > t_j)] counts ties by that order. At least two models.
-    """
-    first, second = np.triu_indices(early.shape[-1], k=1)
-    agreement = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
-    result: np.ndarray = (1 + agreement.mean(axis=-1)) / 2
     return result
 
 
@@ -284,8 +228,6 @@ def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.
 # is the hypothesis that reproduces the published curves best (0.390); the raw gap is always reported beside
 # it.
 
-NORMALISATIONS = get_args(Normalisation)
-
 
 class ScienceLead(NamedTuple):
     """Compliance, and the raw gap in units of the score, which keeps its sign; of the curves' leading shape."""
@@ -331,29 +273,3 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
         result = np.ptp(science, axis=-1, keepdims=True)
         return result
     return science - chance
-
-
-class ExchangedCurves(NamedTuple):
-    """Mean curves of the two models under random exchanges of their items' curves, (exchanges, n) both."""
-
-    science: np.ndarray
-    web: np.ndarray
-
-
-def exchanged_curves(
-    science: np.ndarray, web: np.ndarray, exchanges: int, generator: np.random.Generator
-) -> ExchangedCurves:
-    """Mean curves (exchanges, n) of the two models after exchanging their labels item by item.
-
-    `science` and `web` are item scores (n checkpoints, items). The null is that either model could have given
-    either learning curve of an item, so each item's two curves swap with probability 1/2, whole. It is conditional
-    on these two runs: another seed of the same training is not another item.
-    """
-    mean, half = (science + web) / 2.0, (science - web) / 2.0
-    shift = np.empty((exchanges, half.shape[0]))
-    # In batches: exchanges x items of float64 can be large
-    for start in range(0, exchanges, 100):
-        size = min(100, exchanges - start)
-        signs = generator.integers(2, size=(size, half.shape[1])) * 2.0 - 1.0
-        shift[start : start + size] = signs @ half.T / half.shape[1]
-    return ExchangedCurves(mean.mean(axis=1) + shift, mean.mean(axis=1) - shift)

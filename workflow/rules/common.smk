@@ -6,6 +6,7 @@ Parsed by every job on a cluster: standard library and pydantic only, no pandas,
 import atexit
 import gc
 import glob
+import hashlib
 import json
 import re
 import shlex
@@ -35,8 +36,16 @@ try:
         skip_hidden_jobs,
     )
     from lm_validity.run.grid import Grid, reports_of, tables_of
+    from lm_validity.run.inputs import (
+        STUDY,
+        check_study,
+        note_changes,
+        note_of,
+        study_of,
+        study_text,
+    )
     from lm_validity.run.rules import RULES
-    from lm_validity.run.scoring import prompt_settings, task_sources
+    from lm_validity.run.scoring import prompt_settings
     from lm_validity.run.task_names import check_tasks
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
@@ -87,8 +96,11 @@ try:
     GRID = Grid(RUN)
     if workflow.is_main_process:
         check_tasks(RUN)
+        if not IS_MODULE:
+            check_study(RUN.results, study_of(RUN, workflow.configfiles[0], SHEETS))
+        note_changes(RUN, Path(with_prefix(RUN.results)))
     CELLS = GRID.all_manifests()
-except InputError as error:
+except (InputError, OSError) as error:
     raise WorkflowError(str(error))
 
 keep_polled_jobs()
@@ -99,9 +111,15 @@ if not IS_MODULE:
     gc.disable()
 
 
-def from_user(path):
-    """input: a file that the configuration names, relative to the working directory: no prefix; nothing for None."""
-    return local(path) if path else []
+def digest_of(path):
+    """params: the digest of a sheet's text, which the times of its file say nothing of; empty for None."""
+    text = (SHEETS.text(path) if path else None) or ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def digests_of(*keys):
+    """params: those of the sheets that the configuration names under these keys."""
+    return " ".join(digest_of(getattr(RUN.configuration, key)) for key in keys)
 
 
 RESULTS = str(RUN.results)

@@ -2,26 +2,30 @@
 
 
 def model_source(wildcards):
-    """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
+    """input: the files of a model's folder that the workflow makes, and the note that its files changed."""
+    note = note_of_change("models", wildcards.model)
     if RUN.configuration.replay:
-        return from_user(RUN.configuration.replay.scores)
+        return note
     row = RUN.models[wildcards.model]
-    files = folder_files(row.path)
+    files = made_files(row.path)
     for adapter in row.adapters:
-        files = files + folder_files(adapter, "adapter_config.json")
-    return files
+        files = files + made_files(adapter, "adapter_config.json")
+    return files + note
 
 
-def folder_files(path, first="config.json"):
-    """The files of a model's or adapter's folder; nothing for a hub id."""
+def made_files(path, first="config.json"):
+    """The files of a model's or adapter's folder that a rule makes; nothing for a hub id and the user's own, whose
+    changes `note_changes` finds."""
     if path.startswith(f"{RESULTS}/miniature/"):
         return [f"{path}/config.json", f"{path}/model.safetensors"]
-    if path.startswith(f"{RESULTS}/"):
-        # another rule's, which may have made several weight files
-        return [f"{path}/{first}"]
-    folder = glob.escape(path)
-    found = glob.glob(f"{folder}/*.json") + glob.glob(f"{folder}/*.safetensors")
-    return [from_user(name) for name in sorted(found)]
+    # another rule's, which may have made several weight files
+    return [f"{path}/{first}"] if path.startswith(f"{RESULTS}/") else []
+
+
+def note_of_change(kind, name):
+    """The note that the files of a record are others than it is of; nothing where there is none."""
+    note = note_of(RUN.results, kind, name)
+    return [str(note)] if Path(with_prefix(note)).is_file() else []
 
 
 def tuned_from(wildcards):
@@ -31,21 +35,13 @@ def tuned_from(wildcards):
 
 
 def benchmark_source(wildcards):
-    """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
-    if RUN.configuration.replay:
-        return from_user(RUN.configuration.replay.scores)
-    row = RUN.benchmarks[wildcards.benchmark]
-    if row.corpus:
-        files = glob.glob(f"{glob.escape(row.corpus)}/**/*.txt", recursive=True)
-        return [from_user(name) for name in sorted(files)] or local_file(row.corpus)
-    if row.include_path is None:
-        return []
+    """input: the task files that the workflow makes, and the note that the user's own changed."""
+    row, note = RUN.benchmarks[wildcards.benchmark], note_of_change("benchmarks", wildcards.benchmark)
+    if RUN.configuration.replay or row.corpus or row.include_path is None:
+        return note
     if row.include_path.startswith(f"{RESULTS}/miniature/"):
-        return [
-            f"{RESULTS}/miniature/world.json",
-            f"{row.include_path}/{row.task}.yaml",
-        ]
-    return [from_user(name) for name in task_sources(row.include_path)]
+        return [f"{RESULTS}/miniature/world.json", f"{row.include_path}/{row.task}.yaml", *note]
+    return note
 
 
 def own_documents(wildcards):
@@ -64,8 +60,8 @@ def checkpoints_of(wildcards):
     return " ".join([*places, *model.adapters])
 
 
-def local_file(path):
-    """The path where it is a file of a data set, which may be made first; nothing for a hub id."""
-    if path.startswith(f"{RESULTS}/"):
-        return path
-    return from_user(path) if Path(path).is_file() else []
+def task_source(wildcards):
+    """input: a file of the bias study that another rule makes, and the note that the user's own changed."""
+    path = RUN.tasks[wildcards.task].path
+    made = [path] if path.startswith(f"{RESULTS}/") else []
+    return made + note_of_change("tasks", wildcards.task)

@@ -14,9 +14,10 @@ wildcard_constraints:
 rule prefetch_language_model:
     """Fetch a language model at a pinned revision (safetensors only), or take a local folder; record its digest."""
     input:
-        lambda wildcards: folder_files(
+        lambda wildcards: made_files(
             RUN.language_models[wildcards.language_model].path
-        ),
+        )
+        + note_of_change("language_models", wildcards.language_model),
     output:
         f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
     log:
@@ -41,7 +42,7 @@ rule prefetch_language_model:
 rule prefetch_task:
     """Read a task's texts and labels, check them against the sheet, and keep them where jobs need no network."""
     input:
-        lambda wildcards: local_file(RUN.tasks[wildcards.task].path),
+        task_source,
     output:
         f"{RESULTS}/prefetch/tasks/{{task}}.json",
         f"{RESULTS}/prefetch/tasks/{{task}}.parquet",
@@ -118,7 +119,6 @@ rule report_bias:
     """The answer with its uncertainty, from the trials alone."""
     input:
         trials=f"{RESULTS}/tables/trials.parquet",
-        plan=from_user(BIAS_PLAN),
     output:
         f"{RESULTS}/reports/bias/results.parquet",
         figures=report(
@@ -138,6 +138,7 @@ rule report_bias:
     params:
         folder=subpath(output[0], parent=True),
         stop_at=RUN.bias_plan.half_width if RUN.bias_plan else "",
+        plan=digest_of(BIAS_PLAN),
         configfile=CONFIGFILE,
     message:
         "report bias"

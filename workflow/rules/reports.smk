@@ -11,9 +11,6 @@ rule report_agreement:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
         selections=f"{RESULTS}/tables/selections.parquet",
-        models=from_user(RUN.configuration.models),
-        benchmarks=from_user(RUN.configuration.benchmarks),
-        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/agreement/results.parquet",
         figures=report(
@@ -31,6 +28,9 @@ rule report_agreement:
         mem_mb=4000,
         runtime=60,
     params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks", "plan"),
         resamples=RUN.configuration.reports.resamples,
         configfile=CONFIGFILE,
         plan=PLAN_OPTION,
@@ -39,16 +39,13 @@ rule report_agreement:
         "report agreement"
     shell:
         "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q}"
-        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        " --selections {input.selections:q} --models {params.models:q} --benchmarks {params.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_factors:
     """How many factors does the score matrix have, and what is the first?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=from_user(RUN.configuration.models),
-        benchmarks=from_user(RUN.configuration.benchmarks),
-        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/factors/results.parquet",
     log:
@@ -59,6 +56,9 @@ rule report_factors:
         mem_mb=4000,
         runtime=60,
     params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks", "plan"),
         resamples=RUN.configuration.reports.resamples,
         configfile=CONFIGFILE,
         plan=PLAN_OPTION,
@@ -66,17 +66,14 @@ rule report_factors:
     message:
         "report factors"
     shell:
-        "lm-validity report factors --scores {input.scores:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        "lm-validity report factors --scores {input.scores:q} --models {params.models:q}"
+        " --benchmarks {params.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_readiness:
     """Do the groups of models that the configuration names lead at equal compute, and what does preparation change?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=from_user(RUN.configuration.models),
-        benchmarks=from_user(RUN.configuration.benchmarks),
-        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/readiness/results.parquet",
     log:
@@ -87,6 +84,9 @@ rule report_readiness:
         mem_mb=4000,
         runtime=60,
     params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks", "plan"),
         agreement=RUN.configuration.agreement.model_dump(),
         configfile=CONFIGFILE,
         plan=PLAN_OPTION,
@@ -94,8 +94,8 @@ rule report_readiness:
     message:
         "report readiness"
     shell:
-        "lm-validity report readiness --scores {input.scores:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        "lm-validity report readiness --scores {input.scores:q} --models {params.models:q}"
+        " --benchmarks {params.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_signal:
@@ -103,8 +103,6 @@ rule report_signal:
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
-        models=from_user(RUN.configuration.models),
-        benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/signal/results.parquet",
         figures=report(
@@ -122,6 +120,9 @@ rule report_signal:
         mem_mb=8000,
         runtime=60,
     params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks"),
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
         configfile=CONFIGFILE,
@@ -129,6 +130,6 @@ rule report_signal:
     message:
         "report signal"
     shell:
-        "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q}"
+        "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {params.models:q}"
+        " --benchmarks {params.benchmarks:q} --configfile {params.configfile:q}"
         " --output {params.folder:q} > {log:q} 2>&1"

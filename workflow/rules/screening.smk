@@ -9,9 +9,6 @@ rule report_screening:
     """Training examples, models that do not improve, negative agreement: each candidate's figures and the reason."""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=from_user(RUN.configuration.models),
-        benchmarks=from_user(RUN.configuration.benchmarks),
-        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/screening/results.parquet",
     log:
@@ -22,6 +19,9 @@ rule report_screening:
         mem_mb=4000,
         runtime=30,
     params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks", "plan"),
         results=subpath(input.scores, ancestor=2),
         thresholds=RUN.configuration.screening.model_dump(),
         configfile=CONFIGFILE,
@@ -30,8 +30,8 @@ rule report_screening:
     message:
         "report screening"
     shell:
-        "lm-validity report screening --scores {input.scores:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --results {params.results:q}"
+        "lm-validity report screening --scores {input.scores:q} --models {params.models:q}"
+        " --benchmarks {params.benchmarks:q} --results {params.results:q}"
         " --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 

@@ -8,11 +8,13 @@ def start_run():
     values = key_values(RUN.configuration)
     values["results"] = str(Path(PLACE).parent)
     try:
-        for name, value in (
-            (PLANNED_SHEETS, SHEETS.texts),
-            ("configuration.json", values),
+        source = [*workflow.configfiles, values["name"]][0]
+        for name, text in (
+            (PLANNED_SHEETS, json_text(SHEETS.texts)),
+            ("configuration.json", json_text(values)),
+            (STUDY, study_text(study_of(RUN, source, SHEETS))),
         ):
-            path, text = Path(PLACE, name), json_text(value)
+            path = Path(PLACE, name)
             if not path.is_file() or path.read_bytes() != text.encode():
                 write_text(path, text)
         record_controller(Path(PLACE))

@@ -6,12 +6,18 @@ what the installed version has.
 
 import contextlib
 import functools
+import glob
 import json
+import os
 import random
 import re
+import site
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 
 import datasets
 import lm_eval.utils
@@ -30,6 +36,7 @@ from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 from pyarrow.lib import ArrowInvalid
 
+import lm_validity.words
 from lm_validity.errors import first_line
 from lm_validity.words import listing
 
@@ -42,9 +49,11 @@ __all__ = [
     "add_metric",
     "apply_filters",
     "cause_of",
+    "fresh_code",
     "has_metric",
     "hint_of",
     "load_yaml",
+    "local_data",
     "maybe_delimit",
     "metric_functions",
     "normalize_gen_kwargs",
@@ -62,22 +71,53 @@ def remember_templates() -> None:
 
 
 @contextlib.contextmanager
-def order_of_lm_eval(cache: str) -> Iterator[None]:
-    """Draw as lm-eval does: from its seeds of Python's and NumPy's generators, whose states are restored afterwards.
-
-    The data library keeps what `map` made beside the data set, for all processes: what is there may be in the order of
-    another program or version. So it is kept in `cache` here, one folder for each task that is built.
-    """
-    generators_before = random.getstate(), np.random.get_state(), datasets.Dataset._get_cache_file_path  # noqa: NPY002
+def order_of_lm_eval() -> Iterator[None]:
+    """Draw as lm-eval does: from its seeds of Python's and NumPy's generators, whose states are restored afterwards."""
+    generators_before = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)  # noqa: NPY002
-    datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
     try:
         yield
     finally:
         random.setstate(generators_before[0])
         np.random.set_state(generators_before[1])  # noqa: NPY002
-        datasets.Dataset._get_cache_file_path = generators_before[2]
+
+
+_PACKAGES = [*map(sysconfig.get_path, ("purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages()]
+# what is installed as editable is elsewhere; `os` is of the standard library
+_LIBRARIES = {Path(str(module.__file__)).resolve().parent for module in (os, lm_eval.utils, lm_validity.words)}
+_LIBRARIES |= {Path(path).resolve() for path in _PACKAGES}
+
+
+def is_own_code(file: str | None) -> bool:
+    """Whether a module's file is the user's, and none of the interpreter's, its packages' or this package's."""
+    return bool(file) and not any(Path(str(file)).resolve().is_relative_to(path) for path in _LIBRARIES)
+
+
+@contextlib.contextmanager
+def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
+    """Run a task's code as its files are now. What libraries keep of an earlier run knows it by less than that: the
+    data library what `map` and `from_generator` made by a fingerprint without the functions that theirs call, and local
+    data by their time; Python what it compiled by time and size. cache: a folder for what is made here, of each task
+    that is built. data: one for data sets of local files; None: the data library's own, for those of the hub.
+    """
+    config, kept, generator = datasets.config, datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator
+    shared, compiled = config.HF_DATASETS_CACHE, SourceFileLoader.get_code
+
+    def compile_own(self: SourceFileLoader, name: str) -> CodeType | None:
+        """The code of a module, compiled anew where it is the user's."""
+        if not is_own_code(self.path):
+            return compiled(self, name)
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
+    datasets.Dataset.from_generator = functools.partial(generator, cache_dir=cache)
+    config.HF_DATASETS_CACHE, SourceFileLoader.get_code = data or shared, compile_own  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator = kept, staticmethod(generator)
+        config.HF_DATASETS_CACHE, SourceFileLoader.get_code = shared, compiled  # type: ignore[method-assign]
 
 
 def apply_filters(task: Task, requests: list[Instance]) -> None:
@@ -162,8 +202,8 @@ def cause_of(error: BaseException, path: Path | None) -> str:
         columns_given, columns_requested = set(error.table_column_names), set(error.requested_column_names)
         names = sorted(columns_given - columns_requested) or sorted(columns_requested - columns_given)
         if names:
-            where = [file for file in _data_files(path) if names[0].encode() in file.read_bytes()]
-            files_without = [file for file in _data_files(path) if file not in where]
+            where = [file for file in local_data(path) if names[0].encode() in file.read_bytes()]
+            files_without = [file for file in local_data(path) if file not in where]
             cause = (
                 f"{where[0]} has it and {files_without[0]} has not"
                 if where and files_without
@@ -192,21 +232,22 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     )
 
 
-def _data_files(path: Path | None) -> list[Path]:
-    """The local files that a task's YAML file names as its data."""
-    named = (
-        {}
-        if path is None
-        else (load_yaml(path, resolve_func=False).get("dataset_kwargs") or {}).get("data_files") or {}
-    )
+def local_data(path: Path | None) -> list[Path]:
+    """The local files that a task's YAML file names as its data, by name, by pattern or by their folder."""
+    config = {} if path is None else load_yaml(path, resolve_func=False)
+    options = config.get("dataset_kwargs") or {}
+    named = options.get("data_files") or {}
     lists = named.values() if isinstance(named, dict) else [named]
-    files = [Path(file) for entry in lists for file in ([entry] if isinstance(entry, str) else entry)]
-    return [file for file in files if file.is_file()]
+    patterns = [str(file) for entry in lists for file in ([entry] if isinstance(entry, str) else entry)]
+    places = [Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)]
+    places += [Path(str(folder)) for folder in (config.get("dataset_path"), options.get("data_dir")) if folder]
+    files = (file for place in places for file in (place.rglob("*") if place.is_dir() else [place]))
+    return sorted({file for file in files if file.is_file()})
 
 
 def _bad_file(path: Path | None) -> str | None:
     """Which of a task's local files cannot be read, and why."""
-    for file in _data_files(path):
+    for file in local_data(path):
         if not file.stat().st_size:
             return f"{file}: an empty file"
         if (number := _bad_line(file)) is not None:

@@ -5,9 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -21,11 +21,11 @@ from lm_validity.files import write_json, write_text
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.outputs import check_file, replaced_folder
+from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
 from lm_validity.run.grid import tables_of
 from lm_validity.run.manifests import write_failures
 from lm_validity.run.participants import kind_label
-from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import RowT, Rule
 from lm_validity.run.store import Store
@@ -63,48 +63,57 @@ def register(app: typer.Typer) -> None:
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
-    run = _run_with(configfile, "models", model)
-    row = run.models[model]
-    record: ModelRecord
-    if run.configuration.replay:
-        record = replay.model_record(run, row)
-    else:
+
+    def record(run: Run) -> Mapping[str, object]:
+        row = run.models[model]
+        if run.configuration.replay:
+            return replay.model_record(run, row)
         _try_hub(required=not row.is_local)
         from lm_validity.cells.models.prefetch import prefetch_model as prefetch
 
-        record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
-    write_json(run.results / "prefetch" / "models" / f"{model}.json", record)
+        return prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
+
+    _record(configfile, "models", model, record)
 
 
 def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
-    run = _run_with(configfile, "benchmarks", benchmark)
-    row = run.benchmarks[benchmark]
-    if run.configuration.replay:
-        record = replay.benchmark_record(run, row)
-    else:
+
+    def record(run: Run) -> Mapping[str, object]:
+        row = run.benchmarks[benchmark]
+        if run.configuration.replay:
+            return replay.benchmark_record(run, row)
         _try_hub(required=not (row.include_path or row.corpus))
         from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
 
-        record = prefetch(row)
-    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
+        return prefetch(row)
+
+    _record(configfile, "benchmarks", benchmark, record)
 
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells.models import prefetch
+    from lm_validity.cells.models.prefetch import prefetch_language_model as prefetch
 
-    run = _run_with(configfile, "language_models", language_model)
-    record = prefetch.prefetch_language_model(run, language_model)
-    write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
+    _record(configfile, "language_models", language_model, lambda run: prefetch(run, language_model))
 
 
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
     from lm_validity.cells.trials.data import prefetch_trial_task
 
-    run = _run_with(configfile, "tasks", task)
-    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", prefetch_trial_task(run, task))
+    _record(configfile, "tasks", task, lambda run: prefetch_trial_task(run, task))
+
+
+def _record(configfile: Path, kind: str, name: str, read: Callable[[Run], Mapping[str, object]]) -> None:
+    """Write a record with the states of the files that it is of, as they were before they were read."""
+    run = _run_with(configfile, kind, name)
+    states = inputs.states_of(inputs.own_files(run, kind, name))
+    record = dict(read(run))
+    further = cast("list[str]", record.pop("files_read", []))  # which only reading it could tell
+    outside = [path for path in further if not Path(path).is_relative_to(run.results)]
+    record["sources"] = states | inputs.states_of(outside)
+    write_json(run.results / "prefetch" / kind / f"{name}.json", record)
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:

@@ -23,7 +23,8 @@ from lm_validity.cli.options import (
 )
 from lm_validity.cli.plan import run_to_its_end
 from lm_validity.config.generate import render_defaults, render_yaml
-from lm_validity.config.load import load_run
+from lm_validity.config.load import build_run, load_run, read_values
+from lm_validity.config.rows import Sheets
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
 from lm_validity.monitor import check
@@ -39,6 +40,7 @@ from lm_validity.monitor.render import (
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file
 from lm_validity.run.architectures import unfetched_models
+from lm_validity.run.inputs import check_study, note_changes, study_of
 from lm_validity.run.task_names import check_tasks
 from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
@@ -125,14 +127,13 @@ def preflight(
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
     they are made again."""
-    run = load_run(configfile)
+    sheets = Sheets()
+    run = build_run(read_values(configfile), str(configfile), sheets)
+    check_study(run.results, study_of(run, configfile, sheets))
     for line in check.recomputed_cells(run):
         say(f"will be computed again: {line}")
-    if not run.configuration.replay:
-        from lm_validity.cells.models.prefetch import changed_models
-
-        for line in changed_models(run):
-            say(f"will be computed again: {line}")
+    for change in note_changes(run):
+        say(f"will be computed again: {change.describe()}")
     outdated = check.remove_outdated(run)
     problems = [*outdated, *check.record_problems(run), *check.readiness_problems(run)]
     if not run.configuration.replay:

@@ -84,6 +84,7 @@ _OTHER_WORK: tuple[str, ...] = (
 )
 _OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
 _OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
+SEEN_AHEAD: dict[str, tuple[object, ...]] = {"use_bidirectional_attention": (True, "all"), "is_causal": (False,)}
 SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
 
 UNKNOWN = "models are loaded without remote code: choose a model of a known architecture, or update transformers"
@@ -114,12 +115,20 @@ def why_not_causal(config: object) -> Refusal | None:
         return Refusal(problem, TAKE_OUT)
     if kind in _encoders(lists) and not config.get("is_decoder"):
         return Refusal(problem, TAKE_OUT)
+    if key := _key_that_sees_ahead(config):
+        return Refusal(f"{key} of its config.json lets each position see those behind it", TAKE_OUT)
     other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(
         lists[_CAUSAL].values()
     )
     if named and (named[0] in other_work or _has_no_head(config, named[0], lists)):
         return Refusal(problem, TAKE_OUT)
     return None
+
+
+def _key_that_sees_ahead(config: Document) -> str | None:
+    """The key by which a config.json's causal class sees ahead, as for embeddings of whole texts; None for others."""
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    return next((key for part in parts for key, values in SEEN_AHEAD.items() if part.get(key) in values), None)
 
 
 def _encoders(lists: Lists) -> set[str]:

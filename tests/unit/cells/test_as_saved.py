@@ -260,6 +260,16 @@ def test_whatever_class_is_named_the_file_says_what_a_text_is(kind, name, tmp_pa
     assert tokenizer.encode(TEXT, add_special_tokens=False) == raw.encode(TEXT).ids
 
 
+def test_merges_are_never_left_out_at_random(tmp_path):
+    """BPE dropout: scoring has none, and the record says so."""
+    path = toy_model("llama", tmp_path) / "tokenizer.json"
+    text, saved = "Straße, the capital of the world " * 5, json.loads(path.read_text())
+    expected = load_toy(tmp_path).tokenizer.encode(text)
+    path.write_text(json.dumps(saved | {"model": saved["model"] | {"dropout": 0.3}}))
+    assert load_toy(tmp_path).tokenizer.encode(text) == expected
+    assert record_of(tmp_path)["as_saved"] == {"bpe_dropout": "none"}
+
+
 def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
     """transformers makes an empty tokenizer of the class, for which a corpus costs nothing."""
     toy_model("gpt2", tmp_path)

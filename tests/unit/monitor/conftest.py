@@ -9,20 +9,30 @@ import pytest
 from lm_validity.cells.replay import benchmark_record, model_record, write_splits
 from lm_validity.cells.runner import run_job
 from lm_validity.config.load import Run, load_run
-from lm_validity.files import write_json
+from lm_validity.config.rows import Sheets
+from lm_validity.files import write_json, write_text
+from lm_validity.run.inputs import STUDY, own_files, states_of, study_of, study_text
 from lm_validity.run.workspace import Workspace
 
 MADE_UP = Path(__file__).parents[2] / "workflow" / "replay"
 ORDER = ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")
 
 
+def own(run: Run) -> None:
+    """Say that the results are of the configuration here."""
+    write_text(run.results / STUDY, study_text(study_of(run, "replay/replay.yaml", Sheets())))
+
+
 def prefetch(run: Run) -> None:
-    """What the login node writes down."""
+    """What the login node and the start of a run write down."""
+    own(run)
+    sources = {"sources": states_of(own_files(run, "models", ""))}
     for model in run.models.values():
-        write_json(run.results / "prefetch" / "models" / f"{model.model}.json", model_record(run, model))
+        write_json(run.results / "prefetch" / "models" / f"{model.model}.json", model_record(run, model) | sources)
     workspace = Workspace(run)
     for row in run.benchmarks.values():
-        write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", benchmark_record(run, row))
+        record = benchmark_record(run, row) | sources
+        write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", record)
         write_splits(workspace, row.benchmark)
 
 
@@ -57,4 +67,5 @@ def finished_once(tmp_path_factory) -> Path:
 def built(made_up, finished_once) -> Run:
     """The same, finished, in a folder of its own."""
     shutil.copytree(finished_once / "results", "results")
+    own(made_up)
     return made_up

@@ -24,6 +24,7 @@ def test_the_lists_are_transformers_own():
     ("kind", "named"),
     [
         ("llama", ["LlamaForCausalLM"]),
+        ("gemma3_text", ["Gemma3ForCausalLM"]),
         ("gpt2", None),
         ("gpt2", ["GPT2Model"]),  # its embeddings are its head
         ("gpt-sw3", ["GPT2LMHeadModel"]),
@@ -55,6 +56,9 @@ def test_causal_language_models_pass(kind, named):
         ({"model_type": "llama", "architectures": 5}, "not text"),
         ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
         ({"model_type": "xlm-roberta"}, "xlm-roberta"),
+        ({"model_type": "qwen2", "is_causal": False}, "is_causal of its config.json"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "see those behind it"),
+        ({"model_type": "gemma3", "text_config": {"use_bidirectional_attention": "all"}}, "see those behind it"),
     ],
 )
 def test_others_are_named_with_what_to_do(config, words):

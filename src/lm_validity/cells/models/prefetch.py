@@ -40,14 +40,13 @@ from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or
 from lm_validity.run.architectures import INDEX, WHOLE, HubModel, weight_names, why_not_causal
-from lm_validity.run.grid import Grid
+from lm_validity.run.inputs import MODEL_FILES
 from lm_validity.run.records import (
     AdapterRecord,
     AppliedRules,
     CheckpointRecord,
     FolderRecord,
     ModelRecord,
-    read_record_or,
 )
 from lm_validity.run.scoring import PADDING_COUNTS
 
@@ -266,7 +265,6 @@ OWN_HEAD = "of the checkpoint"
 _LAYER = re.compile(r"\.(\d+)\.")  # the first number in a tensor's name
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tokenizer.*")
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
 def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> ModelRecord:
@@ -525,22 +523,6 @@ def file_states(folder: Path) -> dict[str, list[int]]:
     """Size and time of each file that determines what a local model computes."""
     states = {path: path.stat() for path in _model_files(folder)}
     return {path.name: [state.st_size, state.st_mtime_ns] for path, state in states.items()}
-
-
-def changed_models(run: Run) -> list[str]:
-    """What changed in the local models of a run after they were recorded: the next run records them anew, and computes
-    the cells of those that are others."""
-    changes = []
-    for kind, names in (("models", Grid(run).used_models), ("language_models", run.language_models)):
-        for name in names:
-            record = read_record_or(run.results / "prefetch" / kind / f"{name}.json")
-            points = [point for point in record.get("checkpoints", {}).values() if Path(point["path"]).is_dir()]
-            try:
-                for point in () if record.get("replay") else points:
-                    check_unchanged(name, point)
-            except InputError as error:
-                changes.append(error.problem)
-    return changes
 
 
 def check_unchanged(model: str, point: CheckpointRecord) -> None:

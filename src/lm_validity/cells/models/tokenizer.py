@@ -23,6 +23,7 @@ from lm_validity.errors import CellError, first_line
 #
 # - tokenizer_file: where there is a tokenizer.json, it is the tokenizer. AutoTokenizer's choice of a class can depend
 #   on the folder's name and on the config.json beside it, and some classes rebuild what the file says.
+# - bpe_dropout: none, as in scoring by those who trained it: with it, a text has other tokens each time.
 # - appended_tokens: nothing is appended to a text, neither to a question nor to the answer that follows it.
 
 FILE = "tokenizer.json"
@@ -58,6 +59,8 @@ def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, caus
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     _check_vocabulary(tokenizer, folder, name)
     rules: dict[str, str] = {}
+    if _without_dropout(getattr(tokenizer, "backend_tokenizer", None)):
+        rules["bpe_dropout"] = "none"
     if (folder / FILE).is_file():
         differing_token = _as_in_file(tokenizer, folder, name)
         if differing_token is not None:
@@ -65,6 +68,15 @@ def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, caus
     if causal and _append_nothing(tokenizer, folder, name):
         rules["appended_tokens"] = "left out"
     return LoadedTokenizer(tokenizer, rules)
+
+
+def _without_dropout(backend: tokenizers.Tokenizer | None) -> bool:
+    """Whether a tokenizer left out merges of BPE at random. Afterwards it does not."""
+    model = getattr(backend, "model", None)
+    if not getattr(model, "dropout", None):
+        return False
+    model.dropout = None
+    return True
 
 
 def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
@@ -91,9 +103,11 @@ def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer | No
         ) from error
     saved.no_truncation()
     saved.no_padding()
+    _without_dropout(saved)
     if _differing(tokenizer, saved) is None:
         return None
     plain = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    _without_dropout(plain.backend_tokenizer)
     for token in ("bos_token", "eos_token", "unk_token", "pad_token"):  # that the class knows and the files do not name
         token_now = getattr(tokenizer, token)
         if getattr(plain, token) is None and token_now is not None and saved.token_to_id(token_now) is not None:

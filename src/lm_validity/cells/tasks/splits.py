@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from lm_validity.cells.tasks.tasks import (
     TaskGroup,
     TaskRecord,
     address_of,
+    data_files,
     documents_digest,
     fetch_documents,
     fewshot_digest,
@@ -42,6 +44,7 @@ from lm_validity.cells.tasks.tasks import (
     subject_of,
     task_of,
     tasks_in,
+    with_imports,
 )
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import CellError, InputError, again, did_you_mean, nearest
@@ -534,6 +537,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
     """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
     if row.corpus:
         write_corpus_task(row)
+    before = set(sys.modules)
     record = find_task(row.task, row.include_path)
     where = f"benchmark {row.benchmark!r} (task {row.task})"
     if row.output_type != record.output_type:
@@ -568,12 +572,17 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
                 *(where, name, member.config.test_split),
             )
     documents = {kind: rows(task, kind) for kind in KINDS if has_documents(task, kind)}
+    data = documents_digest(documents)
+    record = with_imports(record, before)
+    imported = [path for path, _ in record.imported]
+    code = "\n".join([record.config_digest, *(f"{Path(path).name} {digest}" for path, digest in record.imported)])
     return {
         "record": record.to_json(),
-        "digest": record.config_digest,
+        "digest": hashlib.sha256(code.encode()).hexdigest() if imported else record.config_digest,
+        "files_read": [*map(str, data_files(record)), *imported],
         "output_type": record.output_type,
         "documents": {kind: len(docs) for kind, docs in documents.items()},
-        "data": documents_digest(documents),
+        "data": data,
         "fewshot": fewshot_digest(task),
         "document_order": order_of_draws(member.path for member in record.members or (record,)),
         "choice_border": "whole continuations" if _may_merge(task) else None,

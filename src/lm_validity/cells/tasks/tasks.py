@@ -4,13 +4,15 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 from datasets.fingerprint import get_temporary_cache_files_directory
@@ -28,9 +30,12 @@ from lm_validity.cells.lm_eval_internals import (
     TaskIndex,
     add_metric,
     cause_of,
+    fresh_code,
     has_metric,
     hint_of,
+    is_own_code,
     load_yaml,
+    local_data,
     order_of_lm_eval,
     remember_templates,
 )
@@ -39,6 +44,7 @@ from lm_validity.cells.tasks.declarations import PACKAGE, Declaration, declarati
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, again, first_line, nearest
 from lm_validity.files import Document, file_sha256
+from lm_validity.run.inputs import states_of
 from lm_validity.run.scoring import code_file, draws_at_random, python_files
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -234,6 +240,7 @@ class TaskRecord:
     metrics: lm-eval's keys `name,filter` in the task's order; of a group: those that all its tasks have.
     higher_is_better: of each metric; null where neither the task nor lm-eval says, which the sheet then decides.
     config_digest: sha256 of the resolved configuration and its code, without the place of data and files.
+    imported: (path, sha256) of the user's files that its code imports from elsewhere.
     members: of a group, the records of its tasks. group_files: the YAML files of groups, as (include_path, file).
     """
 
@@ -245,6 +252,7 @@ class TaskRecord:
     higher_is_better: Mapping[str, bool | None]
     config_digest: str
     version: str | None
+    imported: tuple[tuple[str, str], ...] = ()
     members: tuple["TaskRecord", ...] = ()
     group_files: tuple[tuple[str | None, str], ...] = ()
 
@@ -610,20 +618,40 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
     column that it reads is missing, or its examples would be documents that are scored.
     """
     _check_unchanged(record)
-    if any(draws_at_random(member.path) for member in record.members or (record,)):
-        order = order_of_lm_eval(mkdtemp(dir=get_temporary_cache_files_directory()))
-        task = order(_build)(record)
-        for member_part in tasks_in(task).values():
-            for documents in ("training_docs", "validation_docs", "test_docs"):
-                setattr(member_part, documents, order(getattr(member_part, documents)))
-    else:
-        task = _build(record)
+    alone = _alone(record)
+    task = alone(_build)(record)
+    for member_part in tasks_in(task).values():
+        for documents in ("training_docs", "validation_docs", "test_docs"):
+            setattr(member_part, documents, alone(getattr(member_part, documents)))
     for name, member_part in tasks_in(task).items():
         _set_fewshot(name, member_part, num_fewshot)
         if mutual_information:
             _add_mutual_information(name, member_part)
         _check_columns(name, member_part)
     return task
+
+
+def _alone(record: TaskRecord) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What makes a function run a task's code by itself: without what other tasks and processes kept, and in lm-eval's
+    order where it draws at random."""
+    cache = mkdtemp(dir=get_temporary_cache_files_directory())
+    files = data_files(record)
+    named = hashlib.sha256(json.dumps(states_of(files, small=0)).encode()).hexdigest()[:16]
+    data = f"{datasets.config.HF_DATASETS_CACHE}/local/{named}" if files else None
+    draws = any(draws_at_random(member.path) for member in record.members or (record,))
+
+    def alone(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with the caches of this task, and lm-eval's seeds where it needs them."""
+        seeded = order_of_lm_eval()(function) if draws else function
+        fresh: Callable[..., Any] = fresh_code(cache, data)(seeded)
+        return fresh
+
+    return alone
+
+
+def data_files(record: TaskRecord) -> list[Path]:
+    """The local files that a task, or the tasks of a group, name as their data."""
+    return [file for member in record.members or (record,) for file in local_data(member.path)]
 
 
 def _build(record: TaskRecord) -> AnyTask:
@@ -708,9 +736,25 @@ def _check_unchanged(record: TaskRecord) -> None:
     for path in record.paths:
         if not path.is_file():
             raise InputError(f"{record.task}: {path} does not exist any more.", RECORD_AGAIN)
+    imports = [
+        path for path, digest in record.imported if not Path(path).is_file() or file_sha256(Path(path)) != digest
+    ]
+    if imports:
+        raise InputError(
+            f"{record.task}: {imports[0]}, which its code imports, changed after it was recorded.", RECORD_AGAIN
+        )
     if record_digest(record) != record.config_digest:
         subject = f"a file of the group's {len(record.paths)}" if record.members else str(record.path)
         raise InputError(f"{record.task}: {subject} or its code changed after it was recorded.", RECORD_AGAIN)
+
+
+def with_imports(record: TaskRecord, before: Collection[str]) -> TaskRecord:
+    """The record with the user's files that its code imported from outside of its folders. before: the names of the
+    modules that were imported before it was built."""
+    known = {code.resolve() for path in record.paths for code in python_files(path.parent)}
+    files = {getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - set(before)}
+    own = {Path(file).resolve() for file in files if file and file.endswith(".py") and is_own_code(file)} - known
+    return replace(record, imported=tuple((os.path.relpath(file), file_sha256(file)) for file in sorted(own)))
 
 
 def _set_fewshot(name: str, task: Task, count: int) -> None:

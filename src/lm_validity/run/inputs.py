@@ -1,0 +1,204 @@
+"""What a run is computed from, and whether that is still so: one answer for preflight, dry runs and runs.
+
+A record of the login node names the files that it is of, each by its state. Snakemake looks at times, and a link that
+leads elsewhere, a restored backup or `cp -p` leave those as they were; so the files are no inputs of its rules. Where
+the state of one is another, a note beside the record is written: it is the rule's input, and newer than the record, so
+everything is read anew before any cell. Standard library and pydantic only: the Snakefile asks at parse time.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run, key_values
+from lm_validity.config.rows import Sheets, is_folder
+from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.errors import InputError
+from lm_validity.files import file_sha256, json_text, read_json, read_json_or, write_text
+from lm_validity.run.participants import Participants
+from lm_validity.run.scoring import task_sources
+
+FORMAT = 1  # of a results folder; one of another version is refused
+STUDY = "study.json"  # in it: whose it is
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+SMALL = 16 * 2**20  # bytes: a file up to this size is known by its content, a larger one by size, times and inode
+KINDS = {"models": "model", "benchmarks": "benchmark", "language_models": "language model", "tasks": "task"}
+
+# size, time of the content's last change and of the file's (nanoseconds), inode; sha256 of a small file. Nobody sets
+# the third by hand: weights replaced with size and time kept are others. Of a link: what it leads to.
+State = list[int | str | None]
+
+
+def state_of(path: str | Path, small: int = SMALL) -> State | None:
+    """The state of a file; None where there is none. small: up to this size it is read."""
+    try:
+        found = os.stat(path)
+        digest = file_sha256(Path(path)) if found.st_size <= small else None
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, digest]
+
+
+def states_of(paths: Iterable[str | Path], small: int = SMALL) -> dict[str, State]:
+    """The states of the files that are there, by path."""
+    states = {str(path): state_of(path, small) for path in paths}
+    return {path: state for path, state in states.items() if state is not None}
+
+
+def is_as_recorded(path: str, recorded: State) -> bool:
+    """Whether a file is what was recorded: by its times and inode, else a small one by its content."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    if [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] == recorded[:4]:
+        return True
+    return recorded[4] is not None and found.st_size == recorded[0] and file_sha256(Path(path)) == recorded[4]
+
+
+def own_files(run: Run, kind: str, name: str) -> list[str]:
+    """The user's files that a row of a sheet names; not those that the run makes. kind: of `KINDS`."""
+    if run.configuration.replay:
+        return [run.configuration.replay.scores]
+    row = getattr(run, kind)[name]
+    if kind == "benchmarks":
+        files = _task_files(row)
+    elif kind == "tasks":
+        files = [row.path] if Path(row.path).is_file() else []
+    else:
+        files = list(_model_files(row.path, row.folders if isinstance(row, Model) else ("",)))
+        for adapter in row.adapters if isinstance(row, Model) else ():
+            files += _model_files(adapter, ("",))
+    return [file for file in files if not Path(file).is_relative_to(run.results)]
+
+
+def _model_files(path: str, folders: Iterable[str]) -> Iterator[str]:
+    """The files of a local model or adapter, in its root and the folders of its checkpoints."""
+    for folder in folders if is_folder(path) else ():
+        place = Path(path).expanduser() / folder
+        yield from sorted({str(file) for pattern in MODEL_FILES for file in place.glob(pattern)})
+
+
+def _task_files(row: Benchmark) -> list[str]:
+    if row.corpus:
+        corpus = Path(row.corpus)
+        return sorted(map(str, corpus.rglob("*.txt"))) if corpus.is_dir() else [row.corpus]
+    return task_sources(row.include_path) if row.include_path else []
+
+
+class Change(NamedTuple):
+    """A record whose files are others now: its kind and id, the first file, and the states of all."""
+
+    kind: str
+    name: str
+    path: str
+    states: Mapping[str, State]
+
+    def describe(self) -> str:
+        """One line for the terminal."""
+        return f"{KINDS[self.kind]} {self.name!r}: {self.path} changed after it was recorded"
+
+
+def changes(run: Run, results: Path | None = None) -> list[Change]:
+    """The records of a run of which a file is another now, is gone or is new. `results`: where the run's folder is."""
+    plan, prefetch, found = Participants(run), (results or run.results) / "prefetch", list[Change]()
+    names = {"models": plan.used_models, "benchmarks": plan.used_benchmarks}
+    for kind in KINDS:
+        for name in names.get(kind, getattr(run, kind)):
+            record = read_json_or(prefetch / kind / f"{name}.json", None)
+            if not isinstance(record, dict):
+                continue
+            recorded = record.get("sources") or {}
+            files = own_files(run, kind, name)
+            others = [path for path in files if path not in recorded]
+            others += [path for path, state in recorded.items() if not is_as_recorded(path, state)]
+            others += _moved_revision(run, kind, name, record)
+            if others:
+                found.append(Change(kind, name, others[0], states_of({*files, *recorded, *others})))
+    return found
+
+
+def _moved_revision(run: Run, kind: str, name: str, record: Mapping[str, object]) -> list[str]:
+    """The file of the hub's cache by which a branch leads to another commit than the recorded one."""
+    checkpoints = record.get("checkpoints")
+    if kind not in ("models", "language_models") or not isinstance(checkpoints, dict) or record.get("replay"):
+        return []
+    row, moved = getattr(run, kind)[name], []
+    of_points = {point.checkpoint: point.revision for point in row.checkpoints} if isinstance(row, Model) else {}
+    for point, where in checkpoints.items():
+        commit, revision = where.get("revision"), of_points.get(point) or row.revision or "main"
+        if commit:
+            reference = Path(where["path"]).parents[1] / "refs" / revision
+            try:
+                moved += [str(reference)] if reference.read_text(encoding="utf-8").strip() != commit else []
+            except OSError:  # fetched by its commit, or the cache is gone
+                continue
+    return moved
+
+
+def note_of(results: Path, kind: str, name: str) -> Path:
+    """The note that a record's files are others, whether or not there is one."""
+    return results / "prefetch" / "changed" / kind / f"{name}.json"
+
+
+def note_changes(run: Run, results: Path | None = None) -> list[Change]:
+    """`changes`, with a note of each, by which the next run reads its files anew. Raises OSError where none can be
+    written."""
+    found = changes(run, results)
+    for change in found:
+        text = json_text({"path": change.path, "states": change.states})
+        note = note_of(results or run.results, change.kind, change.name)
+        record = note.parents[2] / change.kind / note.name
+        known = note.is_file() and note.stat().st_mtime_ns > record.stat().st_mtime_ns
+        if not known or note.read_text(encoding="utf-8") != text:
+            write_text(note, text)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whose a results folder is.
+
+
+class Study(NamedTuple):
+    """Whose a results folder is: its configuration's file, the keys and values, the digests of the sheets by path."""
+
+    configfile: str
+    keys: dict[str, object]
+    sheets: dict[str, str]
+
+
+def study_of(run: Run, configfile: str | Path, sheets: Sheets) -> Study:
+    """What `study.json` says beside its format."""
+    digests = {path: hashlib.sha256((text or "").encode()).hexdigest() for path, text in sheets.texts.items()}
+    keys = {key: value for key, value in key_values(run.configuration).items() if key != "results"}
+    return Study(os.path.abspath(configfile), keys, digests)
+
+
+def study_text(study: Study) -> str:
+    """The text of `study.json`."""
+    return json_text({"format": FORMAT, **study._asdict()})
+
+
+def check_study(results: Path, study: Study) -> None:
+    """Raises InputError where a results folder is another study's, whose tables would hold both, or another version's.
+    The same file of a configuration is the same study, whatever is edited in it; so is an equal one elsewhere."""
+    path, another = results / STUDY, "give this one another `name`, or another folder under `results`"
+    if not path.is_file() and not (results / "store").is_dir():
+        return
+    try:
+        values = read_json(path)
+        if values.pop("format") != FORMAT:
+            raise ValueError
+        written = Study(**values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        problem = f"{results}: the results of another version of lm-validity ({STUDY} of format {FORMAT} is not there)."
+        raise InputError(problem, f"{another}; or delete that folder.") from None
+    differing = [key for key in {**written.keys, **study.keys} if written.keys.get(key) != study.keys.get(key)]
+    differing += [key for key in study.sheets if written.sheets.get(key, study.sheets[key]) != study.sheets[key]]
+    if differing and written.configfile != study.configfile:
+        raise InputError(
+            f"{results}: the results of another study, {written.configfile}; {differing[0]!r} is another here.",
+            f"{another}; if it is the same study in a new file, delete {path}.",
+        )

@@ -291,20 +291,17 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
-    from lm_validity.monitor.computation import computation_page, count_spent, plan_finding
+    from lm_validity.monitor.computation import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.site.cards.write import run_sources
     from lm_validity.site.first_page import about_run
     from lm_validity.site.first_page import build_site as build
     from lm_validity.site.partial import lead_to_report
-    from lm_validity.tables.schema import LOSSES, read_table
 
     run = load_planned_run(configfile)
     name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = report_folders(run)
-    table = run.results / "tables" / "losses.parquet"  # not of runs that an earlier version finished
-    losses = read_table(table, LOSSES) if table.is_file() else None
-    computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run), losses)
+    computation = computation_page(count_spent(Store(run.results / "store")))
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])

@@ -72,10 +72,9 @@ def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, caus
 
 def _without_dropout(backend: tokenizers.Tokenizer | None) -> bool:
     """Whether a tokenizer left out merges of BPE at random. Afterwards it does not."""
-    model = getattr(backend, "model", None)
-    if not getattr(model, "dropout", None):
+    if backend is None or not getattr(backend.model, "dropout", None):
         return False
-    model.dropout = None
+    backend.model.dropout = None
     return True
 
 

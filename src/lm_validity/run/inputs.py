@@ -185,7 +185,7 @@ def check_study(results: Path, study: Study) -> None:
     """Raises InputError where a results folder is another study's, whose tables would hold both, or another version's.
     The same file of a configuration is the same study, whatever is edited in it; so is an equal one elsewhere."""
     path, another = results / STUDY, "give this one another `name`, or another folder under `results`"
-    if not path.is_file() and not (results / "store").is_dir():
+    if not path.is_file() and (not (results / "store").is_dir() or (results / "store").is_symlink()):
         return
     try:
         values = read_json(path)

@@ -1,4 +1,4 @@
-"""What a run costs: an analytic model of computing time, corrected by the sidecars of finished cells."""
+"""What a run costs: a formula of parameters and tokens before the first cell, medians of finished cells after it."""
 
 import json
 import math
@@ -21,10 +21,10 @@ from lm_validity.run.records import read_record_or
 from lm_validity.run.rules import RULES, rule_of
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
+# How much work a cell is, by a formula: documents, tokens, floating-point operations, seconds, bytes.
 #
-# Constants are estimates for one GPU with Hugging Face code run eagerly; `monitor.cost` corrects them by the cells that
-# were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
+# Constants are estimates for one GPU with Hugging Face code run eagerly; finished cells correct them. Where neither
+# splits nor records exist yet, documents are the caps of the configuration.
 
 # floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
@@ -108,7 +108,6 @@ class Workload:
     def __init__(self, run: Run):
         self.run = run
         self.assumed: dict[str, set[str]] = {}
-        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens per document
         self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
     def _assume(self, assumption: str, name: str) -> None:
@@ -145,8 +144,6 @@ class Workload:
 
     def tokens(self, kind: str, benchmark: str) -> float:
         """Tokens a document: `scored` (all choices) or `trained`."""
-        if (kind, benchmark) in self.counted_tokens:
-            return self.counted_tokens[kind, benchmark]
         self._assume("tokens per document by output type", benchmark)
         return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
 
@@ -213,40 +210,22 @@ class Workload:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
-#
-# The correction of a (rule, size class) is what its cells took over what was predicted for them, sum over sum: a median
-# would leave out the cells that load a model, and be too low for every total. Its error is found by leaving out: each
-# model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
+# What a run will cost: the formula, times the median of what finished cells of a rule and size class took over it.
 
 NO_GPU = "a processor without GPU"
 SIDECARS = 30  # read a (rule, model): enough for a median
 
 
 class Measured(NamedTuple):
-    """One finished cell: what it took, and what the analytic model says. Memory in MB, null where not recorded."""
+    """One finished cell: what it took, and what the formula says. Memory in MB, null where not recorded."""
 
     rule: str
     size_class: str
-    model: tuple[str, str]  # kind and id
     seconds: float
     predicted: float
-    stored: int
-    stored_predicted: float
     memory_mb: float | None
     gpu_memory_mb: float | None
     device: str
-
-
-class Error(NamedTuple):
-    """Error of the calibrated times, as factors. cell: half of the cells are within it; total, worst: half of the
-    models' totals are, and all of them; by: what was left out."""
-
-    cells: int
-    cell: float
-    total: float
-    worst: float
-    by: str
 
 
 class Estimator:
@@ -255,23 +234,15 @@ class Estimator:
     def __init__(self, run: Run, sources: Iterable[Run] = ()):
         self.run, self.workload = run, Workload(run)
         self.measured = [cell for source in (run, *sources) for cell in self._measure(source)]
-        self._seconds = corrections(
-            [(cell.rule, cell.size_class, cell.seconds, cell.predicted) for cell in self.measured]
-        )
-        self._stored = corrections(
-            [(cell.rule, cell.size_class, cell.stored, cell.stored_predicted) for cell in self.measured]
-        )
+        cells = [
+            (cell.rule, cell.size_class, cell.seconds / cell.predicted) for cell in self.measured if cell.predicted
+        ]
+        self._corrections = corrections(cells)
 
     def seconds(self, cell: Cell) -> float:
         """Expected seconds of a cell."""
-        return self.workload.seconds(cell) * self._correction(self._seconds, cell)
-
-    def stored_bytes(self, cell: Cell) -> float:
-        """Expected bytes of a cell in the store."""
-        return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
-
-    def _correction(self, factors: dict[tuple[str, ...], float], cell: Cell) -> float:
-        return correction(factors, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
+        size = rule_of(cell).row(self.run, cell.model).size_class
+        return self.workload.seconds(cell) * correction(self._corrections, cell.rule, size)
 
     def is_calibrated(self, rule: str) -> bool:
         """Whether any finished cell of this rule was learned from."""
@@ -293,89 +264,41 @@ class Estimator:
     def _measure(self, run: Run) -> list[Measured]:
         """Sidecars of a run's finished cells; those of a replay say nothing about cost, nor do those of cells that were
         resumed, whose earlier attempts nobody timed."""
-        workload = self.workload if run is self.run else Workload(run)
-        measured = []
-        tokens: dict[tuple[str, str], list[float]] = {}
-        waiting = []
+        workload, measured = self.workload if run is self.run else Workload(run), []
         by_model: dict[tuple[str, str], list[Cell]] = {}
         for job in Grid(run).jobs.values():
             for cell in () if rule_of(job).on_login_node else job.cells:
                 by_model.setdefault((job.rule, cell.model), []).append(cell)
         for (rule, model), cells in by_model.items():
-            folder = run.results / "store" / rule / model
+            folder, row = run.results / "store" / rule / model, RULES[rule].row(run, model)
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
-            cells_present = [(cell, names[cell.name]) for cell in cells if cell.name in names]
-            row = RULES[rule].row(run, model)
-            for cell, path in cells_present[:: max(1, len(cells_present) // SIDECARS)][:SIDECARS]:
+            present = [(cell, names[cell.name]) for cell in cells if cell.name in names]
+            for cell, path in present[:: max(1, len(present) // SIDECARS)][:SIDECARS]:
                 sidecar = read_json_or(path / "sidecar.json", {})
                 if "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs"):
                     continue  # of no model, without a time, or with that of the last attempt only
-                counted = RULES[rule].counted_tokens(workload, cell, sidecar)
-                if counted is not None:
-                    tokens.setdefault((counted.kind, counted.benchmark), []).append(counted.per_document)
-                waiting.append((cell, row, path, sidecar))
-        # tokens first: the analytic model is of counted tokens wherever they were counted
-        for key, values in tokens.items():
-            workload.counted_tokens[key] = median(values)
-            if key[1] in self.run.benchmarks:
-                self.workload.counted_tokens.setdefault(key, median(values))
-        for cell, row, path, sidecar in waiting:
-            stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            measured.append(
-                Measured(
-                    cell.rule,
-                    row.size_class,
-                    kind_and_id(row),
-                    sidecar["wall_seconds"],
-                    workload.seconds(cell),
-                    stored,
-                    workload.stored_bytes(cell),
-                    sidecar.get("peak_memory_mb"),
-                    sidecar.get("peak_gpu_memory_mb"),
-                    (sidecar.get("machine") or {}).get("gpu") or NO_GPU,
+                measured.append(
+                    Measured(
+                        rule,
+                        row.size_class,
+                        sidecar["wall_seconds"],
+                        workload.seconds(cell),
+                        sidecar.get("peak_memory_mb"),
+                        sidecar.get("peak_gpu_memory_mb"),
+                        (sidecar.get("machine") or {}).get("gpu") or NO_GPU,
+                    )
                 )
-            )
         return measured
 
-    def error(self) -> Error | None:
-        """How well finished cells are predicted by the others; None where there are fewer than two."""
-        if len(self.measured) < 2:
-            return None
-        by_model = len({measured.model for measured in self.measured}) > 1
-        groups: dict[object, list[Measured]] = {}
-        for number, measured in enumerate(self.measured):
-            groups.setdefault(measured.model if by_model else number, []).append(measured)
-        cells, totals = [], []
-        for left_out, inside in groups.items():
-            training_cells = [group_cell for name, group in groups.items() if name != left_out for group_cell in group]
-            factors = corrections(
-                [
-                    (group_cell.rule, group_cell.size_class, group_cell.seconds, group_cell.predicted)
-                    for group_cell in training_cells
-                ]
-            )
-            expected = [
-                measured.predicted * correction(factors, measured.rule, measured.size_class) for measured in inside
-            ]
-            cells += [abs(math.log(value / measured.seconds)) for value, measured in zip(expected, inside, strict=True)]
-            totals.append(abs(math.log(sum(expected) / sum(measured.seconds for measured in inside))))
-        cell, total, worst = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
-        return Error(len(cells), cell, total, worst, "model" if by_model else "cell")
 
-
-def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, ...], float]:
-    """By how much measured costs differ from predicted ones, as factors: measured over predicted.
-
-    `cells`: (rule, size class, measured, predicted) of each finished cell. Keys: (rule, size class), (rule,) for all
-    size classes, () for all cells. No key without a predicted cost above 0.
-    """
-    sums: dict[tuple[str, ...], list[float]] = {}
-    for rule, name, measured, predicted in cells:
+def corrections(cells: Iterable[tuple[str, str, float]]) -> dict[tuple[str, ...], float]:
+    """Medians of what finished cells took over what the formula says: (rule, size class, ratio) of each -> by (rule,
+    size class), by (rule,) for all size classes, and by () for all cells."""
+    ratios: dict[tuple[str, ...], list[float]] = {}
+    for rule, name, ratio in cells:
         for key in ((rule, name), (rule,), ()):
-            group = sums.setdefault(key, [0.0, 0.0])
-            group[0] += measured
-            group[1] += predicted
-    return {key: measured / predicted for key, (measured, predicted) in sums.items() if predicted}
+            ratios.setdefault(key, []).append(ratio)
+    return {key: median(values) for key, values in ratios.items()}
 
 
 def correction(factors: dict[tuple[str, ...], float], rule: str, name: str) -> float:

@@ -215,7 +215,10 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     lines += describe_plans(run)
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
-    models, stored = estimator.workload.model_bytes, sum(estimator.stored_bytes(entry.cell) for entry in state.cells)
+    models, stored = (
+        estimator.workload.model_bytes,
+        sum(estimator.workload.stored_bytes(entry.cell) for entry in state.cells),
+    )
     fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
     storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
     lines += [*_memory(estimator), storage, "", *_trust(estimator)]
@@ -307,25 +310,18 @@ def _memory(estimator: Estimator) -> list[str]:
 
 def _trust(estimator: Estimator) -> list[str]:
     """How far these figures can be trusted."""
-    error = estimator.error()
     lines = [warning] if (warning := describe_hours_of_a_gpu(estimator)) else []
     if not estimator.measured:
         lines.append(
-            "UNCALIBRATED: no finished cell to learn from. The hours are an analytic model's, by the gpu_type of each "
+            "UNCALIBRATED: no finished cell to learn from. The hours are a formula's, by the gpu_type of each "
             "size class. If documents are assumed, they are far too high (`snakemake prefetch` counts them). Run a "
             "few cells of each size class, then ask again."
         )
     else:
         devices = ", ".join(sorted({cell.device for cell in estimator.measured}))
-        lines.append(f"calibrated with {len(estimator.measured)} finished cells on {devices}")
-        if error is None:
-            lines.append("one finished cell only: no error can be given")
-        else:
-            lines.append(
-                f"error, predicting each {error.by} from the other {error.by}s: half of the cells are within a factor "
-                f"of {error.cell:.2f}, half of the {error.by}s' totals within {error.total:.2f}, all within "
-                f"{error.worst:.2f}"
-            )
+        lines.append(
+            f"by {count(len(estimator.measured), 'finished cell')} on {devices}: medians by rule and size class"
+        )
     for assumption, names in sorted(estimator.workload.assumed.items()):
         lines.append(f"assumed: {assumption} ({listing(sorted(names), NAMED)})")
     return lines

@@ -51,8 +51,7 @@ def test_answers_that_are_too_long_to_train_on_are_counted_and_refused_where_all
     workspace = start_run(tmp_path, rows=three_longer, finetuning={"epochs": 1, "max_length": 6})
     run_all(workspace, "finetune_adapter")
     assert {sidecar["cut_answers"] for sidecar in sidecars(workspace.store).values()} == {3}
-    (cut,) = count_spent(workspace.store).truncated.values()
-    assert cut["answers"] == 3 * 3 and cut["train"] == 3 * 10
+    assert count_spent(workspace.store)["finetune_adapter"]["cut"] == 3 * 10
     values = workspace.run.configuration.model_dump(exclude_none=True, exclude_defaults=True)
     run = build_run(values | {"finetuning": values["finetuning"] | {"max_length": 1}}, "toy")
     for job in Workspace(run).grid.jobs.values():

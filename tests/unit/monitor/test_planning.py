@@ -6,7 +6,6 @@ import re
 import shutil
 import threading
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,13 +19,11 @@ from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
 from lm_validity.errors import InputError
-from lm_validity.monitor.computation import Spent, computation_page, plan_finding
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import (
     Cost,
     Savings,
     describe_plan,
-    hours_in_words,
     total,
     training_costs,
     unplanned_pairs,
@@ -159,16 +156,6 @@ def test_unplanned_is_not_missing(planned):
     assert len(re.findall('title="[^"]*fine-tuning is not planned"', page)) == 6
     assert page.count('class="scroll"') == page.count('class="scroll" tabindex="0"') == 2  # reached by keyboard
     assert "floating-point operations" in render_cost(Estimator(planned), state)
-
-
-def test_a_page_says_what_the_plan_spares(planned):
-    costs, finding = training_costs(Estimator(planned)), plan_finding(planned)
-    spared = total(costs, set(costs) - set(PLANNED)).hours
-    assert "12 of 18 pairs" in finding.sentence and hours_in_words(spared) in finding.sentence
-    assert "no finished cell calibrates" in finding.basis  # a replay took no time
-    assert plan_finding(replace(planned, plan=None)) is None
-    spent = Spent(cells=1, phases={"train": Counter(model_loads=1)})
-    assert [len(computation_page(spent, one).findings) for one in (finding, None)] == [2, 1]
 
 
 def test_scores_of_unplanned_cells_change_no_byte(planned):

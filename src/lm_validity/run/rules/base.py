@@ -16,7 +16,6 @@ from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.run.cell import Cell, CellT, Job, Recipe, models_of
 from lm_validity.run.participants import Participants, size_class
 from lm_validity.run.records import Choice, Records
-from lm_validity.run.store import Sidecar
 
 LEAST_MINUTES = 5
 
@@ -28,14 +27,6 @@ class Resources(NamedTuple):
     cpus: int
     mem_mb: int
     minutes: int
-
-
-class CountedTokens(NamedTuple):
-    """Tokens per document of a benchmark. `kind`: `scored` (of the forward passes) or `trained` (an epoch)."""
-
-    kind: str
-    benchmark: str
-    per_document: float
 
 
 class Work(Protocol):
@@ -189,10 +180,6 @@ class Rule(ABC, Generic[CellT, RowT]):
     def stored_bytes(self, work: Work, cell: CellT) -> float:
         """What a finished cell takes in the store."""
         return 0.0
-
-    def counted_tokens(self, work: Work, cell: CellT, sidecar: Sidecar) -> CountedTokens | None:
-        """The tokens per document that a finished cell counted; None where it counted none."""
-        return None
 
     def shared_work(self, work: Path) -> Iterable[Path]:
         """Folders of the work directory that jobs share beside the store: they go when cells are forgotten."""

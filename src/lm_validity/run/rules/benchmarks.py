@@ -23,14 +23,13 @@ from lm_validity.run.cell import (
 )
 from lm_validity.run.participants import Participants
 from lm_validity.run.records import Choice, ModelRecord, Records
-from lm_validity.run.rules.base import LEAST_MINUTES, CountedTokens, Rule, Work
+from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import (
     document_bos,
     sampling_runs,
     sampling_settings,
     scoring_settings,
 )
-from lm_validity.run.store import Sidecar
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What they share: data files, the settings line, the scoring part of a recipe, costs.
@@ -186,13 +185,6 @@ class ScoringRule(BenchmarkRule):
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
         """Bytes of an item's row for every document of the split, and of the cell's small files."""
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
-
-    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: Sidecar) -> CountedTokens | None:
-        """Tokens of the forward passes, padding left out, per document of the split; None where the sidecar counts
-        none."""
-        tokens = (sidecar.get("counters") or {}).get("forward_tokens")
-        documents = work.documents(cell.benchmark, self.scored_split(cell))
-        return CountedTokens("scored", cell.benchmark, tokens / documents) if tokens else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -449,13 +441,6 @@ class FinetuneAdapter(BenchmarkRule):
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
         """Bytes of the adapter and of the cell's small files."""
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
-
-    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: Sidecar) -> CountedTokens | None:
-        """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none."""
-        tokens = (sidecar.get("counters") or {}).get("training_tokens")
-        epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
-        seen = work.documents(cell.benchmark, "train") * epochs
-        return CountedTokens("trained", cell.benchmark, tokens / seen) if tokens and seen else None
 
 
 def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:

@@ -162,7 +162,7 @@ def test_medians_of_finished_cells_correct_the_formula(real):
     cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
     assert Estimator(real).seconds(cell) == pytest.approx(3 * Workload(real).seconds(cell), rel=1e-3)
     text = render_cost(Estimator(real), RunState(real))
-    assert "medians of 12 finished cells" in text and "uncalibrated" in text, text  # of the other rules
+    assert "by 12 finished cells" in text and "uncalibrated" in text  # of the other rules
 
 
 def test_another_runs_cells_are_learned_from(real):

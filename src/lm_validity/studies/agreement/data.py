@@ -12,7 +12,14 @@ from lm_validity.studies.agreement import notes as said
 from lm_validity.studies.agreement.paired import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.noise import Ceiling, columns_against, noise_ceiling, opposed_columns
+from lm_validity.studies.agreement.statistics.noise import (
+    Ceiling,
+    columns_against,
+    far_models,
+    in_clumps,
+    noise_ceiling,
+    opposed_columns,
+)
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
 from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
 from lm_validity.tables.reruns import NOT_MEASURED
@@ -107,6 +114,17 @@ class Data:
         against the others: turned around they would agree with them."""
         against = {p: np.isin(self.tasks, self.against[p]) for p in PROTOCOLS}
         return {p: self._names(opposed_columns(self.scores[p], against[p])) for p in PROTOCOLS}
+
+    @cached_property
+    def clumped(self) -> dict[str, bool]:
+        """By protocol whether models lie in clumps, so that what noise explains within them is hardly known."""
+        return {p: in_clumps(self.scores[p]) for p in PROTOCOLS}
+
+    @cached_property
+    def far(self) -> dict[str, list[str]]:
+        """By protocol the labels of models that lie far from all others."""
+        labels = np.array(self.matrix.labels, dtype=object)
+        return {p: labels[far_models(self.scores[p])].tolist() for p in self.matrix.protocols}
 
     @cached_property
     def against(self) -> dict[str, list[str]]:
@@ -301,6 +319,7 @@ class Data:
                 )
             ),
             *said.selection_notes(said.selected_on_test(self.matrix, self.scores)),
+            *with_names({said.FAR: list(dict.fromkeys(name for names in self.far.values() for name in names))}),
             *with_names({said.OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]

@@ -45,6 +45,7 @@ class Change(NamedTuple):
     trained: Value
     change: Estimate
     for_others: Range
+    missing_by_value: bool
 
     @classmethod
     def of(cls, rows: Rows, data: Data) -> "Change":
@@ -52,11 +53,12 @@ class Change(NamedTuple):
         if data.lacks_many and rows.row("tau_pooled_change", pairs="all") is not None:
             before, after = (estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS)
             pooled = estimate(rows, "tau_pooled_change", pairs="all")
-            return cls(before, after, pooled, Missing("There is none of the pooled tau."))
+            others: Range = Missing("There is none of the pooled tau.")
+            return cls(before, after, pooled, others, missing_by_value(rows, *PROTOCOLS))
         before, after = (estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
         others = range_of(rows, "tau_change", "categories")
         others = others if is_known(others) else range_of(rows, "tau_change", "benchmarks")
-        return cls(before, after, estimate(rows, "tau_change"), others)
+        return cls(before, after, estimate(rows, "tau_change"), others, missing_by_value(rows, *PROTOCOLS))
 
     @property
     def arrow(self) -> str:
@@ -112,11 +114,13 @@ def above_the_folds(rows: Rows, data: Data) -> Front:
 
 
 class Agreement(NamedTuple):
-    """The mean tau under a protocol, its noise ceiling, and the tau without noise."""
+    """The mean tau under a protocol, its noise ceiling, and the tau without noise; whether scores are missing, and what
+    is measured of models and benchmarks says that they are not missing by chance."""
 
     mean: Estimate
     ceiling: Value
     corrected: Estimate
+    missing_by_value: bool
 
     @classmethod
     def of(cls, rows: Rows, protocol: str) -> "Agreement":
@@ -124,12 +128,17 @@ class Agreement(NamedTuple):
         mean, ceiling, corrected = (
             estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
         )
-        return cls(mean, ceiling.value, corrected)
+        return cls(mean, ceiling.value, corrected, missing_by_value(rows, protocol))
 
     @property
     def limit(self) -> Value:
         """The noise ceiling where it may be named."""
         return shown_limit(self.ceiling, self.mean.value)
+
+
+def missing_by_value(rows: Rows, *protocols: str) -> bool:
+    """Whether the tau that predictions assist differs from that of the measured cells, under one of the protocols."""
+    return any(rows.value("tau_pooled_and_assisted_differ", protocol=p) == 1 for p in protocols)
 
 
 def benchmark_order(rows: Rows, tasks: Sequence[str]) -> list[str]:
@@ -157,7 +166,9 @@ def _change_lede(data: Data, change: Change) -> Lede:
         unknown = "Not known whether benchmarks agree better after training"
         return Lede(f"{unknown}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
     heading, interval = "Not known whether benchmarks agree better after training", change.interval
-    if _same_order(data):
+    if change.missing_by_value:
+        heading, interval = f"{heading}: scores are missing, and not by chance", ""
+    elif _same_order(data):
         alike = "After training for the test, no two models changed places on any benchmark"
         heading, interval = SAME_SCORES if _same_scores(data) else alike, ""
     elif quoted is not None:
@@ -192,22 +203,26 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
         f"{lede.interval or 'There is no interval of the change'}."
     )
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
+    whom = _whom(change.change) if lede.interval else "; no interval"
+    basis = f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}."
+    basis += _missing(data, by_value=change.missing_by_value)
     return Answer(
         CHANGE_QUESTION,
         f"{lede.heading}: {change.arrow}",
         picture,
         lede.interval,
-        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{_whom(change.change)}.{_missing(data)}",
+        basis,
         "The rankings",
     )
 
 
-def _missing(data: Data) -> str:
+def _missing(data: Data, *, by_value: bool) -> str:
     """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
     granted that they are missing by chance."""
     lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
     missing, total = sum(int(cells.sum()) for cells in lost), sum(cells.size for cells in lost)
-    return f" {missing} of {total} scores are missing: by chance, it is assumed." if missing else ""
+    why = "not by chance: what is predicted of them changes the agreement" if by_value else "by chance, it is assumed"
+    return f" {missing} of {total} scores are missing: {why}." if missing else ""
 
 
 def _whom(number: Estimate) -> str:
@@ -242,8 +257,9 @@ def _named(names: Collection[str]) -> str:
 @dataclass(frozen=True)
 class NoiseVerdict:
     """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
-    orders the models alike), `direction` (that of a benchmark must be known first) or `unknown`. `numbers`: the
-    agreement in words. `interval`: the one that decided, in words."""
+    orders the models alike), `direction` (that of a benchmark must be known first), `clumps` (of models, within which
+    noise is hardly known), `missing` (scores, and not by chance) or `unknown`. `numbers`: the agreement in words.
+    `interval`: the one that decided, in words."""
 
     answer: str
     numbers: str
@@ -258,13 +274,15 @@ class NoiseVerdict:
         if data.opposed[protocol]:
             turned = decimal(data.turned_mean_tau(protocol))
             return cls("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
+        if entry.missing_by_value:
+            return cls("missing", numbers, "")
         corrected = entry.corrected.quoted
         decided = entry.mean.quoted if corrected is None else corrected
         interval_words = _with("95%" if corrected is None else "95% without noise", decided)
         if is_known(mean) and mean > 1 - 1e-9:
             return cls("order", numbers, interval_words)
         if corrected is not None and round(corrected.high, 2) < 1:
-            return cls("disagree", numbers, interval_words)
+            return cls("clumps" if data.clumped[protocol] else "disagree", numbers, interval_words)
         return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, interval_words)
 
 
@@ -273,6 +291,8 @@ HEADINGS = {
     "agree": "Benchmarks disagree little more than noise explains",
     "order": "All benchmarks order these models alike",
     "unknown": "Not known whether benchmarks disagree more than noise explains",
+    "missing": "Not known whether benchmarks agree: scores are missing, and not by chance",
+    "clumps": "Not known whether benchmarks disagree more than noise explains: models lie in clumps",
 }
 
 
@@ -315,7 +335,9 @@ def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int
     ordered = int(np.isfinite(data.agreement[protocol].by_benchmark).sum())
     some = f"{ordered} of " if 0 < ordered < len(columns) else ""
     models = count(data.models(protocol), "model")
-    basis = f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
+    basis = (
+        f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data, by_value=entry.missing_by_value)}"
+    )
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 

@@ -16,6 +16,10 @@ WHY_ABOVE = (
     "of each score as independent. Models that answer the same items share part of theirs, and so do benchmarks with "
     "items in common. Standard errors that are too large can cause this too."
 )
+FAR = (
+    "Far from all other models: {}. A noise ceiling takes the distance to such a model for the scale of all "
+    "differences: it is too low (measured: by .04), and the tau without noise too high."
+)
 OPPOSED = (
     "Nothing says whether higher or lower is better on {}, and the order of the models there is against that of the "
     "other benchmarks. Whether benchmarks agree is not known until the column `higher_is_better` of the benchmarks "

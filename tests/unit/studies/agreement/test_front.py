@@ -9,7 +9,9 @@ import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
 
 from lm_validity.missing import is_known
-from lm_validity.studies.agreement.front import told_apart
+from lm_validity.results.put import Rows
+from lm_validity.studies.agreement.front import missing_by_value, told_apart
+from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps, shown_ceiling
 from lm_validity.studies.agreement.values import estimate, range_of
 
 NAMES = [f"m{i:02}" for i in range(16)]
@@ -278,6 +280,69 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     for quantity in ("tau_with_others", "tau_with_others_by_ratio"):
         low, high = range_of(found, quantity, "models", **place)
         assert low == -high < 0
+
+
+def one_order(abilities, items=(200, 1500), seed=0) -> tuple[dict, np.ndarray]:
+    """Shares of right answers to test items, with one order of the models on all of six benchmarks; standard errors."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(*items, 6)
+    shares = 1 / (1 + np.exp(-(np.asarray(abilities)[:, None] + rng.normal(0, 0.4, 6))))
+    found = rng.binomial(numbers, shares) / numbers
+    return {DIRECT: {f"task{j}": found[:, j].tolist() for j in range(6)}}, np.sqrt(found * (1 - found) / (numbers - 1))
+
+
+CLUMPS = {
+    "two": [-0.5] * 10 + [0.5] * 10,
+    "close": [-0.2] * 10 + [0.2] * 10,
+    "three": [-0.7] * 7 + [0.0] * 7 + [0.7] * 6,
+}
+
+
+@pytest.mark.parametrize("kind", CLUMPS)
+@pytest.mark.parametrize("seed", range(3))
+def test_models_in_clumps_are_seen(kind, seed):
+    """One order on all benchmarks; within a clump abilities have a standard deviation of .05 logits, else of .5."""
+    rng = np.random.default_rng(seed)
+    of_clumps, normal = np.array(CLUMPS[kind]) + rng.normal(0, 0.05, 20), rng.normal(0, 0.5, 20)
+    for abilities, clumped in ((of_clumps, True), (normal, False), (np.linspace(-1, 1, 20), False)):
+        table, _ = one_order(abilities, seed=seed)
+        assert in_clumps(np.array([*table[DIRECT].values()]).T) == clumped
+    normal[3] = -4.0
+    table, _ = one_order(normal, seed=seed)
+    assert np.flatnonzero(far_models(np.array([*table[DIRECT].values()]).T)).tolist() == [3]
+
+
+def test_models_in_clumps_leave_it_unknown_whether_benchmarks_disagree_beyond_noise(tmp_path):
+    """Two benchmarks have the reverse order within each of two clumps, far beyond noise."""
+    names, places = [f"m{i:02}" for i in range(20)], np.arange(10) / 1000
+    up, down = ([*(0.2 + order), *(0.7 + order)] for order in (places, places[::-1]))
+    table = {DIRECT: {"a": up, "b": up, "c": down, "d": [*down[:-2], down[-1], down[-2]]}}
+    page, _ = page_of(tmp_path, table, names=names, models="model\nm00\n", benchmarks="benchmark\na\nb\nc\nd\n",
+                      stderr=1e-4)  # fmt: skip
+    assert page.lede.heading.startswith("Not known") and "clumps" in page.lede.heading
+    assert page.panels[0].outcome == "not known"
+
+
+def test_a_ceiling_that_prints_as_its_tau_is_not_below_it():
+    assert shown_ceiling(0.9779, 0.9841) == 0.9779 and np.isnan(shown_ceiling(0.97, 0.98))
+
+
+def test_scores_that_are_missing_by_value_are_not_taken_for_missing_by_chance(tmp_path, monkeypatch):
+    """The check of the page's own fold reaches the answer: both estimates differ beyond their error."""
+    table = {p: {name: list(of) for name, of in tasks.items()} for p, tasks in scores().items()}
+    for name in TASKS[:4]:
+        for protocol in table:
+            table[protocol][name] = [None if value < 0.5 else value for value in table[protocol][name]]
+    monkeypatch.setattr("lm_validity.studies.agreement.front.missing_by_value", lambda rows, *protocols: True)
+    for part in (table, {DIRECT: table[DIRECT]}):
+        page, _ = page_of(tmp_path, part)
+        assert page.lede.heading.startswith("Not known") and page.lede.heading.endswith("missing, and not by chance")
+        assert page.answers[0].interval == "" and "not by chance: what is predicted" in page.answers[0].basis
+    monkeypatch.undo()
+    rows = Rows("agreement")
+    for differ, protocol in ((1.0, DIRECT), (0.0, TRAINED)):
+        rows.put("tau_pooled_and_assisted_differ", differ, "yes_or_no", protocol=protocol)
+    assert missing_by_value(rows, DIRECT, TRAINED) and not missing_by_value(rows, TRAINED)
 
 
 def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):

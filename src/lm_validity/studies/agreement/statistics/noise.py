@@ -729,6 +729,61 @@ def _rounded(tables: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return np.where(steps > 0, np.round(tables / grid) * grid, tables)
 
 
+NORMAL = 19  # tables of normal abilities: half of the least of them is below what chance gives
+FAR = 4.0  # robust standard deviations from the middle, as no model of normal abilities is
+
+
+def in_clumps(scores: np.ndarray) -> bool:
+    """Whether models lie in two or three clumps: within these, how far apart they are is hardly known, and so is the
+    noise ceiling.
+
+    Of the models' mean standardised scores, the share of the sum of squares that is left within the best two or three
+    groups is less than half of the least one of `NORMAL` tables of normal abilities (population shares: .36 and .19).
+    """
+    standing = _standing(scores)
+    standing = standing[np.isfinite(standing)]
+    if len(standing) < LEAST_CORRECTED:
+        return False
+    normal = np.random.default_rng(0).standard_normal((NORMAL, len(standing)))
+    least = np.min([_within_groups(abilities) for abilities in normal], axis=0)
+    return bool((_within_groups(standing) < least / 2).any())
+
+
+def far_models(scores: np.ndarray) -> np.ndarray:
+    """(models,) True for those whose mean standardised score is more than `FAR` standard deviations, by the median of
+    absolute deviations, from the median: the noise ceiling takes such a model for the scale of all, and is too low."""
+    standing = _standing(scores)
+    apart = np.abs(standing - np.nanmedian(standing)) if np.isfinite(standing).any() else standing
+    far: np.ndarray = apart > FAR * np.nanmedian(apart) / stats.norm.ppf(0.75)
+    return far
+
+
+def _standing(scores: np.ndarray) -> np.ndarray:
+    """(models,) mean standardised scores over the benchmarks on which models differ; NaN for a model without any."""
+    spread = np.sqrt(ranking.finite_mean((scores - ranking.finite_mean(scores, axis=0)) ** 2, axis=0))
+    standing: np.ndarray = ranking.finite_mean(
+        (scores - ranking.finite_mean(scores, axis=0)) / np.where(spread > 0, spread, np.nan), axis=1
+    )
+    return standing
+
+
+def _within_groups(values: np.ndarray) -> np.ndarray:
+    """(2,) shares of the sum of squares of `values` (n,) that are left within the best two groups, and three."""
+    ordered = np.sort(values - values.mean())
+    sums, squares = (np.append(0.0, np.cumsum(power)) for power in (ordered, ordered**2))
+    first, second = np.triu_indices(len(ordered) - 1, 1)
+
+    def within(start: np.ndarray | int, end: np.ndarray | int) -> np.ndarray:
+        of_group: np.ndarray = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / np.subtract(end, start)
+        return of_group
+
+    cut, n = np.arange(1, len(ordered)), len(ordered)
+    two, (a, b) = within(0, cut) + within(cut, n), (first + 1, second + 1)
+    three = within(0, a) + within(a, b) + within(b, n)
+    shares: np.ndarray = np.array([two.min(), three.min()]) / max(squares[-1], 1e-300)
+    return shares
+
+
 def shown_ceiling(ceiling: Values, value: Values) -> Values:
     """A noise ceiling where a picture or a sentence may name it: NaN where it lies below the `value` that it is of.
 
@@ -736,4 +791,5 @@ def shown_ceiling(ceiling: Values, value: Values) -> Values:
     benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing. One
     that prints as the value does is not below it.
     """
-    return np.where(np.asarray(ceiling) >= np.asarray(value) - PRINTED / 2, ceiling, np.nan)[()]  # type: ignore[return-value]
+    as_printed = np.round(np.asarray(ceiling), 2) >= np.round(np.asarray(value), 2)
+    return np.where(as_printed, ceiling, np.nan)[()]  # type: ignore[return-value]

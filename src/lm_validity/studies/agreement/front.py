@@ -221,8 +221,10 @@ def _missing(data: Data, *, by_value: bool) -> str:
     granted that they are missing by chance."""
     lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
     missing, total = sum(int(cells.sum()) for cells in lost), sum(cells.size for cells in lost)
+    twice = len(data.matrix.overlapping)
+    said = f" {count(twice, 'benchmark')} left out: others hold the same items." if twice else ""
     why = "not by chance: what is predicted of them changes the agreement" if by_value else "by chance, it is assumed"
-    return f" {missing} of {total} scores are missing: {why}." if missing else ""
+    return said + (f" {missing} of {total} scores are missing: {why}." if missing else "")
 
 
 def _whom(number: Estimate) -> str:

@@ -10,8 +10,8 @@ import pyarrow.dataset as ds
 
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.tables.items import item_values, items_of_scores, open_items
-from lm_validity.words import UNDER, with_names
+from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items
+from lm_validity.words import UNDER, listing, with_names
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
 _COLUMNS = [*_KEY, "run", "split", "doc_id", "subject", "correct", "metric_values"]
@@ -85,6 +85,35 @@ def use_paired_tests(
     return PairedSigns(
         signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
     )
+
+
+SHOWN = 3  # models whose answers tell whether two benchmarks share items
+OVERLAP = (
+    "Benchmarks that share items are one: of {} the one with most items counts, so {} left out of the agreement. The "
+    "same items twice would agree with themselves."
+)
+
+
+def without_shared_items(matrix: ScoreMatrix, path: str | Path) -> ScoreMatrix:
+    """The matrix with one benchmark, that of most items, of those that share items by the answers of a few models."""
+    table, tasks = open_items(path), matrix.task_names()
+    for protocol in matrix.protocols:
+        scored = np.isfinite(matrix.value[protocol][:, ~matrix.is_corpus]).sum(axis=1)
+        models = [matrix.models[index] for index in np.argsort(-scored, kind="stable")[:SHOWN]]
+        chosen = pc.field("benchmark").isin(tasks) & pc.field("model").isin(models)
+        columns = ["model", "benchmark", "protocol", "split", "doc_id", "gold", "doc_hash", "correct"]
+        rows = table.to_table(columns=[name for name in columns if name in table.schema.names], filter=chosen)
+        answers = rows.to_pandas()
+        answers = answers[(answers["protocol"] == protocol) & (answers["split"].fillna("test") == "test")]
+        for group in shared_items(answers.dropna(subset="correct")):
+            sizes = group.documents.groupby(level=0).size()
+            first = max(group.benchmarks, key=lambda name: (sizes[name], -tasks.index(name)))
+            others = [name for name in group.benchmarks if name != first]
+            are = "is" if len(others) == 1 else "are"
+            matrix = matrix.without(others, OVERLAP.format(listing(group.benchmarks), f"{listing(others)} {are}"))
+        if len(answers):
+            break
+    return matrix
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from lm_validity.studies.agreement import benchmarks, incomplete, incomplete_pag
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import SelectedOnTest, selected_on_test
+from lm_validity.studies.agreement.paired import without_shared_items
 from lm_validity.studies.agreement.pooled import put_pooled
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.values import (
@@ -48,6 +49,8 @@ def report_agreement(
     resamples, intervals are skipped. `plan`: the sheet of what was to be fine-tuned; other cells are not missing.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
+    if items is not None:
+        matrix = without_shared_items(matrix, items)
     rows = read_table(scores, SCORES)  # those of prompts that are not selected, too
     selected = None if selections is None else read_table(selections, SELECTIONS)
     page, numbers = agreement(Data.of(matrix, section.resamples, items), rows, selected)

@@ -1,7 +1,7 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +51,8 @@ class ScoreMatrix:
     nothing else here. `training`: by protocol and benchmark, from models that were trained again; these reruns are no
     models. `sampling_error[protocol]`: (n, k) the part of `stderr` that is due to sampled answers, NaN where no model
     has two runs; `sampling`: by (protocol, benchmark) how far runs differ. `notes` says what was left out or assumed;
-    `error_checks`: standard errors that are not used;
+    `overlapping`: benchmarks that are left out since others hold their items; `error_checks`: standard errors that are
+    not used;
     `trained_here`: a run of the workflow made the fine-tunes.
     """
 
@@ -73,6 +74,7 @@ class ScoreMatrix:
     training: dict[str, dict[str, TrainingNoise]] = field(default_factory=dict)
     sampling_error: dict[str, np.ndarray] = field(default_factory=dict)
     sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
+    overlapping: tuple[str, ...] = ()
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -157,6 +159,28 @@ class ScoreMatrix:
         if self.plan is None or protocol != TRAINED:
             return np.ones(self.value[protocol].shape, dtype=bool)
         return np.array([[(model, name) in self.plan for name in self.benchmarks] for model in self.models])
+
+    def without(self, names: Collection[str], note: str) -> "ScoreMatrix":
+        """The matrix without these benchmarks; `note` says why."""
+        kept = ~np.isin(self.benchmarks, list(names))
+        value, stderr, n_items, sampling = (
+            {protocol: values[:, kept] for protocol, values in of_kind.items()}
+            for of_kind in (self.value, self.stderr, self.n_items, self.sampling_error)
+        )
+        return replace(
+            self,
+            value=value,
+            stderr=stderr,
+            n_items=n_items,
+            sampling_error=sampling,
+            benchmarks=tuple(np.array(self.benchmarks, dtype=object)[kept]),
+            by_seed={seed: values[:, kept] for seed, values in self.by_seed.items()},
+            benchmark_facts=self.benchmark_facts[kept].reset_index(drop=True),
+            selected=self.selected[~self.selected["benchmark"].isin(names)].reset_index(drop=True),
+            aside=None if self.aside is None else {kind: values[:, kept] for kind, values in self.aside.items()},
+            notes=(*self.notes, note),
+            overlapping=(*self.overlapping, *names),
+        )
 
     def task_names(self) -> list[str]:
         """Benchmarks that are not perplexity corpora, in order."""

@@ -6,6 +6,8 @@ import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, NAMES, SMALL, matrix_of, score_rows
 
 from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.paired import without_shared_items
+from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
 from lm_validity.tables.schema import ITEMS, write_table
 
@@ -100,3 +102,24 @@ def test_items_that_do_not_make_up_the_score_are_not_used(tmp_path):
     rows = score_rows({DIRECT: {name: SMALL[DIRECT][name] for name in "ab"}})
     _, notes = started(tmp_path, rows, items_of({name: [0] for name in NAMES}))
     assert "not the mean of its items" in notes
+
+
+def test_benchmarks_that_share_items_count_once(tmp_path):
+    """A benchmark of 60 items, a half of them under another name, and other items: two benchmarks, and a word of it."""
+    rng, names = np.random.default_rng(0), [f"m{i}" for i in range(6)]
+    whole, other = (rng.random((6, 60)) < np.linspace(0.2, 0.8, 6)[:, None] for _ in range(2))
+    answers = {"whole": whole, "half": whole[:, :30], "other": other}
+    items = pd.DataFrame(
+        {"model": model, "checkpoint": "final", "benchmark": name, "protocol": DIRECT, "prompt": None, "split": "test",
+         "doc_id": str(item), "correct": float(right)}
+        for name, of in answers.items() for model, row in zip(names, of, strict=True) for item, right in enumerate(row)
+    )  # fmt: skip
+    write_table(items, ITEMS, tmp_path / "items.parquet")
+    rows = score_rows({DIRECT: {name: of.mean(axis=1).tolist() for name, of in answers.items()}}, names)
+    sheets = {"models": "model\n" + "\n".join(names), "benchmarks": "benchmark\nwhole\nhalf\nother\n"}
+    matrix = without_shared_items(matrix_of(tmp_path, rows, **sheets), tmp_path / "items.parquet")
+    assert matrix.task_names() == ["whole", "other"] and matrix.overlapping == ("half",)
+    assert matrix.value[DIRECT].shape == (6, 2) and set(matrix.selected["benchmark"]) == {"whole", "other"}
+    assert any("half is left out" in note for note in matrix.notes)
+    page, found = agreement(Data.of(matrix))
+    assert found.value("pairs") == 1 and "1 benchmark left out" in page.answers[0].basis

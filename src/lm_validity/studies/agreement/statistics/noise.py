@@ -730,6 +730,7 @@ def _rounded(tables: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 NORMAL = 19  # tables of normal abilities: half of the least of them is below what chance gives
+LEAST_JUDGED = 8  # models, of which one may lie far from the others
 FAR = 4.0  # robust standard deviations from the middle, as no model of normal abilities is
 
 
@@ -753,8 +754,12 @@ def far_models(scores: np.ndarray) -> np.ndarray:
     """(models,) True for those whose mean standardised score is more than `FAR` standard deviations, by the median of
     absolute deviations, from the median: the noise ceiling takes such a model for the scale of all, and is too low."""
     standing = _standing(scores)
-    apart = np.abs(standing - np.nanmedian(standing)) if np.isfinite(standing).any() else standing
-    far: np.ndarray = apart > FAR * np.nanmedian(apart) / stats.norm.ppf(0.75)
+    known = standing[np.isfinite(standing)]
+    if len(known) < LEAST_JUDGED:
+        return np.zeros(len(standing), dtype=bool)
+    apart = np.abs(standing - np.median(known))
+    middle = np.median(apart[np.isfinite(apart)]) / stats.norm.ppf(0.75)
+    far: np.ndarray = (apart > FAR * middle) & (middle > 0)
     return far
 
 

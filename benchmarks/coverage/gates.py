@@ -19,6 +19,7 @@ from scipy import optimize
 from scipy.special import expit
 
 from lm_validity.repeats import run_noise
+from lm_validity.studies.items import statistics
 from lm_validity.studies.items.compare import (
     Answers,
     Comparison,
@@ -56,6 +57,11 @@ class World:
     subjects: int = 0
     shared: str = ""
     protocols: tuple[str, ...] = ("direct",)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """In margins; of benchmarks that share items the first and the last but one, since finding them takes time."""
+        return (0.0, 1.0) if self.shared else LOSSES
 
     @property
     def spread(self) -> float:
@@ -167,9 +173,9 @@ def compared(world: World, loss: float, rng: np.random.Generator) -> Comparison:
 
 
 def shares(world: World, worlds: int) -> Iterator[float]:
-    """The share of worlds with the loss and the decision of each of `COLUMNS`."""
+    """The share of worlds with the loss and the decision of each of `COLUMNS`; NaN where it was not tried."""
     found = dict[tuple[float, bool], list[str]]()
-    for loss in LOSSES:
+    for loss in world.losses:
         rng = np.random.default_rng([zlib.crc32(repr(world).encode()), round(100 * loss)])
         for _ in range(worlds):
             comparison = compared(world, loss * MARGIN, rng)
@@ -177,7 +183,7 @@ def shares(world: World, worlds: int) -> Iterator[float]:
                 decision = gate(judged(comparison, Margins({}, Margin(margin, must=False))))
                 found.setdefault((loss, margin is not None), []).append(decision)
     for loss, with_margin, decision in COLUMNS:
-        yield found[loss, with_margin].count(decision) / worlds
+        yield found[loss, with_margin].count(decision) / worlds if loss in world.losses else float("nan")
 
 
 def main() -> None:
@@ -186,13 +192,15 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--only", default="", help="worlds whose name holds this")
     arguments = parser.parse_args()
+    statistics.noncentrality_needed = lambda _: 2.8  # how many items would decide is not asked
     heads = ["equal: worse", "equal: worse, margin", "half: worse", "three quarters: worse", "margin: worse",
              "margin: passes", "equal: passes", "twice: worse"]  # fmt: skip
     print(f"| world | benchmarks | {' | '.join(heads)} |")
     print("|---|---|" + "---|" * len(heads))
     for world in WORLDS:
         if arguments.only in world.name:
-            cells = [f"{share:.3f}".removeprefix("0") for share in shares(world, arguments.worlds)]
+            found = shares(world, arguments.worlds)
+            cells = ["" if np.isnan(share) else f"{share:.3f}".removeprefix("0") for share in found]
             print(f"| {world.name} | {world.benchmarks} | {' | '.join(cells)} |", flush=True)
 
 

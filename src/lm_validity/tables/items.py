@@ -137,7 +137,10 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
 
 def _answered(rows: pd.DataFrame) -> _Answered:
     """Of the models that answered any item; an item that one of them did not answer stays out."""
-    table = rows.pivot_table(index="doc_id", columns="model", values="correct", aggfunc="mean", sort=False).dropna()
+    means = rows
+    if rows.duplicated(["model", "doc_id"]).any():
+        means = rows.groupby(["model", "doc_id"], sort=False)["correct"].mean().reset_index()
+    table = means.pivot(index="doc_id", columns="model", values="correct").reindex(means["doc_id"].unique()).dropna()
     facts = rows.drop_duplicates("doc_id").set_index("doc_id").reindex(table.index)
     hashes, gold = (
         facts[name].to_numpy() if name in facts and facts[name].notna().all() else None for name in ("doc_hash", "gold")

@@ -241,7 +241,7 @@ class Answers:
 def _alike(rows: Sequence[Difference]) -> Iterator[str]:
     """A line where the two models answered every item alike."""
     paired = [row.paired for row in rows if row.paired is not None]
-    if len(paired) == len(rows) and not any(of.difference or of.standard_error for of in paired):
+    if len(paired) == len(rows) and not any(of.difference or (of.test and of.test.error) for of in paired):
         yield ALIKE.format(count(sum(of.items for of in paired), "item"))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from lm_validity.missing import Missing, is_known, number
-from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS, NAMES, points
 from lm_validity.results.put import Column, Rows
@@ -237,7 +236,7 @@ def _training_section(names: tuple[str, str], rows: Rows, protocols: Sequence[st
 def _flip_section(comparison: Comparison, flips: pd.DataFrame) -> Section:
     caption = f"The first {MOST_FLIPS} of {len(flips)}." if len(flips) > MOST_FLIPS else ""
     labels = {"first_answer": comparison.first, "second_answer": comparison.second, "right": "right with"}
-    shown = flips.head(MOST_FLIPS).replace({"protocol": PROTOCOL_LABELS})
+    shown = flips.head(MOST_FLIPS).replace({"protocol": NAMES})
     share = percent(float((flips["right"] == comparison.second).mean()))
     return Section(
         "Items that one of the two alone gets right",

@@ -38,7 +38,7 @@ from lm_validity.tables.schema import trained_here
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, explain_protocols, listing
 
-MOST_PAIRS, MOST_ROWS = 2000, 60  # that are listed, and that the picture shows
+MOST_ROWS = 60  # that the picture shows
 UNKNOWN = Missing(
     Reason("The first model and the others have neither common items nor standard errors.", ReasonCode.NO_ERRORS)
 )
@@ -162,11 +162,6 @@ def _rank(
         p_best = known(float(np.minimum(1.0, p[0, index] * with_first)), NO_TEST.reason)
         of_model.put("behind_first_p_adjusted", p_best, "probability")
         of_model.put("test", behind.test, "text")
-    for i, j in zip(first[:MOST_PAIRS].tolist(), second[:MOST_PAIRS].tolist(), strict=True):
-        of_pair = at.of(other=names[i], second=names[j])
-        of_pair.put("difference", float(oriented[i] - oriented[j]), "score")
-        of_pair.put("difference_p_adjusted", known(float(adjusted[i, j]), NO_TEST.reason), "probability")
-
     if n_paired and (unlike := unlike_items(items)):
         yield (
             f"Models did not answer the same items on {benchmark} ({unlike} to all). Scores are of all that a model "
@@ -179,8 +174,6 @@ def _rank(
             "Unpaired test by standard errors, since there are no answers item by item; it is conservative: "
             f"{count(n_tested - n_paired, 'pair')} of models on {benchmark}."
         )
-    if len(first) > MOST_PAIRS:
-        yield f"The first {MOST_PAIRS} of {len(first)} pairs of models on {benchmark} are listed."
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -189,58 +182,36 @@ def _rank(
 RULE = (
     "May be best: after Bonferroni's correction, 5% level. Intervals: 95%, each by itself, so overlaps decide nothing. "
 )
-SECTIONS = (
-    SectionOf(
-        "Every model",
-        Says("model_may_be_best", "{subject}{above} of {count:model} may be best.", by={"subject": {}}),
-        TableOf(
-            "models",
-            {"subject": "benchmark", "protocol": "protocol", "other": "model"},
-            {
-                "place": Column("place", "place", ".0f"),
-                "score": Column("score", "score", ".4f"),
-                "low": Column("score", "95% from", ".4f", "low"),
-                "high": Column("score", "to", ".4f", "high"),
-                "may_be_best": Column("model_may_be_best", "may be best", ".0f"),
-                "behind": Column("behind_first", "behind the first", "+.4f"),
-                "behind_low": Column("behind_first", "95% from (behind)", "+.4f", "low"),
-                "behind_high": Column("behind_first", "to (behind)", "+.4f", "high"),
-                "p_adjusted": Column("behind_first_p_adjusted", "adjusted p", "p"),
-                "test": Column("test", "test"),
-            },
-            "Models, best first",
-        ),
-        hint="scores, intervals, distance to the first",
-        explanation="A model may be best unless its distance to the first one is significant: two-sided, 5%, after "
-        "Bonferroni's correction for all tests with the first. The truly best model is left out of them in at most "
-        "2.5% of samples of items. On common items the test is McNemar's or the paired t test, else it is by standard "
-        "errors. The intervals here are 95% each by itself.",
+MODELS = SectionOf(
+    "Every model",
+    Says("model_may_be_best", "{subject}{above} of {count:model} may be best.", by={"subject": {}}),
+    TableOf(
+        "models",
+        {"subject": "benchmark", "protocol": "protocol", "other": "model"},
+        {
+            "place": Column("place", "place", ".0f"),
+            "score": Column("score", "score", ".4f"),
+            "low": Column("score", "95% from", ".4f", "low"),
+            "high": Column("score", "to", ".4f", "high"),
+            "may_be_best": Column("model_may_be_best", "may be best", ".0f"),
+            "behind": Column("behind_first", "behind the first", "+.4f"),
+            "behind_low": Column("behind_first", "95% from (behind)", "+.4f", "low"),
+            "behind_high": Column("behind_first", "to (behind)", "+.4f", "high"),
+            "p_adjusted": Column("behind_first_p_adjusted", "adjusted p", "p"),
+            "test": Column("test", "test"),
+        },
+        "Models, best first",
     ),
-    SectionOf(
-        "Every pair: separated or not",
-        Says(
-            "separated_pairs",
-            "{subject}{protocol}{value:.0f} of {n:tested pair} of models are separated.",
-            by={"subject": {}, "protocol": {}},
-        ),
-        TableOf(
-            "pairs",
-            {"subject": "benchmark", "protocol": "protocol", "other": "first", "second": "second"},
-            {
-                "difference": Column("difference", "difference", "+.4f"),
-                "p_adjusted": Column("difference_p_adjusted", "adjusted p", "p"),
-            },
-            "Pairs of models",
-            folded=True,
-        ),
-        hint="after Holm's correction over all pairs",
-        explanation="Separated: adjusted p below 0.05 (Holm 1979, over all tested pairs). Not separated is not equal.",
-    ),
+    hint="scores, intervals, distance to the first",
+    explanation="A model may be best unless its distance to the first one is significant: two-sided, 5%, after "
+    "Bonferroni's correction for all tests with the first. The truly best model is left out of them in at most "
+    "2.5% of samples of items. On common items the test is McNemar's or the paired t test, else it is by standard "
+    "errors. The intervals here are 95% each by itself.",
 )
 
 
 def ranking_page(ranking: Ranking) -> Page:
-    """The page: who may be best, each model with its interval, each pair separated or not."""
+    """The page: who may be best, each model with its interval, how many pairs are separated."""
     rows, first = ranking.rows, ranking.places[0]
     ledes = {place: _lede(ranking, *place) for place in ranking.places}
     picture = _picture(ranking, first, MOST_ROWS)
@@ -258,7 +229,7 @@ def ranking_page(ranking: Ranking) -> Page:
         question="Which model is best, which are not separated, and which gaps can be detected? "
         + explain_protocols({protocol for _, protocol in ranking.places}, trained_here=ranking.trained_here),
         findings=findings,
-        sections=[section.drawn(rows) for section in SECTIONS],
+        sections=[MODELS.drawn(rows)],
         notes=ranking.notes,
         lede=with_copies(ledes[first], ranking.notes),
         picture=picture.draw(rows),

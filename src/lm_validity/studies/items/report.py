@@ -362,7 +362,7 @@ def _fewest_models(rows: Rows, protocol: str) -> int:
 
 
 def _panels(rows: Rows, in_points: Rows, protocols: Sequence[str], gaps: Sequence[Series]) -> list[Panel | None]:
-    """Three questions; the last two of the protocol that the page begins with."""
+    """Two questions, the second of the protocol that the page begins with."""
     first = {"protocol": protocols[0]}
     negative = [row for row in rows.all("negative_items", **first) if row.value is not None]
     panels = [
@@ -379,9 +379,4 @@ def _panels(rows: Rows, in_points: Rows, protocols: Sequence[str], gaps: Sequenc
         text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
         question = "Do items work against the benchmark?"
         panels.append(Panel(question, text, chart.draw(rows).svg, "yes" if certain else outcome))
-    if max(row.value or 0 for row in rows.all("models", **first)) > 1:
-        alike, items = _sum(rows, "equal_items", protocols[0]), _sum(rows, "items", protocols[0])
-        text = f"**{alike} of {count(items, 'item')}** are answered alike by all models and tell none apart"
-        chart = Dots([Series("equal_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
-        panels.append(Panel("Which items count?", text, chart.draw(rows).svg))
     return panels

@@ -170,7 +170,7 @@ LEVEL = 0.05
 POWER = 0.8
 FEWEST_CLUSTERS = 3  # with two, the spread between them rests on one number
 FARTHEST = 1 - 1e-9  # a difference of two shares
-NO_SPREAD = "The two models differ by the same on every common item: there is no spread."
+NO_SPREAD = Missing("The two models differ by the same on every common item: there is no spread.")
 
 
 @dataclass(frozen=True)
@@ -334,25 +334,29 @@ ITEMS_DO_NOT_DECIDE = Missing(Reason("More items do not decide: what the runs sh
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean difference (first model less second) over `items`, in the unit of the score.
+    """The mean difference (first less second) over `items`, in the unit of the score, or over `clusters` of them.
 
-    standard_error, interval (95%): over items, or over clusters where `clusters` is not None. p: two-sided, of the same
-    test as the interval. first_only, second_only: items that only one of the two gets right (None for graded items).
-    smallest_detectable: the difference that this test finds four times out of five. items_needed: items like these with
-    which the observed difference would be found four times out of five. test: None without spread.
+    p: two-sided. first_only, second_only: items that only one of the two gets right (None for graded items). test:
+    None where the two differ by the same on every item.
     """
 
     difference: float
-    standard_error: float
-    interval: tuple[float, float] | Missing
     p: float
     items: int
     clusters: int | None
     first_only: int | None
     second_only: int | None
-    smallest_detectable: float | Missing
-    items_needed: int | Missing
     test: Test | None
+
+    @property
+    def interval(self) -> tuple[float, float] | Missing:
+        """The 95% interval: what the same test does not refuse."""
+        return NO_SPREAD if self.test is None else self.test.interval()
+
+    @property
+    def smallest_detectable(self) -> float | Missing:
+        """The difference that this test finds four times out of five."""
+        return NO_SPREAD if self.test is None else self.test.detectable()
 
 
 def paired_difference(
@@ -380,27 +384,13 @@ def paired_difference(
     n_more, less = int((difference > 0).sum()), int((difference < 0).sum())
     first_only, second_only = (n_more, less) if binary else (None, None)
     error, freedom, number = _clustered_error(difference, clusters)
+    test: Test | None = None
     if binary and number is None:
-        test: Test = McNemarTest(items, n_more, less)
-    elif error < 1e-12:
-        no_spread, p = Missing(NO_SPREAD), mcnemar_p(n_more, less)
-        only = first_only, second_only
-        return PairedDifference(mean, 0.0, no_spread, p, items, number, *only, no_spread, no_spread, None)
-    else:
+        test = McNemarTest(items, n_more, less)
+    elif error >= 1e-12:
         test = with_runs(mean, error, freedom, runs)
-    return PairedDifference(
-        mean,
-        test.error,
-        test.interval(),
-        test.p(0.0),
-        items,
-        number,
-        first_only,
-        second_only,
-        test.detectable(),
-        test.needed(mean, items),
-        test,
-    )
+    p = mcnemar_p(n_more, less) if test is None else test.p(0.0)
+    return PairedDifference(mean, p, items, number, first_only, second_only, test)
 
 
 class _MeanError(NamedTuple):

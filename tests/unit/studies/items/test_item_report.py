@@ -114,8 +114,6 @@ def test_the_page_answers_what_its_models_allow(write, models, heading, outcome)
     said = f"{value(analysis, 'neighbours_resolved'):.0f} of {value(analysis, 'neighbours'):.0f}"
     assert (said in page.lede.sentence) is (models > 1)
     panels = {panel.question: panel for panel in page.panels}
-    if models > 1:
-        assert f"**{value(analysis, 'equal_items'):.0f} of 80 items**" in panels["Which items count?"].text
     panel = panels.get("Do items work against the benchmark?")
     assert (panel and panel.outcome) == outcome
     if panel:

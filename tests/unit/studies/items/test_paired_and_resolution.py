@@ -98,7 +98,7 @@ def test_equal_answers_are_no_difference():
     values = np.array([1.0, 0.0, 1.0])
     found = paired_difference(values, values)
     assert (found.difference, found.p) == (0.0, 1.0)
-    assert isinstance(found.items_needed, Missing)
+    assert isinstance(found.test.needed(found.difference, 3), Missing)
     # of 3 items that never differ, no loss below .7 is refused
     assert found.interval == pytest.approx((-found.interval[1], found.interval[1]))
     assert found.interval[1] > 0.7
@@ -119,7 +119,7 @@ def test_power_and_items_needed_are_those_of_simulation():
         found.append(stats.ttest_1samp(difference[chosen], 0).pvalue < 0.05)
     assert np.mean(found) == pytest.approx(0.8, abs=0.04)
     sample = paired_difference(first[:items] / 2, second[:items] / 2)  # graded, and so tested by t
-    assert sample.smallest_detectable == pytest.approx(2.80 * sample.standard_error, rel=0.01)
+    assert sample.smallest_detectable == pytest.approx(2.80 * sample.test.error, rel=0.01)
 
 
 def test_clustered_intervals_cover_where_those_over_items_do_not():
@@ -143,7 +143,7 @@ def test_clusters_are_left_out_in_turn():
     found = paired_difference(first, second, clusters)
     without = [np.mean((first - second)[clusters != one]) for one in range(12)]
     expected = np.sqrt(11 / 12 * np.sum((np.array(without) - found.difference) ** 2))
-    assert found.standard_error == pytest.approx(expected)
+    assert found.test.error == pytest.approx(expected)
     assert found.interval[1] - found.difference == pytest.approx(stats.t.ppf(0.975, 90**2 / 818 - 1) * expected)
 
 

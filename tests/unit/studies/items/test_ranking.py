@@ -114,8 +114,6 @@ def test_a_ranking_from_standard_errors(write):
     assert (behind.value, behind.low, behind.high) == pytest.approx((0.01, 0.01 - reach, 0.01 + reach))
     score = one(rows, "score", "d")
     assert (score.value, score.high - score.value) == pytest.approx((0.6, stats.norm.ppf(0.975) * errors["d"]))
-    for (first, second), apart in ((("a", "b"), False), (("c", "d"), True)):
-        assert (one(rows, "difference_p_adjusted", first, second=second).value < 0.05) == apart
     assert "2 of 4 models may be best on facts" in page["lede"]["heading"]
 
 
@@ -126,7 +124,8 @@ def test_common_items_separate_what_standard_errors_do_not(write):
     rows, _ = ranking(write, cells, items=True)
     assert one(apart, "may_be_best").value == 2 and one(rows, "may_be_best").value == 1
     assert one(rows, "behind_first_p_adjusted", "b").value == pytest.approx(4 * 0.5**12)
-    assert one(rows, "paired_pairs").value == 3 and one(rows, "difference_p_adjusted", "a", second="b").value < 0.05
+    assert one(rows, "paired_pairs").value == 3
+    assert one(rows, "separated_pairs").value == 3 and one(apart, "separated_pairs").value == 2
 
 
 def test_equal_models_may_all_be_best(write):

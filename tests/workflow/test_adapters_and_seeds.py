@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from tests.workflow.warm_programs import BARE_PROGRAM
 
+from lm_validity.results.put import Rows
+
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
 
@@ -109,13 +111,11 @@ def test_every_seed_comes_through_to_the_tables(finished, tmp_path):
 def test_screening_says_why_each_benchmark_leaves(finished, tmp_path):
     """The miniature has 200 training documents a benchmark: too few by the published threshold, enough by another."""
     project = finished.copy_to(tmp_path / "copy")
-    summary = project.folder / RESULTS / "reports/screening/summary.json"
+    results = project.folder / RESULTS / "reports/screening/results.parquet"
     project.snakemake("screening", *CONFIG)
-    found = json.loads(summary.read_text())["benchmarks"]
-    assert [row["benchmark"] for row in found] == ["cloze", "table"]
-    assert {row["reason"] for row in found} == {"200 training examples, fewer than 1000"}
+    reasons = {row.subject: row.text for row in Rows.read(results).all("dropped_because")}
+    assert reasons == dict.fromkeys(("cloze", "table"), "200 training examples, fewer than 1000")
     config = project.folder / "config/test.yaml"
     config.write_text(config.read_text() + "screening: { training_examples: 100, unimproved_share: 1 }\n")
     project.snakemake("screening", *CONFIG)
-    found = json.loads(summary.read_text())["benchmarks"]
-    assert all("training examples" not in row["reason"] for row in found)
+    assert all("training examples" not in row.text for row in Rows.read(results).all("dropped_because"))

@@ -65,23 +65,6 @@ incomplete.{protocol}
   .trust.widening                             predictions_widening              factor       cells        -
   .trust.hardly_measured[#place]              family_hardly_measured            text         -            -
 """,
-    "screening": """
-thresholds
-  .training_examples                          threshold_training_examples       texts        -            -
-  .unimproved_share                           threshold_unimproved_share        share        -            -
-  .negative_share                             threshold_negative_share          share        -            -
-benchmarks[benchmark=subject]
-  .kept                                       kept                              yes_or_no    -            -
-  .reason                                     dropped_because                   text         -            -
-  .training_examples                          training_examples                 texts        -            -
-  .models                                     models                            models       -            -
-  .not_improved                               models_not_improved               models       models       -
-  .others                                     others                            benchmarks   -            -
-  .negative_agreement                         others_with_negative_tau          benchmarks   others       -
-  .mean_tau                                   tau_with_kept                     tau          others       -
-  .category                                   category                          text         -            -
-  .output_type                                output_type                       text         -            -
-""",
 }
 
 

@@ -196,6 +196,8 @@ def _said(conditions: str) -> dict[str, Condition]:
 def part_of(row: Row, part: Part) -> float | int | str | Missing:
     """The value, an end of the interval or the number of things of a row; where it has none, the reason."""
     found = row.text if part == "value" and row.text is not None else getattr(row, part)
+    if part == "value" and row.unit == "yes_or_no" and found is not None:
+        return bool(found)
     return Missing(row.reason or NONE.reason) if found is None else found
 
 

@@ -447,8 +447,8 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     assert values[f"tau.{TRAINED}"]["basis"]["models"] == 4
     screened = ["screening", "--scores", str(files[0]), *sheets, *given[:3], str(tmp_path / "screened")]
     assert CliRunner().invoke(app, screened, catch_exceptions=False).exit_code == 0
-    rows = json.loads((tmp_path / "screened/summary.json").read_text())["benchmarks"]
-    assert {row["benchmark"]: row["models"] for row in rows} == {"a": 5, "b": 4}
+    screened_rows = Rows.read(tmp_path / "screened" / "results.parquet")
+    assert {row.subject: row.value for row in screened_rows.all("models")} == {"a": 5, "b": 4}
     refused([files[0]], tmp_path / "other", "nowhere", plan=tmp_path / "nowhere.tsv")
 
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from lm_validity.config.sections import Screening
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.missing import known
-from lm_validity.pages.page import Finding, Page, Section, Table
-from lm_validity.results.files import write_report
+from lm_validity.pages.page import Finding, Page, Section
+from lm_validity.results.files import write_rows
+from lm_validity.results.put import Column, Rows
+from lm_validity.results.sections import TableOf
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
 from lm_validity.tables.schema import PROTOCOLS
@@ -18,6 +18,21 @@ from lm_validity.words import count, explain_protocols
 
 NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
 NO_OTHER = "No other benchmark that passes both rules has a tau with this one."
+TABLE = TableOf(
+    "screening",
+    {"subject": "benchmark"},
+    {
+        "kept": Column("kept", "kept"),
+        "reason": Column("dropped_because", "reason"),
+        "training_examples": Column("training_examples", "training examples", ".0f"),
+        "models": Column("models", "models", ".0f"),
+        "not_improved": Column("models_not_improved", "models not improved", ".0f"),
+        "others": Column("others", "others", ".0f"),
+        "negative_agreement": Column("others_with_negative_tau", "others with negative tau", ".0f"),
+        "mean_tau": Column("tau_with_kept", "mean tau, direct", ".3f"),
+    },
+    "Candidates",
+)
 
 
 def report_screening(
@@ -29,7 +44,7 @@ def report_screening(
     results: str | Path | None = None,
     plan: str | Path | None = None,
 ) -> None:
-    """Write summary.json, the table and the page of the screening under `output`.
+    """Write results.parquet, the table and the page of the screening under `output`.
 
     Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
     under `results` (results/<run>) count. Perplexity corpora are not screened. `plan`: what was to be fine-tuned; its
@@ -47,27 +62,22 @@ def report_screening(
         examples = np.where(np.isnan(examples), recorded, examples)
     direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
     screening = screen_benchmarks(direct, trained, examples, section)
-    table = pd.DataFrame(
-        {
-            "benchmark": fact.benchmark,
-            "kept": screening.reasons[i] is None,
-            "reason": screening.reasons[i] or "",
-            "training_examples": known(examples[i], NO_EXAMPLES),
-            "models": screening.models[i],
-            "not_improved": screening.unimproved[i],
-            "others": screening.eligible[i],
-            "negative_agreement": screening.negative[i],
-            "mean_tau": known(screening.mean_tau[i], NO_OTHER),
-            "category": None if pd.isna(fact.category) else fact.category,
-            "output_type": None if pd.isna(fact.output_type) else fact.output_type,
-        }
-        for i, fact in enumerate(facts.itertuples())
-    )
-    summary = {"thresholds": section.model_dump(), "benchmarks": table.to_dict("records"), "notes": matrix.notes}
-    dropped = table.loc[~table["kept"], ["benchmark", "reason"]]
-    reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in dropped.itertuples())
+    rows = Rows("screening")
+    for i, fact in enumerate(facts.itertuples()):
+        at, others = rows.of(subject=fact.benchmark), ("others", int(screening.eligible[i]))
+        at.put("kept", screening.reasons[i] is None, "yes_or_no")
+        at.put("dropped_because", screening.reasons[i] or "", "text")
+        at.put("training_examples", examples[i], "texts", why=NO_EXAMPLES)
+        at.put("models", screening.models[i], "models")
+        improved = ("models", int(screening.models[i]))
+        at.put("models_not_improved", screening.unimproved[i], "models", counted=improved)
+        at.put("others", screening.eligible[i], "benchmarks")
+        at.put("others_with_negative_tau", screening.negative[i], "benchmarks", counted=others)
+        at.put("tau_with_kept", screening.mean_tau[i], "tau", counted=others, why=NO_OTHER)
+    kept = [bool(row.value) for row in rows.all("kept")]
+    reasons = "; ".join(f"{row.subject}: {row.text}" for row in rows.all("dropped_because") if row.text)
     finding = Finding(
-        f"{int(table['kept'].sum())} of {count(len(table), 'candidate benchmark')} pass.",
+        f"{sum(kept)} of {count(len(kept), 'candidate benchmark')} pass.",
         f"Dropped: {reasons}." if reasons else "None is dropped.",
     )
     explanation = (
@@ -78,14 +88,7 @@ def report_screening(
         "dropped if its direct ranking has a negative Kendall's tau with more than "
         f"{section.negative_share:.0%} of the benchmarks that pass the first two rules."
     )
-    formats = {"training_examples": ".0f", "mean_tau": ".3f"}
-    labels = {
-        "training_examples": "training examples",
-        "not_improved": "models not improved",
-        "negative_agreement": "others with negative tau",
-        "mean_tau": "mean tau, direct",
-    }
-    tables = [Table("screening", "Candidates", table, formats=formats, labels=labels)]
+    tables = [TABLE.made(rows)]
     explained = explain_protocols(PROTOCOLS, trained_here=matrix.trained_here)
     page = Page(
         name="screening",
@@ -95,7 +98,7 @@ def report_screening(
         sections=[Section("Each candidate and the reason", explanation=explanation, tables=tables)],
         notes=matrix.notes,
     )
-    write_report(page, summary, output)
+    write_rows(page, rows, output)
 
 
 def _recorded(results: Path, benchmark: str) -> float:

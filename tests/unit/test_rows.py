@@ -1,5 +1,6 @@
 """Rows as they are put, found, worded and drawn."""
 
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from lm_validity.missing import Missing
 from lm_validity.pages.page import Page
 from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows, ends_of, labels_of
+from lm_validity.results.rows import COLUMNS, Row
 from lm_validity.results.sections import Dots, Heat, PanelOf, Says, SectionOf, Series, TableOf
 
 
@@ -37,7 +39,14 @@ def test_what_is_put_is_found_and_read_again(tmp_path: Path) -> None:
         rows.put("effect", 1.0, "accuracy", {"tasks": (0.0, 1.0)}, experiment="main", effect="bias")
     with pytest.raises(ValueError, match="without a reason"):
         rows.put("other", math.nan, "accuracy")
+    assert tuple(COLUMNS) == Row._fields
+    rows.put("name", "=1+1", "text")  # which a spreadsheet would compute
+    write_rows(Page("bias", "Bias", [], []), rows, tmp_path / "again")
     write_rows(Page("bias", "Bias", [], []), rows, tmp_path)
+    for name in ("results.parquet", "results.csv", "results.json"):  # the same rows give the same bytes
+        assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert "'=1+1" in (tmp_path / "results.csv").read_text()
+    assert [row["text"] for row in json.loads((tmp_path / "results.json").read_text())][-1] == "=1+1"
     assert [*Rows.read(tmp_path / "results.parquet")] == [*rows]
     assert len([*Rows.read(tmp_path / "results.parquet", ["effect"])]) == 2
     table = rows.table(

@@ -249,6 +249,25 @@ def expected_range(numbers: int) -> float:
     return float(np.trapezoid(1 - below**numbers - (1 - below) ** numbers, x))
 
 
+LEAST_ORDERED = 5  # models, with fewer the order under two metrics says little
+
+
+def reversing_metrics(scores: pd.DataFrame, matrix: ScoreMatrix) -> list[str]:
+    """Benchmarks on which another share of right answers than their metric, such as acc beside acc_norm, orders the
+    models in the opposite way (tau below 0), each with both metrics; direct scores on test."""
+    rows = scores[(scores["protocol"] == DIRECT) & scores["split"].fillna("test").eq("test")]
+    rows = rows[rows["metric"].astype("string").str.split(",").str[0].isin(FRACTIONS).fillna(value=False)]
+    found = []
+    for name, metric in zip(matrix.benchmarks, matrix.benchmark_facts["metric"], strict=True):
+        of_one = rows[(rows["benchmark"] == name) & rows["model"].isin(matrix.models)]
+        values = of_one.pivot_table(index="model", columns="metric", values="value", aggfunc="mean")
+        for other in values.columns.drop(metric) if metric in values else ():
+            both = values[[metric, other]].dropna().to_numpy(float)
+            if len(both) >= LEAST_ORDERED and ranking.kendall_tau(*both.T) < 0:
+                found.append(f"{name} ({metric.split(',')[0]}, {other.split(',')[0]})")
+    return found
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The prompts that were chosen, and what fine-tuning trains.
 

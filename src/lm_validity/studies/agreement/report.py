@@ -30,7 +30,7 @@ from lm_validity.studies.agreement.values import (
     value_in_words,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import UNDER, count, decimal, explain_protocols
+from lm_validity.words import UNDER, count, decimal, explain_protocols, listing, with_names
 
 
 def report_agreement(
@@ -235,6 +235,12 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
 }  # fmt: skip
 
 
+REVERSING = (
+    "Two shares of right answers order the models in opposite ways on {}. The first one counts; the sheet's column "
+    "`metric` chooses."
+)
+
+
 def agreement(
     data: Data, scores: pd.DataFrame | None = None, selections: pd.DataFrame | None = None
 ) -> tuple[Page, Rows]:
@@ -265,7 +271,11 @@ def agreement(
     if scores is not None:
         benchmarks.put_prompt_ranges(rows, scores, matrix)
         sections[NOISE] += prompts_chosen(benchmarks.prompt_choices(scores, selections, matrix), matrix)
+    reversing = [] if scores is None else benchmarks.reversing_metrics(scores, matrix)
     front = above_the_folds(rows, data)
+    if reversing:
+        said = f" The metric decides on {listing(reversing, 2)}: another one reverses the order."
+        front.answers[0] = replace(front.answers[0], basis=front.answers[0].basis + said)
     page = Page(
         name="agreement",
         title="Ranking agreement",
@@ -273,7 +283,7 @@ def agreement(
         + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
         findings=[*findings(rows, data, chosen), *filter(None, despite.findings)],
         sections=[replace(one, group=group) for group, of_group in sections.items() for one in of_group],
-        notes=(*data.notes, *despite.notes),
+        notes=(*data.notes, *with_names({REVERSING: reversing}), *despite.notes),
         lede=front.lede,
         picture=front.picture,
         panels=front.panels,

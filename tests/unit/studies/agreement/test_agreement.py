@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import (
+    BENCHMARKS,
     DIRECT,
     MODELS,
     NAMES,
@@ -24,12 +25,14 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing, is_known
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.values import NARROWER, NO_SPREAD, estimate, range_of
 from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.schema import read_scores
 from lm_validity.words import UNDER
 
 # fourteen models of five families on five benchmarks of three categories
@@ -507,3 +510,16 @@ def test_significance_is_of_the_pairs_that_were_tested(tmp_path):
     row = found.row("significance_improved_pairs")
     assert found.value("compared_pairs") == 3 and (row.value, row.n) == (1, 1)
     assert Data.of(matrix_of(tmp_path, rows)).significant[DIRECT].known[:, 2].sum() == 0
+
+
+def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_answer(tmp_path):
+    """On `a` acc_norm falls where acc rises; on `b` it rises too."""
+    rows = score_rows({DIRECT: {name: [0.1, 0.2, 0.3, 0.4, 0.5] for name in "abc"}}, [f"m{i}" for i in range(5)])
+    falling = rows["benchmark"] == "a"
+    other = rows.assign(metric="acc_norm,none", value=(0.9 - rows["value"]).where(falling, rows["value"]))
+    scores = pd.concat([rows, other[other["benchmark"] != "c"]])
+    matrix = matrix_of(tmp_path, scores, benchmarks=BENCHMARKS.replace("wiki,p,acc,loglikelihood_rolling,0\n", ""))
+    page, _ = agreement(Data.of(matrix), read_scores(tmp_path / "scores.parquet"))
+    assert "decides on a (acc, acc_norm): another one reverses" in page.answers[0].basis
+    (note,) = [note for note in page.notes if "opposite ways on" in note]
+    assert "a (acc, acc_norm)." in note and "b (" not in note

@@ -20,6 +20,7 @@ try:
     from lm_validity.config.load import (
         PLANNED_SHEETS,
         build_run,
+        check_curves,
         check_sources,
         key_values,
         planned_sheets,
@@ -96,6 +97,7 @@ try:
     GRID = Grid(RUN)
     if workflow.is_main_process:
         check_tasks(RUN)
+        check_curves(RUN)
         if not IS_MODULE:
             check_study(RUN.results, study_of(RUN, workflow.configfiles[0], SHEETS))
         note_changes(RUN, Path(with_prefix(RUN.results)))

@@ -110,7 +110,9 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Read a configuration file and its sheets. Raises InputError naming file, key or row, and value."""
-    return build_run(read_values(path), str(path))
+    run = build_run(read_values(path), str(path))
+    check_curves(run)
+    return run
 
 
 def load_planned_run(path: str | Path) -> Run:
@@ -340,6 +342,16 @@ def _check_one_prompting(run: Run) -> None:
                 "both agreement and signal would have final scores under two prompts.",
                 "give it two rows in the models sheet, or name one study in its `studies` column.",
             )
+
+
+def check_curves(run: Run) -> None:
+    """Refuse the signal study, which is of scores along training, without a model that has two checkpoints."""
+    models = [model for model in run.models.values() if "signal" in model.studies]
+    if "signal" in run.configuration.studies and not any(len(model.checkpoints) > 1 for model in models):
+        raise InputError(
+            f"{run.configuration.models}: no model of the study signal has a checkpoint beside its final one.",
+            "name its sheet of checkpoints in the column 'checkpoints', or leave signal out of `studies`.",
+        )
 
 
 def _check_precision(run: Run) -> None:

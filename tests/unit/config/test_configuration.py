@@ -376,3 +376,17 @@ def test_json_is_refused_as_yaml_is(tmp_path, text, said):
     with pytest.raises(InputError) as caught:
         read_values(tmp_path / "mine.json")
     assert said in caught.value.problem
+
+
+@pytest.mark.parametrize(("checkpoints", "refused"), [("", True), ("steps.tsv", False)])
+def test_curves_of_final_models_only_are_refused_before_the_first_job(tmp_path, checkpoints, refused):
+    (tmp_path / "steps.tsv").write_text("checkpoint\titeration\nstep1\t1\n")
+    (tmp_path / "m.tsv").write_text(f"model\tpath\tcheckpoints\na\torg/a\t{checkpoints}\n")
+    (tmp_path / "b.tsv").write_text("benchmark\nx\n")
+    sheets = f"models: {tmp_path}/m.tsv, benchmarks: {tmp_path}/b.tsv"
+    (tmp_path / "run.yaml").write_text(f"{{name: run, studies: [signal], {sheets}}}")
+    if refused:
+        with pytest.raises(InputError, match="no model of the study signal has a checkpoint beside its final one"):
+            load_run(tmp_path / "run.yaml")
+    else:
+        assert load_run(tmp_path / "run.yaml").models

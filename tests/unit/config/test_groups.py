@@ -101,4 +101,5 @@ def test_the_groups_of_a_configuration_are_checked_before_the_run(sheet, tmp_pat
     ]:
         with pytest.raises(InputError, match=problem):  # without the group, its column is an unknown one
             load(*groups)
-    assert load("merged", "family=nobody", studies=["signal"]).models  # which asks of no group
+    with pytest.raises(InputError, match="checkpoint"):  # which asks of no group
+        load("merged", "family=nobody", studies=["signal"])

@@ -293,6 +293,8 @@ def _in_training(values: Values, settings: Cards) -> Iterator[Statement]:
             outcome, word = YES, f"by {100 * high:.0f}%"
         elif low > settings.early:
             outcome, word = NO, f"not before {100 * low:.0f}%"
+        elif high < 1:  # as the page of the signal study says, which asks only whether it is before the end
+            word = f"by {100 * high:.0f}%"
     yield Statement("ready", "whether it is ready early in training", outcome, keys, word)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from lm_validity.missing import Missing, Reason, known
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement import notes as said
-from lm_validity.studies.agreement.paired import use_paired_tests
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error, use_paired_tests
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import (
     Ceiling,

@@ -15,8 +15,8 @@ from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
-from lm_validity.studies.agreement.pooled import NO_COMPARISON
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
+from lm_validity.studies.agreement.similar import NO_COMPARISON
 from lm_validity.studies.agreement.statistics import sparse
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.values import Range, Value, each

@@ -17,9 +17,8 @@ from lm_validity.studies.agreement import benchmarks, incomplete, incomplete_pag
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import SelectedOnTest, selected_on_test
-from lm_validity.studies.agreement.paired import without_shared_items
-from lm_validity.studies.agreement.pooled import put_pooled
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
+from lm_validity.studies.agreement.similar import put_pooled
 from lm_validity.studies.agreement.values import (
     Estimate,
     Value,

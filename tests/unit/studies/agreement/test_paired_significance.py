@@ -6,8 +6,8 @@ import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, NAMES, SMALL, matrix_of, score_rows
 
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.paired import without_shared_items
 from lm_validity.studies.agreement.report import agreement
+from lm_validity.studies.agreement.score_matrix import without_shared_items
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
 from lm_validity.tables.schema import ITEMS, write_table
 

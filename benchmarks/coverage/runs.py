@@ -18,7 +18,7 @@ from scipy import stats
 from scipy.special import expit
 
 from lm_validity.missing import Missing
-from lm_validity.repeats import error_of_mean, pass_at_k, pass_hat_k, run_noise, sampled_score, typical_spread
+from lm_validity.repeats import SampledScore, error_of_mean, pass_at_k, pass_hat_k, run_noise, typical_spread
 from lm_validity.studies.items.statistics import paired_difference, satterthwaite
 
 RUNS, ITEMS, SHOCKS = (1, 2, 4, 10), (30, 200, 2000), (0.0, 0.1, 0.2)
@@ -40,15 +40,17 @@ def held(items: int, runs: int, rng: np.random.Generator, shock: float = 0.0) ->
     first, second = (
         answers(logits, runs, shock, rng) for logits in (easy, easy - shift(LOSS, float(np.hypot(SPREAD, shock))))
     )
-    found, noise = sampled_score(first), run_noise(first, [(None, run) for run in range(runs)])
-    parts = [(found.item_error, items - 1)] + ([] if noise is None else [(noise.total, noise.freedom)])
-    freedom = satterthwaite(parts) if noise else items - 1
-    yield abs(found.score - 0.5) <= stats.t.ppf((1 + LEVEL) / 2, freedom) * found.error
+    noise, between = run_noise(first, [(None, run) for run in range(runs)]), first.mean(axis=0).var(ddof=1)
+    freedom, error, miss = items - 1.0, np.sqrt(between / items), abs(first.mean() - 0.5)
+    if noise is not None:
+        found = SampledScore(between, items, noise)
+        freedom, error = satterthwaite([(found.item_error, items - 1), (noise.total, noise.freedom)]), found.error
+    yield miss <= stats.t.ppf((1 + LEVEL) / 2, freedom) * error
     others = [answers(SPREAD * rng.standard_normal(items), runs, shock, rng).mean(axis=1) for _ in range(MODELS - 1)]
     scores = np.vstack([first.mean(axis=1), *others])
     one_run = np.sqrt(np.mean(scores[0] * (1 - scores[0]) / (items - 1)))
     reach = stats.norm.ppf((1 + LEVEL) / 2) * float(error_of_mean(one_run, typical_spread(scores), runs))
-    yield abs(found.score - 0.5) <= reach
+    yield miss <= reach
     right, drawn = first.sum(axis=0), np.full(items, runs)
     for estimate, truth in ((pass_at_k, SHARES @ (1 - (1 - CHANCE) ** runs)), (pass_hat_k, SHARES @ CHANCE**runs)):
         passed = estimate(right, drawn, runs)

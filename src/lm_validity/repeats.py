@@ -81,40 +81,32 @@ def run_noise(values: np.ndarray, labels: Sequence[Label]) -> RunNoise | None:
 
 @dataclass(frozen=True)
 class SampledScore:
-    """One model on one benchmark, scored `runs` times on the same `items` items.
+    """The mean of a model over K runs on the same `items` items. `between`: b, the variance over items of their means
+    over runs, which holds w / K beside the items' own variance; in squared units of the score. `noise`: of the runs."""
 
-    `score`: the mean over items and runs. `within`: w, the mean over items of the variance between runs. `between`: b,
-    the variance over items of the items' means over runs, which holds w / K beside the items' own variance. `spread`:
-    d, the standard deviation between the scores of the runs. In the unit of the score, or its square.
-    """
-
-    score: float
-    within: float
     between: float
     items: int
-    runs: int
-    spread: float = 0.0
+    noise: RunNoise
 
     @property
     def item_error(self) -> float:
         """The squared error of endlessly many runs, from other items: (b - w / K) / n, at least 0."""
-        return max(self.between - self.within / self.runs, 0.0) / self.items
+        return max(self.between / self.items - self.noise.sampled, 0.0)
 
     @property
     def run_error(self) -> float:
-        """The squared error of one run on the same items, from other draws: max(d², w / n); NaN for one run."""
-        return max(self.spread**2, self.within / self.items) if self.within == self.within else float("nan")
+        """The squared error of one run on the same items, from other draws: max(d², w / n)."""
+        return self.noise.total * self.noise.runs
 
     @property
     def error(self) -> float:
-        """The standard error of the score for other items and other runs: sqrt(b / n + max(0, d² - w / n) / K)."""
-        shared = 0.0 if self.runs == 1 else self.run_error - self.within / self.items
-        return float(np.sqrt(self.between / self.items + shared / self.runs))
+        """The standard error of the mean for other items and other runs: sqrt(b / n + max(0, d² - w / n) / K)."""
+        return float(np.sqrt(self.between / self.items + self.noise.shared))
 
     @property
     def share_of_sampling(self) -> float:
         """The share of sampling in the squared error of one run, in [0, 1]; 0 where nothing varies."""
-        one_run = self.between / self.items + self.run_error - self.within / (self.items * self.runs)
+        one_run = self.between / self.items + self.run_error - self.noise.sampled
         return self.run_error / one_run if one_run > 0 else 0.0
 
     def error_with(self, runs: float) -> float:
@@ -133,28 +125,6 @@ class SampledScore:
         if self.item_error == 0:
             return None
         return max(1, int(np.ceil(self.run_error / ((NEAR_THE_LIMIT**2 - 1) * self.item_error) - 1e-9)))
-
-
-def sampled_score(values: np.ndarray) -> SampledScore:
-    """Item scores (runs, items) of one model, taken apart into items and sampling.
-
-    Items without a value in each run are left out, so that runs are compared on the same items. Raises ValueError with
-    fewer than two such items, or no run. With one run `within` is NaN.
-    """
-    values = np.asarray(values, dtype=float)
-    values = values[:, np.isfinite(values).all(axis=0)]
-    runs, items = values.shape
-    if runs < 1 or items < 2:
-        raise ValueError(f"{items} items with a score in each of {runs} runs: at least two are needed")
-    means = values.mean(axis=0)
-    return SampledScore(
-        score=float(means.mean()),
-        within=float(values.var(axis=0, ddof=1).mean()) if runs > 1 else float("nan"),
-        between=float(means.var(ddof=1)),
-        items=items,
-        runs=runs,
-        spread=float(values.mean(axis=1).std(ddof=1)) if runs > 1 else 0.0,
-    )
 
 
 def spread_of_runs(scores: np.ndarray) -> np.ndarray:
@@ -216,15 +186,6 @@ def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs:
     s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
     several = np.sqrt(s**2 - np.minimum(d**2, s**2 / 2) + d**2 / np.asarray(runs, dtype=float))
     return np.where(np.isnan(d), s, several)
-
-
-def share_of_sampling(one_run: np.ndarray | float, spread: np.ndarray | float) -> np.ndarray:
-    """The share of sampling in one run's squared error from scores alone: min(d² / s², 1); NaN where one is unknown."""
-    s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
-    result: np.ndarray = np.minimum(
-        np.divide(d**2, s**2, out=np.full(np.broadcast(s, d).shape, np.nan), where=s > 0), 1.0
-    )
-    return result
 
 
 @dataclass(frozen=True)

@@ -8,67 +8,67 @@ from scipy.stats import binomtest
 
 from lm_validity.missing import Missing, ReasonCode
 from lm_validity.repeats import (
+    RunNoise,
+    SampledScore,
     best_of,
     error_of_mean,
     falls_against_itself,
     pass_at_k,
     pass_hat_k,
-    sampled_score,
-    share_of_sampling,
+    run_noise,
     spread_of_runs,
     typical_spread,
 )
 
 
+def sampled(answers):
+    """A model's (runs, items) answers, taken apart."""
+    noise = run_noise(answers, [(None, run) for run in range(len(answers))])
+    return SampledScore(answers.mean(axis=0).var(ddof=1), answers.shape[1], noise)
+
+
 def test_items_and_sampling_by_hand():
-    """Two runs, three items: m = (1, 1/2, 0), w = mean of (0, 1/2, 0), b = variance of m = 1/4."""
-    found = sampled_score(np.array([[1, 1, 0], [1, 0, 0]]))
-    assert (found.score, found.within, found.between) == (0.5, pytest.approx(1 / 6), 0.25)
-    assert found.error == pytest.approx(np.sqrt(0.25 / 3))
+    """Two runs, three items: m = (1, 1/2, 0), w = mean of (0, 1/2, 0), b = variance of m = 1/4; d² = 1/18 = w / n."""
+    found = sampled(np.array([[1, 1, 0], [1, 0, 0]]))
+    assert (found.noise.sampled, found.noise.total) == pytest.approx((1 / 36, 1 / 36))
+    assert found.error == pytest.approx(np.sqrt(0.25 / 3)) == found.error_with(2)
     assert found.share_of_sampling == pytest.approx((1 / 6) / (0.25 + (1 / 6) / 2))
-    assert found.error_with(2) == pytest.approx(found.error)
     assert found.error_with(np.inf) == pytest.approx(np.sqrt((0.25 - 1 / 12) / 3))
 
 
-def test_one_run_has_its_usual_error_and_no_sampling():
-    values = np.array([[1, 0, 1, 1, 0, 1]], dtype=float)
-    found = sampled_score(values)
-    assert found.error == pytest.approx(values.std(ddof=1) / np.sqrt(6))
-    assert np.isnan(found.within)
-
-
-def test_items_without_a_value_in_each_run_are_left_out():
-    found = sampled_score(np.array([[1, np.nan, 0, 1], [1, 0, 0, 0]]))
-    assert found.items == 3 and found.score == pytest.approx(0.5)
+def test_runs_of_several_seeds_and_items_without_a_value():
+    """d² and w are within seeds: runs .5 and 1 of seed 0, 0 and .5 of seed 1, on the items that each run has."""
+    values = np.array([[1, 0, np.nan], [1, 1, 0], [0, 0, 1], [1, 0, 1]], dtype=float)
+    noise = run_noise(values, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    assert (noise.runs, noise.freedom) == (4, 2)
+    assert noise.total == pytest.approx(0.125 / 4) and noise.sampled == pytest.approx(0.25 / 2 / 4)
+    assert run_noise(values[:1], [(0, 0)]) is None and run_noise(values[::2], [(0, 0), (1, 0)]) is None
 
 
 def test_the_number_of_runs_from_which_only_items_help():
-    """Item variance .2, within .1: error(K)² / error(∞)² = 1 + .5 / K <= 1.1025 first at K = 5."""
-    values = np.zeros((4, 2))
-    found = sampled_score(values)
-    assert found.runs_that_help == 1
-    found = type(found)(score=0.5, within=0.1, between=0.2 + 0.1 / 4, items=50, runs=4)
+    """Item variance .2, within .1, 50 items: error(K)² / error(∞)² = 1 + .5 / K <= 1.1025 first at K = 5."""
+    runs = RunNoise({(None, run): 0.5 for run in range(4)}, 0.1 / 50 / 4)
+    found = SampledScore(0.2 + 0.1 / 4, 50, runs)
     assert found.runs_that_help == 5
     assert found.error_with(5) <= 1.05 * found.error_with(np.inf) < found.error_with(4)
-    assert type(found)(score=0.5, within=0.1, between=0.02, items=50, runs=4).runs_that_help is None
+    assert SampledScore(0.02, 50, runs).runs_that_help is None
+    assert SampledScore(0.02, 50, RunNoise(runs.means, 0.0)).runs_that_help == 1
 
 
-def test_the_error_is_right_for_other_items_and_other_runs():
-    """Mean estimated squared error over 4,000 worlds of 60 items and 5 runs, against the variance of the scores."""
+@pytest.mark.parametrize("shock", [0.0, 0.08])
+def test_the_error_is_right_for_other_items_and_other_runs(shock):
+    """Mean estimated squared error over 2,000 worlds of 60 items and 5 runs, against the variance of the scores."""
     rng = np.random.default_rng(0)
-    p = rng.beta(0.6, 0.6, (4000, 1, 60))
-    answers = (rng.random((4000, 5, 60)) < p).astype(float)
-    found = [sampled_score(world) for world in answers]
-    truth = np.var([each.score for each in found])
-    assert np.mean([each.error**2 for each in found]) == pytest.approx(
-        truth, rel=0.1
-    )  # the part of runs is never taken below what items explain
+    p = rng.uniform(0.3, 0.7, (2000, 1, 60)) + rng.uniform(-shock, shock, (2000, 5, 1))
+    answers = (rng.random((2000, 5, 60)) < p).astype(float)
+    found = np.mean([sampled(world).error ** 2 for world in answers])
+    truth = np.var(answers.mean(axis=(1, 2)))
+    assert 0.93 < found / truth < 1.4  # the part of runs is never taken below what items explain
 
 
 def test_errors_from_scores_alone():
-    """s = .084 and d = .042 of ten runs: sqrt(.084² - .042² + .042² / 10); share .062² / .084²."""
+    """s = .084 and d = .042 of ten runs: sqrt(.084² - .042² + .042² / 10)."""
     assert error_of_mean(0.084, 0.042, 10) == pytest.approx(np.sqrt(0.084**2 - 0.9 * 0.042**2))
-    assert share_of_sampling(0.084, 0.062) == pytest.approx(0.5448, abs=1e-4)
     assert error_of_mean(0.05, 0.08, 4) == pytest.approx(np.sqrt(0.05**2 / 2 + 0.04**2))  # runs share something
     assert error_of_mean(0.05, np.nan, 1) == 0.05
     assert np.isnan(error_of_mean(np.nan, 0.05, 3))

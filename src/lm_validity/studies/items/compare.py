@@ -51,7 +51,7 @@ TESTS = {
     "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
 }
 SHARED = "Benchmarks that share items count once in all together: {}."
-ALIKE = "Both gave the same answers to all {}: they may be one model under two names."
+ALIKE = "Both {} {}: they may be one model under two names."
 
 
 @dataclass(frozen=True)
@@ -239,10 +239,13 @@ class Answers:
 
 
 def _alike(rows: Sequence[Difference]) -> Iterator[str]:
-    """A line where the two models answered every item alike."""
-    paired = [row.paired for row in rows if row.paired is not None]
-    if len(paired) == len(rows) and not any(of.difference or (of.test and of.test.error) for of in paired):
-        yield ALIKE.format(count(sum(of.items for of in paired), "item"))
+    """A line where the two models answered every item alike or, without answers, have all scores in common."""
+    items = [0 if row.paired is None else row.paired.items for row in rows]
+    if all(row.change == 0 and not (row.paired and row.tested and row.tested.error) for row in rows):
+        if all(items):
+            yield ALIKE.format("gave the same answers to all", count(sum(items), "item"))
+        elif len(rows) > 2:
+            yield ALIKE.format("have the same score on all", count(len(rows), "benchmark"))
 
 
 def _shared(rows: Sequence[Difference], raw: pd.DataFrame | None) -> list[Shared]:

@@ -169,11 +169,9 @@ def _sampled_rows(at: Rows, answers: pd.DataFrame, noise: RunNoise | None) -> No
     at.put("score_of_runs", float(means.mean()), "score", counted=counted)
     errors: list[float | Missing] = [UNLIKE_RUNS] * 5
     if len(set(runs)) == 1 and len(answers) > 1 and answers["within"].notna().all() and noise is not None:
-        within, between = float(answers["within"].mean()), float(means.var(ddof=1))
-        spread = float(np.sqrt(noise.total * noise.runs))
-        score = SampledScore(float(means.mean()), within, between, len(answers), int(runs[0]), spread)
+        score = SampledScore(float(means.var(ddof=1)), len(answers), noise)
         help_ends = EVERY_RUN_HELPS if score.runs_that_help is None else score.runs_that_help
-        one_more, endless = score.error_with(score.runs + 1), score.error_with(np.inf)
+        one_more, endless = score.error_with(noise.runs + 1), score.error_with(np.inf)
         errors = [score.error, one_more, endless, score.share_of_sampling, help_ends]
     names = ("sampled_error", "sampled_error_one_more", "sampled_error_endless")
     for name, error in zip(names, errors, strict=False):

@@ -83,20 +83,6 @@ def test_the_joint_verdict_of_equal_normal_benchmarks_is_that_of_their_mean():
     assert joint_verdict(tests, None).decision == "worse"
 
 
-@pytest.mark.parametrize("benchmarks", [1, 5])
-def test_a_model_against_itself_is_rarely_worse(benchmarks):
-    """A on other runs of itself: each item right with its own probability, twice."""
-    generator, alarms, worlds = np.random.default_rng(benchmarks), 0, 300
-    for _ in range(worlds):
-        tests = []
-        for _ in range(benchmarks):
-            easy = generator.random(200)
-            gained, lost = ((generator.random(200) < easy) for _ in range(2))
-            tests.append(McNemarTest(200, int((gained & ~lost).sum()), int((lost & ~gained).sum())))
-        alarms += "worse" in decisions(tests, [None] * benchmarks)
-    assert stats.binomtest(alarms, worlds, 0.05, alternative="greater").pvalue > 0.01
-
-
 def test_another_run_or_another_item():
     """A difference of .02 with an error of .01, of whose square .00008 is noise of 4 runs each: .00032 with one.
 

@@ -88,13 +88,14 @@ class Shared(NamedTuple):
 
 
 class _Answered(NamedTuple):
-    """The items of a benchmark, in order: doc_ids, hashes and gold answers (None where one is unknown), and the answers
-    of the models (items, models)."""
+    """The items of a benchmark, in order: ids, hashes and gold answers (None where one is unknown), the answers of the
+    models (items, models), and whether others like these would hardly all equal them by chance."""
 
-    ids: np.ndarray
-    hashes: np.ndarray | None
+    ids: pd.Index
+    hashes: pd.Index | None
     gold: np.ndarray | None
     correct: np.ndarray
+    telling: bool
 
 
 def shared_items(answers: pd.DataFrame) -> list[Shared]:
@@ -143,9 +144,14 @@ def _answered(rows: pd.DataFrame) -> _Answered:
     table = means.pivot(index="doc_id", columns="model", values="correct").reindex(means["doc_id"].unique()).dropna()
     facts = rows.drop_duplicates("doc_id").set_index("doc_id").reindex(table.index)
     hashes, gold = (
-        facts[name].to_numpy() if name in facts and facts[name].notna().all() else None for name in ("doc_hash", "gold")
+        facts[name] if name in facts and facts[name].notna().all() else None for name in ("doc_hash", "gold")
     )
-    return _Answered(table.index.to_numpy(dtype=object), hashes, gold, table.to_numpy(dtype=float))
+    if hashes is not None:  # one document may stand there twice
+        hashes = hashes.astype(str) + hashes.groupby(hashes).cumcount().astype(str)
+    correct = table.to_numpy(dtype=float)
+    telling = is_telling(np.unique(correct, axis=0, return_inverse=True)[1].reshape(-1))
+    of_items = None if hashes is None else pd.Index(hashes), None if gold is None else gold.to_numpy(dtype=float)
+    return _Answered(table.index.astype(str), *of_items, correct, telling)
 
 
 def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray] | None:
@@ -153,32 +159,25 @@ def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray]
     if small.correct.shape[1] != large.correct.shape[1]:
         return None
     fewest = max(FEWEST_SHARED, LEAST_SHARE * len(small.ids))
-    if small.hashes is not None and large.hashes is not None:
-        _, own, of_large = np.intersect1d(small.hashes.astype(str), large.hashes.astype(str), return_indices=True)
-        if len(own) >= fewest:
-            return own, of_large
-    _, own, of_large = np.intersect1d(small.ids.astype(str), large.ids.astype(str), return_indices=True)
-    if len(own) >= fewest and _are_same(small, large, own, of_large):
-        return own, of_large
-    kinds, codes = np.unique(np.vstack([large.correct, small.correct]), axis=0, return_inverse=True)
-    codes, cut = codes.reshape(-1).astype(np.uint16), len(large.ids)
-    if len(kinds) < 2**16 and _coincidence(codes[:cut], codes[cut:]) < COINCIDENCE:
-        place = codes[:cut].tobytes().find(codes[cut:].tobytes())
-        if place >= 0 and place % 2 == 0:
-            return np.arange(len(small.ids)), place // 2 + np.arange(len(small.ids))
-    return None
-
-
-def _coincidence(first: np.ndarray, second: np.ndarray) -> float:
-    """The logarithm of the chance that as many values as `second` has, drawn from each, are equal one by one."""
-    common = np.intersect1d(first, second)
-    chance = sum(float((first == value).mean() * (second == value).mean()) for value in common)
-    return len(second) * float(np.log(max(chance, 1e-300)))
+    for names, others in ((small.hashes, large.hashes), (small.ids, large.ids)):
+        if names is None or others is None:
+            continue
+        place = others.get_indexer(names)
+        own = np.flatnonzero(place >= 0)
+        if len(own) >= fewest and (names is small.hashes or _are_same(small, large, own, place[own])):
+            return own, place[own]
+    start = large.correct.tobytes().find(small.correct.tobytes()) if small.telling else -1
+    width = small.correct.itemsize * small.correct.shape[1]
+    return (
+        None if start < 0 or start % width else (np.arange(len(small.ids)), start // width + np.arange(len(small.ids)))
+    )
 
 
 def is_telling(values: np.ndarray) -> bool:
-    """Whether others like these values (n,) would hardly all equal them by chance."""
-    return len(values) > 0 and _coincidence(values, values) < COINCIDENCE
+    """Whether others like these values (n,) would hardly all equal them by chance: the sum of their squared shares, to
+    the power of their number, is below 1e-9."""
+    shares = np.unique(values, return_counts=True)[1] / max(len(values), 1)
+    return len(values) > 0 and len(values) * float(np.log(np.square(shares).sum())) < COINCIDENCE
 
 
 def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.ndarray) -> bool:

@@ -9,4 +9,4 @@ if [ ! -f "$source/envs/constraints.txt" ]; then
     echo "Error: $source is not the root of lm-validity. Hint: set LM_VALIDITY_SOURCE to it." >&2
     exit 1
 fi
-python -m pip install --constraint "$source/envs/constraints.txt" --editable "${source}[figures]"
+python -m pip install --constraint "$source/envs/constraints.txt" --editable "$source"

@@ -51,10 +51,8 @@ def site(tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    with pytest.MonkeyPatch.context() as patched:  # the files beside the pages, which no browser draws
-        patched.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
-        report_factors(*paths, folder / "factors", section=Reports(resamples=60))
+    report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
+    report_factors(*paths, folder / "factors", section=Reports(resamples=60))
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
 

@@ -51,13 +51,6 @@ def one_command_line():
         yield
 
 
-@pytest.fixture(autouse=True)
-def undrawn_files(monkeypatch):
-    """No case looks into drawings, which take much of a report's time; workflow and browser tests draw them."""
-    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"PNG")
-
-
 @pytest.mark.parametrize(("folder", "case"), cases(tried=True))
 def test_what_was_tried_comes_out_right(folder, case, tmp_path, monkeypatch, capsys):
     """The commands of a case give its values, or refuse it in one line that names what is wrong."""

@@ -11,20 +11,6 @@ from lm_validity.tables.schema import SCORES, write_table
 BENCHMARKS = ("knot", "loom", "plough")
 
 
-@pytest.fixture(autouse=True)
-def undrawn_files(request, monkeypatch):
-    """Images take much of a report's time: only the tests that ask for `drawn`, to look at them, have them made.
-    So do those of the workflow, of published numbers, and in a browser."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        monkeypatch.setattr("vl_convert.svg_to_png", lambda svg: b"\x89PNG")
-
-
-@pytest.fixture
-def drawn():
-    """Ask for the figures' files."""
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
     """A working directory with a table of scores in `given`, as CSV and as parquet."""

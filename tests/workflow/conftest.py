@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from tests.workflow.warm_programs import BARE_PROGRAM, COMMANDS, MORE, OTHERS, PROGRAM, UNDRAWN
+from tests.workflow.warm_programs import BARE_PROGRAM, COMMANDS, MORE, OTHERS, PROGRAM
 
 from lm_validity.cli import warm as warm_start
 from lm_validity.cli.warm import IMPORTED, warm_commands
@@ -26,7 +26,6 @@ class Project:
     """A working directory with the configurations, where snakemake and lm-validity are run as a user would."""
 
     front = ""  # what stands first on the PATH: commands that start warm
-    drawn = False  # whether they draw the files of figures
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -51,12 +50,8 @@ class Project:
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "HF_TOKEN": TOKEN,
-            **self.figures(),
             **more,
         }
-
-    def figures(self) -> dict:
-        return {} if self.drawn else {UNDRAWN: "1"}
 
     def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
         return ("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(self.folder), *arguments)
@@ -151,13 +146,12 @@ def warm():
         Project.front = ""
 
 
-def made_once(tmp_path_factory, name: str, make: Callable[[Project], object], drawn: bool) -> Project:
+def made_once(tmp_path_factory, name: str, make: Callable[[Project], object]) -> Project:
     """A project that one process of the test run makes for all; nobody changes it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     with FileLock(root / f"{name}.lock"):
         project = Project(root / name)
-        project.drawn = drawn
         if not (root / f"{name}.done").exists():
             make(project)
             (root / f"{name}.done").touch()
@@ -169,7 +163,7 @@ def finished(tmp_path_factory) -> Project:
     """One complete run of config/test.yaml."""
 
     run = ("--configfile", "config/test.yaml")
-    return made_once(tmp_path_factory, "finished", lambda project: project.snakemake(*run), drawn=True)
+    return made_once(tmp_path_factory, "finished", lambda project: project.snakemake(*run))
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +174,7 @@ def replayed(tmp_path_factory) -> Project:
         shutil.copytree(Path(__file__).with_name("replay"), project.folder / "replay", dirs_exist_ok=True)
         project.snakemake("--configfile", "replay/replay.yaml")
 
-    return made_once(tmp_path_factory, "replayed", make, drawn=False)
+    return made_once(tmp_path_factory, "replayed", make)
 
 
 @pytest.fixture

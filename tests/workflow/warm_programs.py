@@ -1,10 +1,7 @@
 """What the tests start warm beside the package's own commands (`lm_validity.cli.warm`)."""
 
-import os
 import sys
-from importlib import import_module
 
-UNDRAWN = "UNDRAWN_FIGURES"  # in the environment: the files of figures are empty
 PROGRAM, BARE_PROGRAM = "python-warm", "python-bare"  # with everything imported, or only OTHERS
 COMMANDS = {
     "lm-validity": "lm_validity.cli:main",
@@ -34,14 +31,3 @@ def run() -> None:
     program, *sys.argv[1:] = sys.argv[1:]
     sys.argv[0] = "-c"
     exec(program, {"__name__": "__main__"})
-
-
-def draw_nothing() -> None:
-    """Where UNDRAWN is in the environment, the files of figures are empty from now on."""
-    charts = import_module("vl_convert")
-    for name, empty in (("vegalite_to_svg", "<svg/>"), ("svg_to_pdf", b"%PDF")):
-        real = getattr(charts, name)
-        setattr(charts, name, lambda *words, real=real, empty=empty: empty if UNDRAWN in os.environ else real(*words))
-
-
-draw_nothing()

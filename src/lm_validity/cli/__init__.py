@@ -31,7 +31,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the error of a write does no
 CELLS = (
     "torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval", "sklearn"
 )  # fmt: skip
-EXTRAS = {"vl_convert": "figures", "snakemake": "workflow", **dict.fromkeys(CELLS, "cells")}
+EXTRAS = {"snakemake": "workflow", **dict.fromkeys(CELLS, "cells")}
 
 # What `lm-validity --help` lists, in its order. Reference pages list the others too.
 GROUPS = {

@@ -35,7 +35,7 @@ app = make_group(
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for summary.json, tables, figures and the page.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for results.parquet, tables and the page.")]
 GroupsOfModels = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,7 +55,6 @@ MixVersions = Annotated[
 PAGE = (
     "index.html",
     "page.json",
-    "summary.json",
     "results.parquet",
     "results.csv",
     "results.json",
@@ -126,8 +125,6 @@ def report_site(
     mix_versions: MixVersions = False,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
-    from lm_validity.pages.figures import can_draw
-    from lm_validity.pages.page import NOT_DRAWN
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write
 
@@ -136,8 +133,6 @@ def report_site(
     inputs = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions)
     write(results, output, inputs, say)
-    if not can_draw():
-        say(NOT_DRAWN)
     say_findings(output, site_reports(output), quote(str(output)))
 
 

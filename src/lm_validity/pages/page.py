@@ -20,7 +20,6 @@ from markupsafe import Markup, escape
 
 from lm_validity.files import replace_file, write_text
 from lm_validity.missing import Missing
-from lm_validity.pages import figures as drawing
 from lm_validity.words import UNDER, no_scores
 
 if TYPE_CHECKING:
@@ -39,17 +38,8 @@ def glossary_text() -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # A page as JSON: what `page.json` holds and the HTML is made of.
 
-FORMAT = 4  # of page.json; another one is of another version, whose pages this one cannot make
+FORMAT = 5  # of page.json; another one is of another version, whose pages this one cannot make
 Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
-
-
-class FigureDocument(TypedDict):
-    """`wide`: it takes a row of its own. Its picture is `figures/<name>.svg`."""
-
-    name: str
-    title: str
-    caption: str
-    wide: bool
 
 
 class ColumnDocument(TypedDict):
@@ -82,7 +72,7 @@ class PictureDocument(TypedDict):
 
 
 class SectionDocument(TypedDict):
-    """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
+    """`finding`: the sentence that its figures show, or ""."""
 
     title: str
     group: str
@@ -90,7 +80,6 @@ class SectionDocument(TypedDict):
     finding: str
     explanation: str
     pictures: list[PictureDocument]
-    figures: list[FigureDocument]
     tables: list[TableDocument]
     notes: list[str]
 
@@ -294,17 +283,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A chart of `pages/figures.py` under a file name. `wide` takes the whole row."""
-
-    name: str
-    title: str
-    chart: drawing.Chart
-    caption: str = ""
-    wide: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
     unrounded), or "p" for p-values; `scales`: factors by column for what the page shows (CSV files are unscaled);
@@ -338,7 +316,6 @@ class Section:
 
     title: str
     finding: str = ""
-    figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     explanation: str = ""
@@ -421,21 +398,30 @@ def write_page(page: Page, output: str | Path) -> None:
     """Write the page with its tables and figures under `output`; `index.html` last."""
     output = Path(output)
     _check_names(page)
-    if any(section.figures for section in page.sections) and drawing.can_draw():
-        drawing.check_address_space()
     for section in page.sections:
         for table in section.tables:
             frame = without_missing(table.frame)
             write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
-    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
-    document = page_document(page, output / "figures")
+    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without pictures has the folder that rules declare
+    pictures = [*filter(None, [page.picture]), *(each for section in page.sections for each in section.pictures)]
+    for number, picture in enumerate(pictures, 1):
+        text = _ALONE.format(style=asset("page.css"), picture=picture.svg, note=escape(picture.note))
+        write_text(output / "figures" / f"{page.name}_{number}.svg", text)
+    document = page_document(page)
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
 
 
-def page_document(page: Page, figures: Path | None = None) -> PageDocument:
-    """The page as JSON: texts, pictures, table cells with what is shown and sorted by. Figures are drawn into a folder,
-    where one is given."""
+# a picture as a file of its own, which browsers show and print
+_ALONE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="800"><foreignObject width="100%" height="100%"><div '
+    'xmlns="http://www.w3.org/1999/xhtml" class="picture"><style>{style}</style>{picture}<p>{note}</p></div>'
+    "</foreignObject></svg>\n"
+)
+
+
+def page_document(page: Page) -> PageDocument:
+    """The page as JSON: texts, pictures, table cells with what is shown and sorted by."""
     sections: list[SectionDocument] = [
         {
             "title": section.title,
@@ -444,11 +430,6 @@ def page_document(page: Page, figures: Path | None = None) -> PageDocument:
             "finding": section.finding,
             "explanation": section.explanation,
             "pictures": [_fields(picture) for picture in section.pictures],
-            "figures": [
-                document
-                for figure in section.figures
-                if drawing.can_draw() and (document := _figure_document(figure, figures))
-            ],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
         }
@@ -466,7 +447,7 @@ def page_document(page: Page, figures: Path | None = None) -> PageDocument:
         "answers": [_fields(answer) for answer in page.answers],
         "findings": [_fields(finding) for finding in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
-        "notes": [*page.notes, *([] if drawing.can_draw() else [NOT_DRAWN])],
+        "notes": list(page.notes),
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
     }
 
@@ -476,14 +457,7 @@ def _fields(record: object) -> Any:
     return dict(vars(record))
 
 
-NOT_DRAWN = "Figures of folds are left out: vl-convert, which draws them, is not installed (lm-validity[figures])."
-_CONTENT: tuple[Literal["finding", "pictures", "figures", "tables", "notes"], ...] = (
-    "finding",
-    "pictures",
-    "figures",
-    "tables",
-    "notes",
-)
+_CONTENT: tuple[Literal["finding", "pictures", "tables", "notes"], ...] = ("finding", "pictures", "tables", "notes")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -579,16 +553,6 @@ def _packed_rows(table: TableDocument) -> str:
     return packed({"values": columns, "shown": rows_shown, "reasons": table["reasons"]})
 
 
-def _figure_document(figure: Figure, folder: Path | None) -> FigureDocument | None:
-    """The figure as JSON, drawn into the folder; None where it would show no value."""
-    spec = drawing.vega_lite(figure.chart)
-    if drawing.is_empty(spec):
-        return None
-    if folder is not None:
-        drawing.save_figure(spec, folder / f"{figure.name}.svg")
-    return {"name": figure.name, "title": figure.title, "caption": figure.caption, "wide": figure.wide}
-
-
 def _shown(value: Value, number_format: str | None, scale: float) -> str:
     """What a table cell shows; missing values sort last and show a dash."""
     if value is None:
@@ -604,12 +568,10 @@ def _shown(value: Value, number_format: str | None, scale: float) -> str:
 
 
 def _check_names(page: Page) -> None:
-    """Figure and table names become file names: plain and unique. A wrong one is a programming error."""
-    for kind in ("figures", "tables"):
-        names = [item.name for section in page.sections for item in getattr(section, kind)]
-        wrong = [name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1]
-        if wrong:
-            raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
+    """Table names become file names: plain and unique. A wrong one is a programming error."""
+    names = [table.name for section in page.sections for table in section.tables]
+    if wrong := [name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1]:
+        raise ValueError(f"tables of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
 @cache

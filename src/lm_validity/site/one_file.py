@@ -1,6 +1,5 @@
 """A site as one file, which can be mailed: its first page with all others inside."""
 
-import base64
 import json
 import re
 from functools import partial
@@ -10,7 +9,6 @@ from lm_validity.files import write_text
 from lm_validity.pages.page import asset, deflated
 
 _DATA = re.compile(r'<div id="data" hidden data-source="([^"]+)"></div>')
-_IMAGE = re.compile(r'<img src="(figures/[^"]+\.svg)"')
 _LINK = re.compile(r'<a\b([^>]*?)\shref="(?!#|[a-z]+:)([^"#]+)(?:#[^"]*)?"', re.IGNORECASE)
 _LAST = "</body>"
 STYLE, SCRIPT, ROUTER = "\x01STYLE\x01", "\x01SCRIPT\x01", "\x01ROUTER\x01"
@@ -30,7 +28,6 @@ def into_one_file(site: Path) -> None:
             folder = (site / path).parent
             held = _text_of(folder / data[1])
             html = html.replace(data[0], f'<div id="data" hidden></div><script>{held}</script>', 1)
-            html = _IMAGE.sub(partial(_inlined, folder), html)
         pages[path] = _LINK.sub(partial(_kept, page_of_link=path, pages=set(paths)), html)
     router = asset("one_file.js")
     ending = f"<script>{ROUTER}</script>\n{_LAST}"
@@ -48,12 +45,6 @@ def into_one_file(site: Path) -> None:
 def _text_of(path: Path) -> str:
     """The text of a file beside a page; nothing where the page has no folds that need it."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _inlined(folder: Path, image: re.Match[str]) -> str:
-    """The element of an SVG in a page's folder, with the SVG in it."""
-    held = base64.b64encode(_text_of(folder / image[1]).encode()).decode("ascii")
-    return f'<img src="data:image/svg+xml;base64,{held}"'
 
 
 def _shortened(html: str) -> str:

@@ -248,7 +248,6 @@ def test_what_is_not_planned_is_not_missing(start):
 
 
 def test_the_page_says_how_many_subsamples_and_why(start, monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
     run = start()
     measure(run, {"news": 0.005, "mail": 0.08})

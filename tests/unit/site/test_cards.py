@@ -47,14 +47,6 @@ from lm_validity.tables.schema import SCORES, write_table
 LIMITS = Cards()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def undrawn():
-    """The figures' files are looked at elsewhere: drawing them takes most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        yield
-
-
 def verdict_of(*values, settings: Cards = LIMITS):
     return make_verdict({value.key: value for value in values}, settings)
 

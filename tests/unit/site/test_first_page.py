@@ -76,10 +76,8 @@ def made(tmp_path_factory):
     sheet = {"benchmark": [*BENCHMARKS, "nobody"], "metric": "acc", "output_type": "multiple_choice", "chance": 0.1}
     pd.DataFrame(sheet).to_csv(folder / "b.csv", index=False)
     paths = [folder / name for name in ("scores.parquet", "m.csv", "b.csv")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
-        report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
+    report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
+    report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
     answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))
     write_page(Page("bias", "Bias", [], [], answers=[answer]), folder / "bias")
     reports = [folder / "agreement", folder / "signal", folder / "bias"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.site.test_comparison import answers, rows_of, table
-from tests.workflow.warm_programs import UNDRAWN
 
 from lm_validity.cli.warm import warm_commands
 
@@ -59,7 +58,7 @@ def test_its_lines_pass_fail_and_do_not_know(warm, tmp_path, steps, lost, won, c
     (binaries / "pip").write_text("#!/bin/sh\nexit 0\n")  # what it would install is what is tested
     (binaries / "pip").chmod(0o755)
     path = f"{binaries}:{warm}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), UNDRAWN: "1"}
+    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     ended = 0
     for line, always in steps():
         if ended and not always:

@@ -173,7 +173,6 @@ def test_items_have_what_the_result_file_says(tmp_path):
 
 @pytest.mark.parametrize("metric", ["acc", "acc_norm"])
 def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     put_model(tmp_path / "in", "a", [1] * 60)
     put_model(tmp_path / "in", "b", [0] * 30 + [1] * 30)
     import_files([tmp_path / "in"], tmp_path / "out")

@@ -154,7 +154,6 @@ def test_compare_refuses_unlike_versions_and_parts(tmp_path):
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_the_site_says_it_in_terminal_first_page_and_card(tmp_path, mixed, monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     (tmp_path / "in").mkdir()
     chat = (["bee", "dog", "fox"], TASKS, {"chat_template": True})
     version = (["bee", "fox"], ["qa_one"], {"task_version": "3"})

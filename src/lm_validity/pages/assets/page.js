@@ -140,13 +140,12 @@ for (const details of document.querySelectorAll("details.table")) {
 async function reveal() {
   const open = (element) => !element.closest("details:not([open])");
   await Promise.all([...document.querySelectorAll("details.table table")].filter(open).map(openTable));
-  for (const image of [...document.querySelectorAll("figure img")].filter(open)) image.loading = "eager";
   document.documentElement.dataset.drawn = "yes";
 }
 
 for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", reveal);
 
-// Printing: all folds are open, with their figures, and with tables of at most so many rows. Afterwards they are closed.
+// Printing: all folds are open, with tables of at most so many rows. Afterwards they are closed.
 const ROWS_PRINTED = 100;
 
 async function openWhole() {

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.config.plan import AUDIT
 from lm_validity.missing import Missing, as_columns, is_known, number
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.pages.page import Finding, Part, Picture, Section, Table
+from lm_validity.results.put import Rows
+from lm_validity.results.sections import Dots, Series
 from lm_validity.studies.agreement.data import BY_CHANCE, Data
 from lm_validity.studies.agreement.incomplete import Incomplete, RankRange, Trust
 from lm_validity.studies.agreement.values import value_in_words
 from lm_validity.words import UNDER, count, decimal, listing, percent
 
-LABELS = figures.PROTOCOL_LABELS
+LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
 LEAST_COVERAGE = 0.9
 MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones first
 
@@ -51,7 +51,7 @@ def despite_missing_cells(data: Data, entries: dict[str, Incomplete]) -> Part:
                     folded=True,
                 )
             )
-            charts.append(_prediction_figure(p, entry.predictions))
+            charts.append(_prediction_picture(p, entry.predictions))
         notes += trust_notes(p, entry.trust)
     title, formats = "Pooled agreement of each benchmark with the others", {"pooled": ".3f", "assisted": ".3f"}
     tables = [Table("pooled_tau", title, pd.DataFrame(rows), formats=formats, folded=True), *tables]
@@ -64,7 +64,7 @@ def despite_missing_cells(data: Data, entries: dict[str, Incomplete]) -> Part:
         "measured. It is then corrected by the model's errors on measured comparisons. Neither estimate fills missing "
         "cells. Models are ranked by their mean standardised score over all benchmarks, averaged over many draws of "
         "the missing scores.",
-        figures=charts,
+        pictures=charts,
         tables=tables,
         notes=notes,
     )
@@ -145,25 +145,12 @@ def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     return notes
 
 
-def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
-    frame = frame.assign(cell=frame["model"] + ", " + frame["benchmark"], width=frame["high"] - frame["low"])
-    drawn = frame.sort_values("width", ascending=False).head(MOST_PREDICTED)
-    base = alt.Chart(figures.chart_data(drawn)).encode(
-        y=alt.Y("cell:N", title=None, scale=figures.discrete(drawn["cell"]), axis=alt.Axis(labelOverlap=False)),
-        tooltip=figures.tooltips(
-            cell="Not measured", predicted="Predicted|.3f", low="from|.3f", high="to|.3f", planned="Planned"
-        ),
-    )
-    line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2=alt.X2("high:Q"))
-    dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x=alt.X("predicted:Q"))
-    chart = figures.layered(line, dot, height=16 * len(drawn))
-    limit_words = (
-        f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
-    )
-    return Figure(
-        f"predictions_{protocol}",
-        f"{LABELS[protocol]}: predicted, not measured",
-        chart,
-        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{limit_words}",
-        wide=True,
-    )
+def _prediction_picture(protocol: str, frame: pd.DataFrame) -> Picture:
+    """Of the most uncertain cells the predicted score with its interval."""
+    rows = Rows("agreement")
+    frame = frame.assign(width=frame["high"] - frame["low"]).sort_values("width", ascending=False).head(MOST_PREDICTED)
+    for row in frame.itertuples():
+        ends = {"missing_cells": (row.low, row.high)}
+        rows.put("predicted", row.predicted, "score", ends, subject=f"{row.model}, {row.benchmark}")
+    label = f"{LABELS[protocol]}: predicted scores, not measured, with 95% intervals; the most uncertain cells"
+    return Dots([Series("predicted", {"subject": "{}"})], label, zero=False).draw(rows)

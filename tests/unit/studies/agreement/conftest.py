@@ -4,7 +4,6 @@ import json
 from dataclasses import is_dataclass
 
 import pandas as pd
-import pytest
 
 from lm_validity.config.sections import Reports
 from lm_validity.missing import Missing
@@ -19,13 +18,6 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_m
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
-
-
-@pytest.fixture(autouse=True)
-def quick(request, monkeypatch):
-    """SVG and PDF take most of a report's time; only the tests that look at them have them made."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
 
 
 # four models, three benchmarks and a corpus (bits per byte, lower is better)

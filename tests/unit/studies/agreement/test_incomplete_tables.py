@@ -59,10 +59,8 @@ def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
 def planned(tables, tmp_path_factory) -> tuple:
     """The folder of the report of the planned table, its rows and notes."""
     folder = tmp_path_factory.mktemp("planned")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
-        *files, plan = files_of(folder, tables)
-        report_agreement(*files, folder / "report", section=Reports(resamples=0), plan=plan)
+    *files, plan = files_of(folder, tables)
+    report_agreement(*files, folder / "report", section=Reports(resamples=0), plan=plan)
     page = json.loads((folder / "report" / "page.json").read_text())
     return folder, Rows.read(folder / "report" / "results.parquet"), " ".join(page["notes"])
 
@@ -260,7 +258,6 @@ def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned
 @pytest.mark.parametrize(("trained", "known"), [(3, False), (6, True)])
 def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monkeypatch, trained, known):
     """A run that is not at its end: of 14 models, the first few have scores under train before test."""
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     rows = score_rows(tables, NAMES)
     rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
     files = written(tmp_path, rows, MODELS, BENCHMARKS)

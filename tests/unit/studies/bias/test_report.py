@@ -27,7 +27,6 @@ BIAS = {"effect": "bias"}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The figures' files and the slices take most of a small report's time."""
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)
     monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
 
 

@@ -17,9 +17,3 @@ def rising(tmp_path_factory) -> Files:
     world = World()
     noise = replace(world, benchmark="noise", rise=0.0, seed=1)
     return write_world(tmp_path_factory.mktemp("rising"), world, noise)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """SVG and PDF take most of a report's time. `reported` of test_report.py, which is made before this, has them."""
-    monkeypatch.setattr("lm_validity.pages.figures.save_figure", lambda spec, stem: None)

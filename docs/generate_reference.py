@@ -10,6 +10,7 @@ glossary, the cases of tests/contact, and the three tables of the page on cards.
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from lm_validity.results.rows import COLUMNS as RESULTS
 from lm_validity.results.rows import UNIQUE
 from lm_validity.site.cards.values import FROM, QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
+from lm_validity.tables.roles import WORDS
 from lm_validity.tables.schema import COLUMNS
 
 FOLDER = Path(__file__).parent / "reference"
@@ -223,50 +225,35 @@ def _with_table(text: str, header: str, rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def contact_page() -> str:
-    """The cases of the contact suite, by kind."""
-    cases: dict[str, list[dict]] = {}
+    """How the cases of the contact suite first came out, by kind, and a batch of files of others."""
+    kinds: dict[str, Counter[str]] = {}
     for path in sorted(CASES.glob("*/case.yaml")):
         case = yaml.safe_load(path.read_text(encoding="utf-8"))
-        cases.setdefault(case["kind"], []).append(case)
-    known = sorted(cases.items())
-    outcomes = ("right", "refused", "wrong")
+        kinds.setdefault(case["kind"], Counter())[case["first"]] += 1
+    batch = [line.split("\t") for line in (CASES.parent / "batch.tsv").read_text(encoding="utf-8").splitlines()]
+    outcomes = Counter(row[-1] for row in batch[1:])
     lines = ["# What the world brings", "", MADE, "Files, models, tasks and situations that nobody here had made up",
-             "beforehand: public result files, bug reports of others, hostile input, worlds of known truth. All names",
-             "are invented. Each is a test in `tests/contact`. *First* is what came out at the first try.", "",
-             "| kind | first right | first refused | first wrong | cases |", "|---|---|---|---|---|"]  # fmt: skip
-    every = [case for _, of_kind in known for case in of_kind]
-    for kind, own in [*known, ("all", every)]:
-        counts = [sum(case["first"] == outcome for case in own) for outcome in outcomes]
-        lines.append(f"| {kind} | {' | '.join(map(str, counts))} | {len(own)} |")
-    for kind, own in known:
-        lines += ["", f"## {kind[0].upper()}{kind[1:]}", "", "| what | from | first | what must come out |",
-                  "|---|---|---|---|"]  # fmt: skip
-        lines += [
-            f"| {_cell(case['title'])} | {_cell(case['source'])} | {case['first']} | {_cell(_must(case))} |"
-            for case in own
-        ]
+             "beforehand, each a test in `tests/contact`, by kind. *First* is what came out at the first try.", "",
+             "| kind | first right | first refused | first wrong |", "|---|---|---|---|"]  # fmt: skip
+    for kind, counts in [*sorted(kinds.items()), ("all", sum(kinds.values(), Counter[str]()))]:
+        lines.append(f"| {kind} | {' | '.join(str(counts[outcome]) for outcome in ('right', 'refused', 'wrong'))} |")
+    counted = "; ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
+    lines += ["", "## A batch of public files", "", f"{len(batch) - 1} files of repositories that no test names, read",
+              "by plain Python first, then by `lm-validity import`, before any code was changed for them: ",
+              f"{counted}.", "",
+              f"| {' | '.join(batch[0])} |", "|" + "---|" * len(batch[0]),
+              *(f"| {' | '.join(map(_cell, row))} |" for row in batch[1:])]  # fmt: skip
     return "\n".join([*lines, ""])
 
 
-def _must(case: dict) -> str:
-    """What a case expects, in words."""
-    if case.get("refused"):
-        return f"refused, naming {', '.join(f'`{word}`' for word in case['refused'])}"
-    said = [_expected(each) for each in case.get("expect", [])]
-    said += [f"`tests/{test}`" for test in case.get("tests", [])]
-    return "; ".join(said) or "what its `check.py` asserts"
-
-
-def _expected(one: dict) -> str:
-    if "file" in one:
-        return f"`{one['file']}` is there"
-    if "says" in one:
-        return f"said: {', '.join(f'`{word}`' for word in one['says'])}"
-    where = ", ".join(f"{name} `{value}`" for name, value in one["where"].items()) or "the whole table"
-    if "count" in one:
-        return f"{one['value']} rows of {where} ({one['how']})"
-    value = "missing" if one["value"] is None else one["value"]
-    return f"{where}: {one.get('column', 'value')} {value} ({one['how']})"
+def roles_page() -> str:
+    """The words by which a column's role is sure."""
+    lines = ["# The roles of columns", "", MADE, "A header that is exactly one of these words says the role of",
+             "its column (capitals, blanks and hyphens aside). Words that a header *has* only weigh, or keep a number",
+             "from being a score. [How tables are read](../how_to/importing.md) says the rest.", "",
+             "| role | header | words |", "|---|---|---|"]  # fmt: skip
+    rows = (line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:])
+    return "\n".join([*lines, *(f"| {role} | {where} | {words} |" for role, where, words in rows), ""])
 
 
 PAGES = {
@@ -277,6 +264,7 @@ PAGES = {
     "commands.md": commands_page,
     "glossary.md": glossary_page,
     "results.md": results_page,
+    "roles.md": roles_page,
 }
 
 

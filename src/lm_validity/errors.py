@@ -1,7 +1,7 @@
 """One kind of error for everything a user can mend; the command line prints it on one line and exits with 2."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 # hints that several modules give: for data that is not here yet, for a torch that cannot use a GPU, for 4-bit weights
 PREFETCH = "`snakemake prefetch --profile profiles/local` with the same --configfile"
@@ -23,9 +23,26 @@ class _WithHint(Exception):
         self.problem = problem
         self.hint = hint
 
+    def reworded(self, words: Mapping[str, str]) -> Self:
+        """This error, of its kind, with other words in place of some: a draft's path as the reader knows it."""
+        new = type(self).__new__(type(self))
+        new.__dict__ |= self.__dict__
+        for text, other in words.items():
+            new.problem, new.hint = new.problem.replace(text, other), new.hint.replace(text, other)
+        new.args = (f"{new.problem} Hint: {new.hint}",)
+        return new
+
 
 class InputError(_WithHint):
     """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""
+
+
+class Question(InputError):
+    """What nothing says for sure: `problem` asks it in several lines. `readings`: answers as --columns takes them."""
+
+    def __init__(self, problem: str, hint: str, readings: Sequence[str] = ()) -> None:
+        super().__init__(problem, hint)
+        self.readings = tuple(readings)
 
 
 class CellError(_WithHint):

@@ -56,13 +56,8 @@ def replaced_folder(
         try:
             yield folder
         except InputError as error:  # about a file that will have been there only for a while
-            raise in_place(error, folder, output) from error
+            raise error.reworded({str(folder): str(output)}) from error
         _move(folder, output, command, entries_to_keep)
-
-
-def in_place(error: InputError, folder: Path, output: Path) -> InputError:
-    """The error with the names of files in the draft `folder` as they are in `output`."""
-    return InputError(*(text.replace(str(folder), str(output)) for text in (error.problem, error.hint)))
 
 
 def check_folder(

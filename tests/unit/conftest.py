@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch) -> Path:
     (tmp_path / "given").mkdir()
     write_table(pd.DataFrame(rows), SCORES, tmp_path / "given" / "scores.parquet")
     frame = pd.DataFrame(rows).pivot(index="model", columns="benchmark", values="value")
-    frame.to_csv(tmp_path / "given" / "table.csv")
+    frame.add_suffix(" ↑").to_csv(tmp_path / "given" / "table.csv")
     frame.reset_index()[["model"]].to_csv(tmp_path / "given" / "models.csv", index=False)
     pd.DataFrame({"benchmark": BENCHMARKS}).assign(output_type="multiple_choice").to_csv(
         tmp_path / "given" / "benchmarks.csv", index=False

@@ -57,7 +57,6 @@ COMMANDS = {
     "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
     "report factors": (("report", "factors", *TABLES, "--resamples", "0", "--output"), ("tables", "results.parquet")),
     "import": (("import", "given/table.csv", "--output"), ("scores.parquet", "import.json")),
-    "import csv": (("import", "csv", "given/table.csv", "--output"), ("scores.parquet",)),
     "compare": (
         ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet", "--output"),
         ("page.json", "assets"),

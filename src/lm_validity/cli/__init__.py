@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from lm_validity.cli.options import OneOfEach, UsageError, WholeHelp
-from lm_validity.errors import CellError, InputError
+from lm_validity.errors import CellError, InputError, Question
 from lm_validity.terminal import error_text
 
 if TYPE_CHECKING:  # typer's copy of click is private
@@ -140,6 +140,8 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+    except Question as question:
+        _ask(question)
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)
     except ModuleNotFoundError as error:
@@ -190,6 +192,18 @@ def _prepare_process() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
             signal.signal(number, end)
+
+
+def _ask(question: Question) -> None:
+    """Print the question and end with exit code 2; on a terminal run the command again with the reading chosen."""
+    print(f"Error: {question.problem}\n{question.hint}", file=sys.stderr)
+    if not question.readings or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        sys.exit(2)
+    number = typer.prompt("Number of the reading (0: none)", type=int, err=True)
+    if not 0 < number <= len(question.readings):
+        sys.exit(2)
+    sys.argv += ["--columns", question.readings[number - 1]]
+    main()
 
 
 def _refuse(problem: str, hint: str) -> NoReturn:

@@ -1,14 +1,15 @@
 """`lm-validity import …` and `export …`: result files of other programs into our tables, and back."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError
 from lm_validity.files import as_written
 from lm_validity.outputs import replaced_folder
 from lm_validity.terminal import say
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=str | None)
 NAME = "FILES..."  # of the command without a name, as the help lists it
 app = make_group(
-    "Turn result files from elsewhere into tables. The format is recognised by content.", paths_or_command(NAME)
+    "Turn result files from elsewhere into tables. Harnesses are recognised; of other tables it asks what is not sure.",
+    paths_or_command(NAME),
 )
 
 
@@ -46,18 +48,9 @@ def _option(kind: Any, default: object, meaning: str, *names: str) -> _Option:
     return _Option(Annotated[kind, typer.Option(*names, help=meaning)], default)
 
 
-def _alias(kind: Any, *names: str, default: object = None, least: float | None = None) -> _Option:
-    """A hidden option that stands for rows of a reading (`_rows_of`), and goes in a later version."""
-    option = typer.Option(*names, help="Rows of a reading say the same (--reading).", hidden=True, min=least)
-    return _Option(Annotated[kind, option], default)
-
-
 # Options of `import` and of `report`
 _OPTIONS = {
     "model": _option(list[str] | None, None, "PATH=NAME: the model's name for a file, or for all in a folder."),
-    "path": _option(
-        str | None, None, "Names from paths: '{model}-{task}.json', '{model}/step_{iteration}', {seed}, ..."
-    ),
     "protocol": _option(
         str | None, None, "direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER)."
     ),
@@ -66,39 +59,31 @@ _OPTIONS = {
         None,
         "What models were prepared on before the test: a benchmark (its training set), or other data by name.",
     ),
-    "format_name": _option(str | None, None, "Read the files as this format only.", "--format"),
     "strict": _Option(
         Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")],
         default=False,
     ),
-    "reading": _option(
-        Path | None, None, "A corrected reading.tsv of an earlier import: what columns, units, errors and names are."
+    "columns": _option(
+        str | None,
+        None,
+        "What columns are: 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header.",
     ),
+    "reading": _option(Path | None, None, "reading.yaml of an import, perhaps corrected: columns, units, directions."),
     "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
-    "groups": _alias(str, default="keep"),
-    "errors_from_items": _alias(bool, "--errors-from-items", default=False),
-    "tokens_per_step": _alias(float | None, least=1),
-    "columns": _alias(str, default=""),  # model=Model,value=Score
-    "scores": _alias(str, default=""),  # COLUMN,eval/*,FIRST..LAST
-    "across": _alias(str | None),
-    "percent": _alias(bool, "--percent", default=False),
-    "as_is": _alias(bool, "--as-is", default=False),
-    "repeats": _alias(str, default="refuse"),
 }
-_OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats", "reading")
 OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
 
 
-def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a command with `results`, a list of paths without PROTOCOL=, and with `options`: what the import options of
-    these names, and the `fixed` ones, say of the files."""
+    these names say of the files."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in the place of its `options`."""
 
         def called(results: list[Path] | Path, **option_values: object) -> None:
             """Calls the command with the paths and what the options say of them."""
-            values = {name: option_values.pop(name) for name in names} | fixed
+            values = {name: option_values.pop(name) for name in names}
             parsed = _import_options(results if isinstance(results, list) else [results], **values)
             command(results=parsed.paths, options=parsed.options, **option_values)
 
@@ -117,39 +102,6 @@ def of_any_format(
     options: "ImportOptions",
 ) -> None:
     """Turn result files of any known format into scores.parquet and, where there are answers, items.parquet."""
-    _import(results, output, options)
-
-
-@app.command("lm-eval")
-@takes_options("strict", "model", "path", "groups", "tokens_per_step", "reading", format_name="lm-eval")
-def lm_eval(
-    results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
-    output: Output,
-    options: "ImportOptions",
-) -> None:
-    """Turn lm-eval's own result files and samples into scores.parquet and items.parquet."""
-    _import(results, output, options)
-
-
-@app.command("csv")
-@takes_options(*_OF_CSV, format_name="csv")
-def csv(
-    results: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
-    output: Output,
-    options: "ImportOptions",
-) -> None:
-    """Turn a table of scores into scores.parquet: a score per row, or a column per benchmark or model."""
-    _import(results, output, options)  # type: ignore[arg-type] # a list of one
-
-
-@app.command("every-eval-ever")
-@takes_options("strict", "schema", format_name="every_eval_ever")
-def every_eval_ever(
-    results: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders to search for them.")],
-    output: Output,
-    options: "ImportOptions",
-) -> None:
-    """Turn files of every_eval_ever into scores.parquet. Each file is one evaluation of one model."""
     _import(results, output, options)
 
 
@@ -235,7 +187,6 @@ class _Asked(NamedTuple):
 def _import_options(results: list[Path], **option_values: object) -> _Asked:
     """What is to be imported, and how. Raises InputError for values that are not known."""
     values: dict[str, Any] = {name: option.default for name, option in _OPTIONS.items()} | option_values
-    from lm_validity.tables.decisions import Corrections
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
@@ -254,39 +205,21 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
         names=_names_of(values["model"] or []),
         protocols=protocols,
         protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
-        format=values["format_name"],
         schema=None if values["schema"] is None else find_schema(values["schema"]),
-        corrections=Corrections().beside(_rows_of(values)),
-        **{name: values[name] for name in ("path", "prepared_on", "strict", "reading")},
+        command=typed_command(),
+        **{name: values[name] for name in ("prepared_on", "strict", "columns", "reading")},
     )
     return _Asked(paths, options)
 
 
-def _rows_of(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """The rows of a reading that the hidden options stand for. Raises InputError for values that are not known."""
-    from lm_validity.tables.columns import MODELS, SCORE_COLUMNS
-    from lm_validity.tables.decisions import EVERY, FROM_ITEMS
-    from lm_validity.tables.units import PERCENT, POINTS
-
-    if values["percent"] and values["as_is"]:
-        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
-    across = _one_of("--across", values["across"], ("benchmarks", "models", None))
-    tokens = values["tokens_per_step"]
-    rows = {
-        **{
-            ("column", column): MODELS if role == "model" else role
-            for role, column in _pairs(values["columns"]).items()
-        },
-        **{("column", column): "score" for column in _split(values["scores"])},
-        ("column", EVERY): values["scores"] and "left out",
-        ("column", SCORE_COLUMNS): across and across.removesuffix("s"),
-        ("unit", EVERY): PERCENT if values["percent"] else values["as_is"] and POINTS,
-        ("cell", EVERY): _one_of("--repeats", values["repeats"], ("refuse", "first")) == "first" and "first",
-        ("benchmark", EVERY): _one_of("--groups", values["groups"], ("keep", "split")) == "split" and "tasks",
-        ("errors", EVERY): values["errors_from_items"] and FROM_ITEMS,
-        ("tokens_per_step", EVERY): tokens and f"{tokens:.17g}",
-    }
-    return {subject: str(decided) for subject, decided in rows.items() if decided}
+def typed_command() -> str:
+    """The command as it was typed, without what it said of columns: what is printed is to be pasted."""
+    words, skip = ["lm-validity"], False
+    for word in sys.argv[1:]:
+        if not skip and not word.startswith(("--columns=", "--reading=")) and word not in ("--columns", "--reading"):
+            words.append(word)
+        skip = word in ("--columns", "--reading")
+    return join(words)
 
 
 def _names_of(texts: list[str]) -> dict[Path, str]:
@@ -298,31 +231,6 @@ def _names_of(texts: list[str]) -> dict[Path, str]:
             raise InputError(f"--model {pair}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
         names[as_written(path)] = name
     return names
-
-
-def _split(text: str) -> list[str]:
-    """Values between commas, quoted where they hold one themselves."""
-    from csv import reader
-
-    return [value.strip() for value in next(reader([text], skipinitialspace=True), []) if value.strip()]
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """Columns by role, of ROLE=COLUMN,ROLE=COLUMN. Raises InputError for a role that is not known."""
-    from lm_validity.tables.columns import ROLES
-
-    pairs = dict[str, str]()
-    for pair in _split(text):
-        role, _, column = map(str.strip, pair.partition("="))
-        if not role or not column:
-            raise InputError(f"--columns {pair}: not NAME=COLUMN.", "write model=Model,benchmark=Task,value=Score.")
-        if role not in ROLES:
-            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
-            raise InputError(f"--columns {pair}: {role!r} is no column of a score.", hint)
-        if column in pairs.values():
-            raise InputError(f"--columns {text}: {column!r} twice.", "give each column once.")
-        pairs[role] = column
-    return pairs
 
 
 def _one_of(option: str, value: str | None, choices: tuple[Choice, ...]) -> Choice:

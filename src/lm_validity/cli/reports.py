@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from lm_validity.cli.imports import OF_REPORT, takes_options
+from lm_validity.cli.imports import OF_REPORT, takes_options, typed_command
 from lm_validity.cli.options import (
     GroupedOptions,
     make_group,
@@ -79,7 +79,7 @@ class SiteHelp(GroupedOptions):
         "What is read": ("results",),
         "What is written": ("output", "single_file", "processes"),
         "What is compared": ("models", "benchmarks", "group", "beside", "plan", "mix_versions", "resamples"),
-        "How files are read": ("model", "path", "protocol", "prepared_on", "format_name", "reading", "strict"),
+        "How files are read": ("columns", "reading", "model", "protocol", "prepared_on", "strict"),
     }
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
         ("lm-validity report results/", "Reads every known file under results/; then open report/index.html."),
@@ -297,6 +297,9 @@ def compare(
     scores: Annotated[Path | None, typer.Option(help="scores.parquet, in place of FOLDER.")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, if it is not beside the scores.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="What columns of tables are: 'model=COLUMN, benchmark=COLUMN, score=COLUMN'.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for a page, its tables and results.parquet.")
     ] = None,
@@ -305,10 +308,13 @@ def compare(
 ) -> None:
     """Is B better than A, worse, or not worse by more than a margin?"""
     from lm_validity.site.compare import verdicts
+    from lm_validity.tables.formats.score_files import ImportOptions
 
     for file in filter(None, (markdown, junit)):
         check_file(file, [verdicts.MARK])
+    options = ImportOptions(columns=columns, command=typed_command())
     request = verdicts.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
+    request = replace(request, options=options)
     compared = verdicts.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]

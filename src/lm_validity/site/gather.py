@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,7 @@ from lm_validity.files import as_written, read_json_or
 from lm_validity.outputs import made_of_results
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.reading import KEY
-from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
+from lm_validity.tables.schema import KEY, SCORES, read_scores, readable, write_table
 from lm_validity.tables.settings import joined_settings
 from lm_validity.tables.sheets import sheets_in
 from lm_validity.words import count
@@ -46,7 +44,7 @@ class Gathered:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     settings: pd.DataFrame | None = None
-    reading: pd.DataFrame | None = None  # the decisions of the import
+    line: str = ""  # what was read of tables, for the first page
     lines: list[str] = field(default_factory=list)
 
 
@@ -76,7 +74,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         frames.append(scores)
         gathered.lines += log.lines(scores)
         gathered.facts, gathered.groups = {**gathered.facts, **log.facts}, log.groups
-        gathered.reading = log.reading.frame()
+        gathered.line = log.line
         if log.items:
             gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
@@ -94,9 +92,7 @@ def errors_to_be_had(scores: pd.DataFrame, paths: Iterable[str | Path]) -> list[
     """What to type where no score of these paths has a standard error but numbers of items are known; [] elsewhere."""
     if scores["stderr"].notna().any() or scores["n_items"].isna().all():
         return []
-    files = " ".join(quote(str(path)) for path in paths)
-    way = f"lm-validity import {files} --errors-from-items --output FOLDER"
-    return [f"{NO_ERRORS}. If the scores are shares of n_items right answers, bring them in by {way}."]
+    return [f"{NO_ERRORS}. If the scores are shares of right answers, say so: --columns '..., error=COLUMN(items)'."]
 
 
 def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
@@ -133,11 +129,10 @@ def _check_options(options: ImportOptions, tables: Iterable[Path], results: Coll
 
 def _said_of_files(options: ImportOptions) -> str | None:
     """The first option that says something of result files, as it was typed; None for none."""
-    settings: dict[str, object] = {"--format": options.format, "--path": options.path, "--protocol": options.protocol}
-    settings |= {"--prepared-on": options.prepared_on, "--reading": options.reading}
+    settings: dict[str, object] = {"--protocol": options.protocol, "--prepared-on": options.prepared_on}
+    settings |= {"--columns": options.columns, "--reading": options.reading}
     typed = [f"{name} {value}" for name, value in settings.items() if value is not None]
     typed += [f"--model {path}={name}" for path, name in options.names.items()]
-    typed += ["--errors-from-items" if kind == "errors" else "--reading FILE" for kind, _ in options.corrections]
     return next(iter(typed), None)
 
 

@@ -10,10 +10,15 @@ import pandas as pd
 
 from lm_validity.tables.counted import last_iterations, under_metric
 from lm_validity.tables.directions import known_directions
-from lm_validity.tables.reading import choose_metric, distinct_metrics
 from lm_validity.tables.schema import LARGEST_SCORE
 from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
-from lm_validity.tables.task_facts import TaskFacts, find_task_facts, metric_direction
+from lm_validity.tables.task_facts import (
+    TaskFacts,
+    choose_metric,
+    distinct_metrics,
+    find_task_facts,
+    metric_direction,
+)
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

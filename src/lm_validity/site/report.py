@@ -24,7 +24,7 @@ from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_text
-from lm_validity.outputs import in_place, replaced_folder
+from lm_validity.outputs import replaced_folder
 from lm_validity.pages.page import Page, Section, Table, write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
 from lm_validity.site.cards.values import CardSources
@@ -35,7 +35,7 @@ from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, 
 from lm_validity.site.heat import heat_picture
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import check_metrics, count_scores
-from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, write_table
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
 from lm_validity.tables.sheets import (
@@ -48,7 +48,7 @@ from lm_validity.tables.sheets import (
     sheets_in,
 )
 from lm_validity.tables.standard_errors import PERPLEXITY
-from lm_validity.words import count, listing
+from lm_validity.words import listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which reports the data allow, and their writing: of large tables two at a time, each in a process of its own.
@@ -355,7 +355,6 @@ def data_page(
     benchmarks: pd.DataFrame,
     lines: list[str],
     sources: CardSources,
-    reading: pd.DataFrame | None = None,
 ) -> Page:
     """The scores that count, the two sheets with what was guessed, and the import's summary."""
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
@@ -387,27 +386,8 @@ def data_page(
                 tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
             Section("Inputs", notes=[line.strip() for line in lines]),
-            *_how_read(reading),
         ],
     )
-
-
-def _how_read(reading: pd.DataFrame | None) -> list[Section]:
-    """How the files were read: a row a decision, those first that changed or left out something."""
-    if reading is None or reading.empty:
-        return []
-    plain = reading.assign(plain=reading["kind"] == "read").sort_values("plain", kind="stable")
-    explanation = (
-        "To correct a decision, edit its row in reading.tsv beside this page and pass the file back with --reading."
-    )
-    rows_shown = plain[["what", "where", "decided", "source", "alternatives", "values", "kind"]].head(500)
-    return [
-        Section(
-            "How the files were read",
-            explanation=explanation,
-            tables=[Table("reading", "Decisions", rows_shown, labels={name: name for name in rows_shown}, folded=True)],
-        )
-    ]
 
 
 def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
@@ -421,7 +401,7 @@ def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
-NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.tsv")
+NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.yaml")
 
 
 def report_site(
@@ -461,7 +441,7 @@ def report_site(
         except InputError as error:
             if tables.sheets is None or (output / "index.html").exists():
                 raise
-            failure = in_place(error, folder, output)
+            failure = error.reworded({str(folder): str(output)})
             for held_path in folder.iterdir():
                 if held_path.is_dir():
                     shutil.rmtree(held_path)
@@ -489,11 +469,6 @@ def _tables(gathered: Gathered, inputs: Given, folder: Path) -> _Tables:
     scores, beside = add_beside(gathered.scores, inputs.beside)
     sheets, notes = _sheets(scores, gathered, inputs, folder)
     lines = [*guess_lines(*sheets, scores), *notes]
-    if "n_items" in sheets[1]:
-        items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
-        scores, number = with_item_errors(scores, items, inputs.options.with_reading())
-        if number:
-            lines.insert(0, f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
     write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
     lines += _settings_lines(gathered.settings, folder, inputs)
     return _Tables(beside, sheets, lines)
@@ -553,9 +528,9 @@ def _write_reports(
         cards = CardSources(*sources, inputs.splits, inputs.cards, inputs.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, cards, gathered.reading), folder / "data")
+        write_page(data_page(scores, *sheets, gathered.lines, cards), folder / "data")
         pages.append(folder / "data")
-    build_site(pages, folder, cards=cards, single_file=inputs.single_file)
+    build_site(pages, folder, cards=cards, about=gathered.line, single_file=inputs.single_file)
     return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
 
 

@@ -12,7 +12,7 @@ from shlex import quote
 import numpy as np
 import pandas as pd
 
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError, Question, did_you_mean
 from lm_validity.tables.candidates import Candidate, find, ignored_rows, one, score_sets
 from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.roles import SETTINGS, Columns, key
@@ -36,21 +36,14 @@ _NAMES_SHOWN = 12
 _COLUMNS_SHOWN = 16
 
 
-class Question(InputError):
-    """What the columns mean. `readings`: texts for --columns, best first."""
-
-    def __init__(self, problem: str, hint: str, readings: Sequence[str] = ()) -> None:
-        super().__init__(problem, hint)
-        self.readings = list(readings)
-
-
 @dataclass
 class Reader:
-    """The tables of an input, what was counted of each, and how it is named in commands. `units`, `directions`: what
-    the reader says of benchmarks."""
+    """The tables of an input and what was counted of each. `name`: of the input; `command`: what was typed, to which
+    the answer is added; `units`, `directions`: what the reader says of benchmarks."""
 
     frame: Frame
-    command: str
+    name: str
+    command: str = "lm-validity import"
     units: Mapping[str, str] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
     counted: dict[int, Columns] = field(default_factory=dict)
@@ -93,6 +86,10 @@ class Reader:
             return [long for longs in found for long in longs]
         raise self.question(found)
 
+    def certain(self) -> list[Long]:
+        """The long tables that are sure; of others nothing is asked."""
+        return [long for group in self.groups for long in self._sure(group)]
+
     def _told(self, readings: Sequence[Told]) -> list[Long]:
         """The long table of each group of tables under the reading that has the most columns in it."""
         found = []
@@ -130,8 +127,8 @@ class Reader:
         of the likeliest."""
         if not self.frame.tables:
             reasons = [f"{path}: {reason}" for path, reason in self.frame.skipped.items()]
-            return Question(
-                f"{self.command}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give a table of scores."
+            raise InputError(
+                f"{self.name}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give a table of scores."
             )
         found = [
             (math.inf, [longs]) if longs else _offered(find(self.frame, group, self.of))
@@ -139,12 +136,12 @@ class Reader:
         ]
         readings = _together([options for _, options in sorted(found, key=lambda pair: -pair[0])])
         shown = readings[0][0].table if readings else self.frame.tables[0]
-        lines = [f"what do the columns of {self.command} mean? Their headers do not say it for sure.", ""]
+        lines = [f"what do the columns of {self.name} mean? Their headers do not say it for sure.", ""]
         lines += self._described(shown)
         texts = ["; ".join(dict.fromkeys(show(long.told) for long in reading)) for reading in readings]
         for number, (text, reading) in enumerate(zip(texts, readings, strict=True), 1):
             lines += ["", f"  {number}. {self.preview(reading)}"]
-            lines.append(f"     lm-validity import {self.command} --columns {quote(text)} --output FOLDER")
+            lines.append(f"     {self.command} --columns {quote(text)}")
         if not readings:
             return Question("\n".join(lines), self._why_none())
         used = {name for long in readings[0] for name in needed(long.told)}
@@ -303,8 +300,9 @@ def sure(columns: Columns) -> Told | None:
     told: Told = {"model": one(model[0])} if len(model) == 1 else {}
     for role in ("benchmark", "metric", "item", "run", "checkpoint", *SETTINGS):
         names = by_word.get(role, [])
+        names = sorted(names, key=lambda name: columns[name].head == "filter")
         if role == "metric" and len(names) == 2 and columns[names[1]].head == "filter":
-            told["metric"] = [Given((names[0], names[1]))]
+            told["metric"] = [Given(tuple(names))]  # of lm-eval's printed tables
             continue
         if len(names) > 1 and all(
             columns.determines([names[0]], n) and columns.determines([n], names[0]) for n in names

@@ -128,13 +128,10 @@ def _diverse(ranked: list[Candidate], best: int) -> list[Candidate]:
 def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     """Which number columns may be the scores together, likeliest first."""
     single = len(columns.table.cells) <= 2
-    allowed = [
-        c
-        for c in columns.values()
-        if c.numeric and c.distinct > 0 and c.name not in but and c.name not in columns.spreads
-        if not c.never and not c.places and (c.distinct > 1 or c.evidence or single)
-    ]
-    means = averages(columns, [c.name for c in allowed])
+    free = [c for c in columns.values() if c.numeric and c.distinct > 0 and c.name not in {*but, *columns.spreads}]
+    free = [c for c in free if not c.never and not c.places]
+    allowed = [c for c in free if c.distinct > 1 or c.evidence or single]
+    means = averages(columns, [c.name for c in free])
     allowed = [c for c in allowed if c.name not in means] or allowed
     allowed = list({(c.head, c.numbers.tobytes()): c for c in reversed(allowed)}.values())[::-1]  # each once
     decimal = [c for c in allowed if not c.whole or c.evidence]
@@ -199,6 +196,8 @@ def _options(columns: Columns) -> Iterator[Told]:
             own = [name for name in (model, bench) if name]
             if bench == model or set(own) & set(needed(settings)):
                 continue
+            if len(own) > 1 and columns[own[1]].distinct > 1 and columns.determines(own[:1], own[1]):
+                continue  # a fact of the models
             rest = _Rest(columns, model, bench, ignored, settings)
             if model is not None:
                 for answer in _answers(columns):

@@ -164,7 +164,7 @@ _LONGEST_SPREAD_ENDS = sorted(SPREAD_ENDS, key=len, reverse=True)
 _LOWER = frozenset(
     ("loss", "nll", "bpb", "wer", "cer", "ter", "mer", "ece", "brier", "mae", "mse", "rmse", "error", "errors",
      "err", "toxic", "toxicity", "hallucination", "hallucinations", "perplexity", "ppl", "regret", "violation",
-     "violations", "crossentropy")
+     "violations", "crossentropy", "fail", "failure", "failures")
 )  # fmt: skip
 _UNBOUNDED = frozenset(["loss", "nll", "bpb", "perplexity", "ppl", "elo", "rating"])
 _RATES = frozenset(

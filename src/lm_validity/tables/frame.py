@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
+from lm_validity.files import check_encodable
 from lm_validity.tables.cell_text import plain_text
 
 READABLE = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".md",
@@ -34,6 +36,7 @@ _OTHER_KINDS = {
     ".tex": "write the table as CSV or Markdown", ".ipynb": "write the table as a file: frame.to_csv('scores.csv')",
 }  # fmt: skip
 _LAYOUT = "give a table as CSV, Excel, parquet, JSON, YAML, Markdown or HTML."
+_MOST_ROWS = 10_000_000  # of a parquet file, which may be small with very many
 GLUE = "\x1f"  # between the names of nested keys, until they are shortened
 _PLACES = re.compile(r"folder \d+|files|file( [12])?|heading|level \d+")
 _IDENTIFIERS = ("name", "id", "label", "title")  # say little without the key above
@@ -239,7 +242,10 @@ def _of_text(text: str, suffix: str, path: Path) -> list[Rows]:
     if suffix in (".yaml", ".yml"):
         return _of_tree(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     if suffix in _TREES:
-        return _of_tree(_json(text))
+        document = _json(text)
+        if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no file can hold
+            check_encodable(json.dumps(document, ensure_ascii=False), str(path))
+        return _of_tree(document)
     if suffix in (".html", ".htm"):
         return _of_html(text, path)
     if (card := _of_card(text)) is not None:
@@ -278,7 +284,12 @@ def _of_excel(path: Path) -> list[Rows]:
 
 
 def _of_parquet(path: Path) -> Rows:
+    rows = pq.read_metadata(path).num_rows
+    if rows > _MOST_ROWS:
+        raise InputError(f"{path}: {rows} rows, more than any table of scores.", "give the scores, or a part of them.")
     cells = pd.read_parquet(path)
+    if not isinstance(cells.index, pd.RangeIndex):
+        cells = cells.reset_index()
     columns = {str(name): [_text(value) for value in cells[name]] for name in cells}
     return Rows(("table",), columns, [f"row {i}" for i in range(1, len(cells) + 1)])
 
@@ -392,13 +403,16 @@ def _of_card(text: str) -> Rows | None:
     return Rows(("table",), columns, [f"result {i}" for i in range(1, len(rows) + 1)])
 
 
+_RULE_BELOW = re.compile(r"\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*")  # below the header of a table in Markdown
 _PRINTED = re.compile(r"\((?:pretrained|model)=([^,)]+)")
 
 
 def _of_markdown(text: str) -> list[Rows]:
     heading, model, block, start, found = "", "", list[list[str]](), 0, list[Rows]()
-    for i, line in enumerate([*text.splitlines(), ""], 1):
-        if line.strip().startswith("|") or (block and "|" in line):
+    lines = [*text.splitlines(), ""]
+    for i, line in enumerate(lines, 1):
+        opens = "|" in line and i < len(lines) and bool(_RULE_BELOW.fullmatch(lines[i]))
+        if line.strip().startswith("|") or opens or (block and "|" in line):
             start = start or i
             block.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
             continue

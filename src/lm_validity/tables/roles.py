@@ -19,8 +19,9 @@ SETTINGS = ("protocol", "num_fewshot", "iteration", "tokens_b", "seed", "split",
             "prepared_on", "higher_is_better")  # fmt: skip
 ROLES = ("model", "benchmark", "metric", "score", "answer", "item", "n", "error", "run", "checkpoint", *SETTINGS,
          "ignore")  # fmt: skip
-# The kinds of an error, and what makes a standard error of it, where that needs no more than the value
-ERRORS = ("se", "sd", "ci95")
+# The kinds of an error's column: a standard error, a standard deviation, half of a 95% interval, numbers of items from
+# which the error of a share follows
+ERRORS = ("se", "sd", "ci95", "items")
 
 _SETTING_VALUES = {
     "protocol": {*PROTOCOLS}, "split": {"test", "validation"}, "prompt": {"plain", "chat"},
@@ -75,8 +76,8 @@ class Column:
     """What can be said of a column by its header and its cells (n,).
 
     codes (n,): the place of each cell in `texts`, the different ones. numbers (n,): NaN where there is none; a cell
-    that is more than a number has none. spreads (n,): the errors in the cells (`61.2 ± .8`). filled (n,): whether a
-    cell says anything.
+    that is more than a number has none. spreads, counts (n,): the errors and numbers of items in the cells. filled
+    (n,): whether a cell says anything.
     """
 
     def __init__(self, name: str, kind: str, cells: pd.Series) -> None:
@@ -84,9 +85,10 @@ class Column:
         codes, uniques = pd.factorize(cells)
         self.codes: np.ndarray = codes
         self.texts: list[str] = list(uniques)
-        values, blank, spreads = self._values()
+        values, blank, spreads, counts = self._values()
         self.numbers: np.ndarray = values[codes]
         self.spreads: np.ndarray = spreads[codes]
+        self.counts: np.ndarray = counts[codes]
         self.filled: np.ndarray = ~blank[codes]
         rows, with_number = np.count_nonzero(self.filled), np.count_nonzero(~np.isnan(self.numbers))
         self.distinct = int(np.count_nonzero(~blank))
@@ -100,11 +102,11 @@ class Column:
         self.all_different = self.distinct == rows and rows > 1
         self.blank = blank
 
-    def _values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each different text its number, whether it says nothing, and the error in it."""
+    def _values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each different text its number, whether it says nothing, the error in it, and the items (`20% (8/40)`)."""
         plain = pd.to_numeric(pd.Series(self.texts, dtype=object), errors="coerce").to_numpy(dtype=float, copy=True)
         plain[~np.isfinite(plain)] = np.nan
-        blank, spreads = np.zeros(len(plain), dtype=bool), np.full(len(plain), np.nan)
+        blank, (spreads, counts) = np.zeros(len(plain), dtype=bool), np.full((2, len(plain)), np.nan)
         others = np.flatnonzero(np.isnan(plain))
         decimal = self._decimal_commas([self.texts[i] for i in others]) if len(others) else False
         self.percent, self.spread_kind = False, None
@@ -116,9 +118,10 @@ class Column:
                 plain[i] = float(text.lower() == "true")
             elif len(text) < _LONGEST_NAME and (cell := read_cell(text.replace(",", ".") if decimal else text)):
                 plain[i], spreads[i] = cell.value, np.nan if cell.error is None else cell.error
-                self.percent |= cell.percent
+                counts[i] = np.nan if cell.items is None else cell.items
+                self.percent |= cell.percent and cell.items is None
                 self.spread_kind = cell.kind or self.spread_kind
-        return plain, blank, spreads
+        return plain, blank, spreads, counts
 
     @staticmethod
     def _decimal_commas(texts: list[str]) -> bool:
@@ -177,7 +180,7 @@ class Column:
     @cached_property
     def never(self) -> bool:
         """A number that is no score without somebody's word."""
-        if self.head in known_names():
+        if self.head in known_names() or (self.percent and not self.error_of):
             return False
         marked = "%" in self.name and "#" not in self.name
         other = self.word not in {None, "score", "answer", "model", "benchmark"}

@@ -93,11 +93,7 @@ def _units(scores: pd.DataFrame, groups: list[str], long: Long, said: Mapping[st
             continue
         values = np.abs(values) if may_be_negative(text) else values
         marked = rows["source"].isin(long.percent).any() or "%" in text
-        unit = _unit(
-            values,
-            marked=bool(marked),
-            unbounded=is_unbounded(text) and not (names_perplexity(text) and values.max() <= 1),
-        )
+        unit = unit_of(values, text, marked=bool(marked))
         if unit is None or (unit == FRACTION and values.max() < 1 and not marked):
             open_ones[name] = values
         units[name] = unit or POINTS
@@ -109,9 +105,10 @@ def _units(scores: pd.DataFrame, groups: list[str], long: Long, said: Mapping[st
     return units
 
 
-def _unit(values: np.ndarray, *, marked: bool, unbounded: bool) -> str | None:
-    """The unit of values (n,): None where they are from 0 to 10, some above 1: percentages or ratings."""
-    if unbounded:
+def unit_of(values: np.ndarray, name: str, *, marked: bool) -> str | None:
+    """The unit of values (n,) of a benchmark and metric: None where they are from 0 to 10, some above 1, which may be
+    percentages or ratings."""
+    if is_unbounded(name) and not (names_perplexity(name) and values.max(initial=0) <= 1):
         return POINTS
     outside = _outside(values)
     if outside.sum() > max(1.0, _FEW * len(values)) or (outside.any() and len(values) < 4):
@@ -170,13 +167,18 @@ def _direction(name: Iterable[str], long: Long) -> bool | None:
     of which less, or more, is better; None: nothing says it."""
     benchmark, *rest = name
     metric = rest[0] if rest else ""
-    text = metric or benchmark
+    if not metric and not any(
+        None in given.names for role in ("benchmark", "metric") for given in long.told.get(role, [])
+    ):
+        of_benchmark = long.scores.loc[long.scores["benchmark"] == benchmark, "source"]
+        metric = "" if long.items else str(of_benchmark.iloc[0])  # the header of its only column of scores
+    text = metric.partition(",")[0] or benchmark
     if any(sign in f"{benchmark} {metric}" for sign in ("↓", "⬇")):
         return False
     if any(sign in f"{benchmark} {metric}" for sign in ("↑", "⬆")):
         return True
     known = metric_direction(key(text))
-    if known is None and not metric and (facts := find_task_facts(key(benchmark))) and facts.higher_is_better:
+    if known is None and (facts := find_task_facts(key(benchmark))) and facts.higher_is_better:
         known = facts.higher_is_better == "1"
     if known is not None:
         return known

@@ -6,12 +6,15 @@
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.tables.cell_text import names_average
+import pandas as pd
+
+from lm_validity.tables.cell_text import is_no_score, names_average, parts
+from lm_validity.tables.schema import KEY
 
 TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
 COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
@@ -93,3 +96,43 @@ def metric_direction(metric: str) -> bool | None:
     """Whether a higher value of a metric (`name` or `name,filter`) is better, as tasks agree; None: unknown."""
     facts = _table().get(METRIC + metric.partition(",")[0])
     return None if facts is None else facts.higher_is_better == "1"
+
+
+# Of a task that the table does not have, in this order
+_FALLBACK = ("primary_score", "main_score", *PREFERRED,
+             "accuracy", "accuracy_avg", "mean", "qem", "em", "f1", "mc2", "pass@1", "pass_at_1",
+             "top1", "top-1", "acc1", "acc@1", "resolved")  # fmt: skip
+_FEWEST_ALIKE = 3  # scores by which a metric is a copy of another
+_SCORE_WORDS = frozenset(
+    ("acc", "accuracy", "match", "score", "f1", "pass", "em", "correct", "bleu", "rouge", "mcc", "win", "solved",
+     "resolved", "qem")
+)  # fmt: skip
+
+
+def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
+    """The metric of a benchmark among `names`: the task table's, else the first of the usual ones, else the only one
+    that is no length, number, time or rate, else the only one with a word for a score; None where that is unsure."""
+    if facts.metric in names or not names:
+        return facts.metric or None
+    bare, _, filter_name = facts.metric.partition(",")
+    for candidate in (bare, *_FALLBACK):
+        matches = sorted(name for name in names if name.partition(",")[0] == candidate)
+        if matches:  # one with the same filter before others
+            return min(matches, key=lambda name: name.partition(",")[2] != filter_name)
+    scores = sorted(name for name in names if not is_no_score(name)) or (list(names) if len(names) == 1 else [])
+    for candidates in (scores, [name for name in scores if _SCORE_WORDS & set(parts(name.partition(",")[0]))]):
+        if len({name.partition(",")[0] for name in candidates}) == 1:
+            return candidates[0]
+    return None
+
+
+def distinct_metrics(rows: pd.DataFrame) -> list[str]:
+    """The metrics of the rows of a benchmark, without those whose scores (three at least) an earlier one has."""
+    names = list(rows["metric"].dropna().unique())
+    key = [name for name in KEY if name != "metric" and name in rows]
+    firsts = dict[object, str]()
+    for metric in names if len(names) > 1 else ():
+        of_metric = rows[rows["metric"] == metric]
+        scores = frozenset(zip(*(of_metric[name].astype(str) for name in [*key, "value"]), strict=True))
+        firsts.setdefault(scores if len(scores) >= _FEWEST_ALIKE else metric, str(metric))
+    return list(firsts.values()) or names

@@ -20,7 +20,7 @@ NAMES = ("model", "benchmark", "metric", "item", "run", "checkpoint", *SETTINGS)
 _MANY = ("score", "answer", "error", "ignore")  # roles of several columns
 HINT = "write --columns 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header of a score column."
 _PART = re.compile(r'"(?:[^"]|"")*"|[^",]+|"')
-_NEEDS_QUOTES = re.compile(r"[,;=+:\"']|\((se|sd|ci95)\)$|^\*$|^\s|\s$|^$")
+_NEEDS_QUOTES = re.compile(r"[,;=+:\"']|\((se|sd|ci95|items)\)$|^\*$|^\s|\s$|^$")
 _Z95 = 1.959964
 _MOST_SCORES = 400  # columns among which averages are looked for
 
@@ -263,7 +263,8 @@ def _rows(columns: Columns, told: Told, values: dict[str, np.ndarray], keep: np.
             if role in told:
                 sign = "," if role == "metric" else " "  # as in lm-eval's `name,filter`
                 piece[role] = joined(columns, told[role][0].names, plain_text(header), places, sign)
-        piece["n"] = np.full(len(places), np.nan) if n_items is None else n_items[places]
+        counts = columns[header].counts if header in columns else np.full(len(numbers), np.nan)
+        piece["n"] = (counts if n_items is None else n_items)[places]
         for name, array in piece.items():
             pieces.setdefault(name, []).append(array)
     rows = pd.DataFrame({name: np.concatenate(arrays) for name, arrays in pieces.items()})
@@ -342,21 +343,18 @@ def _errors(columns: Columns, told: Told, long: Long) -> np.ndarray:
     several = long.rows["source"].nunique() > 1
     for header, rows in long.rows.groupby("source", sort=False):
         column = columns.get(str(header))
-        found, kind = None, None
+        options = [] if column is None else [(column.spreads, column.spread_kind)]
         for given in told.get("error", []):
             error = columns[str(given.names[0])]
             words = error.parts - vocabulary("has")["error"] - vocabulary("has")["score"]
             if not several or (column is not None and words and words <= column.parts):
-                found, kind = error.numbers, given.detail
-                break
-        if found is None and column is not None:
-            found, kind = column.spreads, column.spread_kind
-        if found is None:
-            continue
-        places = rows["row"].to_numpy()
-        errors[rows.index] = standard_errors(rows["value"].to_numpy(), found[places], rows["n"].to_numpy(), kind)
-        lost = int(np.count_nonzero(~np.isnan(found[places]) & np.isnan(errors[rows.index])))
-        if lost:
+                options.append((error.numbers, given.detail))
+        places, values, n = rows["row"].to_numpy(), rows["value"].to_numpy(), rows["n"].to_numpy()
+        found = [standard_errors(values, numbers[places], n, kind) for numbers, kind in options]
+        known = [each for each in found if not np.isnan(each).all()]
+        errors[rows.index] = known[0] if known else np.nan
+        lost = max((int(np.count_nonzero(~np.isnan(numbers[places]))) for numbers, _ in options), default=0)
+        if lost and not known:
             long.notes.append(f"{header}: {lost} errors are not used, since nothing says of what they are.")
     return errors
 
@@ -369,10 +367,14 @@ def standard_errors(values: np.ndarray, errors: np.ndarray, n: np.ndarray, kind:
 
     A standard error is itself, half of a 95% interval 1.96 of them. A standard deviation, and an error of no kind, are
     read by p (1 - p), the variance of a share's items: sqrt(p(1-p)) is one over items, that over sqrt(n) a standard
-    error. What is said to be a standard error and is a deviation by all shares is read as one.
+    error. What is said to be a standard error and is a deviation by all shares is read as one. `items`: the errors are
+    numbers of items, of which the share p has the error sqrt(p (1 - p) / (n - 1)).
     """
     share = values / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
     scaled = errors / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
+    if kind == "items":
+        by_binomial: np.ndarray = values / np.where(share > 0, share, 1) * np.sqrt(share * (1 - share) / (errors - 1))
+        return by_binomial
     inside = (share > 0.02) & (share < 0.98) & (scaled > 0)
     spread = np.sqrt(np.where(inside, share * (1 - share), np.nan))
 

@@ -55,7 +55,6 @@ def test_one_line_names_the_option_and_the_value(monkeypatch, capsys, tmp_path, 
         (("report", "rums/a", "--output", "o"), "did you mean 'runs/a'?"),
         (("report", "there/a", "--output", "o"), "there is no folder 'there'"),
         (("report", "runs", "page"), "--output"),
-        (("report", "lmeval", "runs", "--output", "o"), "--format 'lm-eval'"),
         (("report", "runs", "--output", "o"), "name result files"),
         (("import", "runz", "--output", "o"), "did you mean 'runs'?"),
         (("compare", "runs", "a", "b"), "compare a b runs"),
@@ -76,14 +75,14 @@ def test_the_hint_for_a_path_where_nothing_is_can_be_followed(monkeypatch, capsy
 
 def test_a_home_folder_that_the_shell_did_not_put_in(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "s.csv").write_text("model,b\na,0.5\n")
+    (tmp_path / "s.csv").write_text("model,mmlu\na,0.5\n")
     assert end(monkeypatch, capsys, "import", "~/s.csv", "--output=~/tables")[0] == 0
     assert (tmp_path / "tables" / "scores.parquet").is_file()
 
 
 def test_a_sheet_of_other_columns_is_not_taken_for_one(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    Path("s.csv").write_text("model,b,c\na,0.5,0.6\nd,0.4,0.7\n")
+    Path("s.csv").write_text("model,mmlu,piqa\na,0.5,0.6\nd,0.4,0.7\n")
     code, _, error = end(monkeypatch, capsys, "report", "s.csv", "--models", "s.csv", "--output", "o")
     assert code == 2 and "s.csv" in error and "family" in error and not Path("o").exists()
     Path("own.csv").write_text("model,team\na,north\nd,2\n")  # columns of the user's own say nothing, and do no harm
@@ -100,10 +99,10 @@ def test_help_and_no_arguments(monkeypatch, capsys):
 
 def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    Path("s.csv").write_text("model,b\na,0.5\n")
+    Path("s.csv").write_text("model,mmlu\na,0.5\n")
     for words in (
-        ("import", "csv", "x" * 300),
-        ("import", "csv", "s.csv", "--output", "x" * 300),
+        ("import", "x" * 300),
+        ("import", "s.csv", "--output", "x" * 300),
         ("report", "x" * 300),
     ):
         output = () if "--output" in words else ("--output", "out")
@@ -115,9 +114,9 @@ def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize("output", ["taken", "taken/below"])
 def test_an_output_that_is_no_folder(monkeypatch, capsys, tmp_path, output):
     monkeypatch.chdir(tmp_path)
-    Path("s.csv").write_text("model,b\na,0.5\n")
+    Path("s.csv").write_text("model,mmlu\na,0.5\n")
     Path("taken").write_text("a file")
-    code, _, error = end(monkeypatch, capsys, "import", "csv", "s.csv", "--output", output)
+    code, _, error = end(monkeypatch, capsys, "import", "s.csv", "--output", output)
     assert code == 2 and error.startswith("Error: taken") and error.count("\n") == 1 and "Hint: " in error
     assert Path("taken").read_text() == "a file"
 
@@ -126,7 +125,7 @@ def test_an_output_that_is_no_folder(monkeypatch, capsys, tmp_path, output):
 def test_a_full_disk(monkeypatch, capsys, tmp_path, table):
     """The first file that is written, and the second."""
     monkeypatch.chdir(tmp_path)
-    Path("s.csv").write_text("model,b\na,0.5\n")
+    Path("s.csv").write_text("model,mmlu\na,0.5\n")
     replace, calls = os.replace, []
 
     def full(source, target):
@@ -136,7 +135,7 @@ def test_a_full_disk(monkeypatch, capsys, tmp_path, table):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    code, _, error = end(monkeypatch, capsys, "import", "csv", "s.csv", "--output", "out")
+    code, _, error = end(monkeypatch, capsys, "import", "s.csv", "--output", "out")
     assert code == 2 and f"{calls[-1]} cannot be written: No space left" in error and error.count("\n") == 1
     assert not list(tmp_path.rglob(".*")) and not Path("out").exists()
 

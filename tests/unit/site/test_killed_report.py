@@ -19,7 +19,7 @@ SECONDS = 60  # a busy machine's
 @pytest.fixture
 def place(tmp_path) -> Path:
     rng = np.random.default_rng(3)
-    table = pd.DataFrame(np.round(rng.uniform(0.2, 0.9, (60, 12)), 3), columns=[f"craft_{i}" for i in range(12)])
+    table = pd.DataFrame(np.round(rng.uniform(0.2, 0.9, (60, 12)), 3), columns=[f"craft_{i} %" for i in range(12)])
     table.insert(0, "model", [f"ash-{i + 1}b" for i in range(60)])
     table.to_csv(tmp_path / "table.csv", index=False)
     return tmp_path

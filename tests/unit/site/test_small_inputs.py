@@ -75,7 +75,7 @@ def test_a_gap_that_is_not_known_is_no_number(site):
 
 def test_what_was_not_done_is_not_said_to_be(site):
     """Scores without errors are not tested; of a model whose family nobody knows it is not said that it is of one."""
-    folder = site("model,quiz", "base-1b,.5", "tuned-1b,.6", "tuned-3b,.7")
+    folder = site("model,piqa", "base-1b,.5", "tuned-1b,.6", "tuned-3b,.7")
     answer = json.loads((folder / "ranking" / "page.json").read_text())["answers"][0]
     assert "Bonferroni" not in answer["basis"] and "95%" not in answer["basis"] and "?" not in answer["sentence"]
     assert "famil" not in (folder / "index.html").read_text().partition("<h1")[2].partition("</p>")[0]

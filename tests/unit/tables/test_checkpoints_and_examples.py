@@ -18,7 +18,7 @@ from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 
 def read_lm_eval(paths):
     """The scores of lm-eval's files, none of which may be left out."""
-    return read_files(paths, ImportOptions(format="lm-eval"), ImportLog(strict=True))
+    return read_files(paths, ImportOptions(), ImportLog(strict=True))
 
 
 def version_0_3(model: str, accuracy: float, examples: int = 0, more: str = "") -> dict:

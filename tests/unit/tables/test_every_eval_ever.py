@@ -228,7 +228,7 @@ def test_the_commands(tmp_path):
         imports.exports, [*command[1:], "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
     )
     assert isinstance(wrong.exception, InputError)
-    back = ["every-eval-ever", str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
+    back = [str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
     assert CliRunner().invoke(imports.app, back).exit_code == 0
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
     (tmp_path / "schema.json").write_text("{}")

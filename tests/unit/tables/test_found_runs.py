@@ -157,26 +157,6 @@ def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
     assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
 
 
-def test_counts_of_right_answers_are_runs_of_the_item(tmp_path):
-    right = ANSWERS.sum(axis=0)
-    lines = [
-        {
-            "benchmark_id": "he",
-            "model": "acme/ant",
-            "example_id": f"he{n}",
-            "pass1": c / 3,
-            "correct": int(c),
-            "count": 3,
-        }
-        for n, c in enumerate(right)
-    ]
-    write(tmp_path / "in/ant.jsonl", "\n".join(map(json.dumps, lines)))
-    scores, items, _ = imported(tmp_path, says=["Runs of each item"])
-    assert scores["value"].tolist() == [pytest.approx(ANSWERS.mean())] and scores["run"].isna().all()
-    assert scores["stderr"].tolist() == [pytest.approx(np.std(right / 3, ddof=1) / np.sqrt(6))]
-    assert items.groupby("doc_id")["correct"].sum().tolist() == right.tolist() and len(items) == 18
-
-
 @pytest.mark.parametrize("tau2", [False, True])
 def test_trials_of_agents(tmp_path, tau2):
     trials = [
@@ -196,51 +176,6 @@ def test_a_task_with_two_rewards_in_one_trial_is_refused(tmp_path):
     write(tmp_path / "ant-airline.json", trials)
     with pytest.raises(InputError, match=r"two answers of ant to 0 in run 0"):
         import_files([tmp_path / "ant-airline.json"], tmp_path / "out")
-
-
-@pytest.mark.parametrize("column", ["run", "seed", "trial", "epoch", "repeat"])
-def test_a_column_of_runs_of_a_table(tmp_path, column):
-    rows = [
-        f"{m},x,{run},{value:.6f}" for m in ("acme/ant", "acme/bee") for run, value in enumerate(ANSWERS.mean(axis=1))
-    ]
-    write(tmp_path / "in/scores.csv", f"model,benchmark,{column},score\n" + "\n".join(rows))
-    scores, *_ = imported(tmp_path, says=["3 of each of 2 scores"])
-    assert by_run(scores) == {run: round(value, 6) for run, value in expected().items()}
-    assert scores["seed"].isna().all()
-
-
-@pytest.mark.parametrize("column", ["run", "seed", "trial", "epoch"])
-def test_a_column_of_runs_of_answers(tmp_path, column):
-    rows = [
-        f"{model},x,q{n},{run},{value}"
-        for model in ("acme/ant", "acme/bee") for run, own in enumerate(ANSWERS) for n, value in enumerate(own)
-    ]  # fmt: skip
-    write(tmp_path / "in/items.csv", f"model,benchmark,item,{column},correct\n" + "\n".join(rows))
-    scores, items, _ = imported(tmp_path, says=["3 of each of 2 scores"])
-    assert by_run(scores) == expected()
-    check_items(items[items["model"] == "acme/ant"])
-
-
-def test_names_of_runs_are_numbered_and_a_run_of_each_model_is_none(tmp_path):
-    write(tmp_path / "in/a.csv", "model,benchmark,run,score\nant,x,two,.5\nant,x,one,.4\nbee,x,one,.3\nbee,x,two,.2\n")
-    assert by_run(imported(tmp_path)[0], "ant") == {0: 0.4, 1: 0.5}
-    write(tmp_path / "in/a.csv", "model,benchmark,run,score\nant,x,r1,.5\nbee,x,r2,.3\ncat,x,r3,.3\n")
-    assert imported(tmp_path)[0]["run"].isna().all()
-
-
-def test_epochs_of_training_are_no_runs(tmp_path):
-    write(tmp_path / "in/a.csv", "model,step,epoch,x\nant,100,1,.4\nant,200,2,.5\nbee,100,1,.3\nbee,200,2,.6\n")
-    assert imported(tmp_path)[0]["run"].isna().all()
-
-
-def test_one_run_with_two_values_is_refused(tmp_path):
-    write(tmp_path / "a.csv", "model,benchmark,run,score\nant,x,0,.5\nant,x,1,.4\nant,x,1,.3\nbee,x,0,.2\n")
-    with pytest.raises(InputError, match=r"a\.csv, row 4: another score of ant on x"):
-        import_files([tmp_path / "a.csv"], tmp_path / "out")
-    rows = "ant,x,q0,0,1\nant,x,q1,0,0\nant,x,q0,1,1\nant,x,q1,1,0\nant,x,q0,1,0\nbee,x,q0,0,1\nbee,x,q1,0,1\n"
-    write(tmp_path / "b.csv", f"model,benchmark,item,run,correct\n{rows}")
-    with pytest.raises(InputError, match=r"b\.csv, row 6, column 'correct': another answer of ant to q0 in run 1"):
-        import_files([tmp_path / "b.csv"], tmp_path / "out")
 
 
 def lighteval(tmp_path, run, value, *, choices=0.5, day=None):
@@ -270,13 +205,3 @@ def test_a_copy_of_a_run_in_another_folder_is_left_out_and_counted(tmp_path):
         (tmp_path / "in/again" / path.name).write_text(path.read_text())
     scores, *_ = imported(tmp_path, says=["again/results", "another file has the score too"])
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
-
-
-def test_a_table_of_means_beside_runs_is_refused_with_the_format_of_most_files(tmp_path):
-    for run, value in enumerate((0.4, 0.5, 0.6)):
-        lighteval(tmp_path, run, value)
-    for name, value in (("a", 0.5), ("b", 0.6)):
-        write(tmp_path / f"in/{name}.csv", f"model,x\nacme/ant,{value}\n")
-    with pytest.raises(InputError) as found:
-        import_files([tmp_path / "in"], tmp_path / "out")
-    assert "--format lighteval (3 files)" in found.value.hint

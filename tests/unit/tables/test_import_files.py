@@ -2,13 +2,10 @@
 
 import gzip
 import json
-import re
-import subprocess
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import options_of, read_files
+from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
@@ -16,7 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.outputs import replaced_folder
 from lm_validity.tables.counted import report_rows
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.model_names import PathPattern, model_place
+from lm_validity.tables.formats.model_names import model_place
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
@@ -39,22 +36,22 @@ def evaluation(model: str, value: float) -> dict:
 
 def read(folder, **options) -> tuple[pd.DataFrame, ImportLog]:
     log = ImportLog()
-    return read_files([folder], options_of(**options), log), log
+    return read_files([folder], ImportOptions(**options), log), log
 
 
 def test_a_folder_of_several_formats(tmp_path):
     put(tmp_path / "in" / "a.json", result("org/a", 0.1))
     put(tmp_path / "in" / "b.json", evaluation("org/b", 0.2))
-    put(tmp_path / "in" / "c.csv", "model,quiz\norg/c,0.3\n")
+    put(tmp_path / "in" / "c.csv", "model,benchmark,acc\norg/c,quiz,0.3\n")
     put(tmp_path / "in" / "config.json", {"architectures": []})
     scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.1, "org/b": 0.2, "org/c": 0.3}
-    assert log.formats == {"lm-eval": 1, "every_eval_ever": 1, "csv": 1} and len(log.skipped) == 1
+    assert log.formats == {"lm-eval": 1, "every_eval_ever": 1, "table": 1} and len(log.skipped) == 1
     written = json.loads((tmp_path / "out" / "import.json").read_text())
     assert written["formats"] == dict(log.formats) and scores["source"].tolist() == [
         "lm-eval",
         "every_eval_ever",
-        "csv",
+        "table",
     ]
 
 
@@ -64,7 +61,7 @@ def test_what_commands_wrote_of_results_is_no_result(tmp_path):
     with replaced_folder(tmp_path / "in" / "page", "report") as page:
         write_table(read(tmp_path / "in")[0].assign(model="org/old"), SCORES, page / "scores.parquet")
         put(page / "data" / "tables" / "models.csv", "model,quiz\norg/b,0.2\n")
-    put(tmp_path / "in" / "page" / "mine.csv", "model,quiz\norg/c,0.3\n")  # a file of another's in that folder
+    put(tmp_path / "in" / "page" / "mine.csv", "model,benchmark,acc\norg/c,quiz,0.3\n")  # of another
     with replaced_folder(tmp_path / "in" / "files", "export every-eval-ever") as files:
         put(files / "d.json", result("org/d", 0.4))
     scores, log = read(tmp_path / "in")
@@ -73,14 +70,6 @@ def test_what_commands_wrote_of_results_is_no_result(tmp_path):
     (tmp_path / "in" / "page" / "mine.csv").unlink()
     scores, _ = read(tmp_path / "in" / "page")  # alone it is the table that it holds
     assert scores.set_index("model")["value"].to_dict() == {"org/old": 0.1}
-
-
-def test_a_file_of_no_known_format_that_was_named_is_refused(tmp_path):
-    put(tmp_path / "x.json", {"a": 1})
-    with pytest.raises(InputError, match="of no known format"):
-        read(tmp_path / "x.json")
-    with pytest.raises(InputError, match="--format lm-evil: not known"):
-        read(tmp_path / "x.json", format="lm-evil")
 
 
 PLACES = {
@@ -115,28 +104,6 @@ def test_checkpoint_folders_are_checkpoints_of_one_model(tmp_path):
     assert any("step_10, step_20" in note for note in log.notes)
 
 
-def test_a_pattern_gives_model_and_task(tmp_path):
-    put(tmp_path / "llama-7b-quiz_mc.json", result("/x/llama-hf-7"))
-    put(tmp_path / "llama-7b-other.json", result("/y/llama-7", task="other"))
-    scores, _ = read(tmp_path, path="{model}-{task}.json")
-    assert sorted(zip(scores["model"], scores["benchmark"], strict=True)) == [
-        ("llama-7b", "other"),
-        ("llama-7b", "quiz_mc"),
-    ]
-    with pytest.raises(InputError, match="no path of a file or model ends so"):
-        read(tmp_path, path="{model}.txt")
-    for wrong in ("x.json", "{modle}.json", "{model}-{model}.json"):
-        with pytest.raises(InputError, match="--path"):
-            PathPattern(wrong)
-
-
-def test_a_pattern_for_the_paths_of_models(tmp_path):
-    for run, step in (("a", 3), ("b", 4)):
-        put(tmp_path / f"{run}.json", result(f"/x/{run}/out/save{step}", step / 10))
-    scores, _ = read(tmp_path, path="{model}/out//save{iteration}")
-    assert scores[["model", "checkpoint", "iteration"]].values.tolist() == [["a", "step3", 3], ["b", "step4", 4]]
-
-
 def test_a_newer_run_of_the_same_weights_counts(tmp_path):
     put(tmp_path / "old.json", result("/x/a/", 0.1, date=1.0))
     put(tmp_path / "new.json", result("/x/a", 0.2, date=2.0, arguments=",device=cuda"))
@@ -145,77 +112,6 @@ def test_a_newer_run_of_the_same_weights_counts(tmp_path):
     for name, value in (("2024-01-01", 0.3), ("2024-01-02", 0.4)):  # of equal dates the time stamp decides
         put(tmp_path / f"a_results_{name}.json", result("/x/a", value, date=3.0))
     assert read(tmp_path)[0]["value"].tolist() == [0.4]
-
-
-@pytest.mark.parametrize(
-    ("other", "pattern"),
-    [
-        (result("/x/tuned/a", 0.2, date=2.0), "{model}/a"),
-        (result("/x/base/a", 0.2, date=2.0, arguments=",dtype=float16"), "{model}.json"),
-        (result("/x/base/a", 0.2), "{model}.json"),
-        (
-            result("/x/base/a", 0.2, date=2.0, arguments=",peft=b,pretrained=/x/base/a") | {"model_name": "a"},
-            "{model}.json",
-        ),
-    ],
-    ids=["path", "settings", "no date", "adapter"],
-)
-def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
-    put(tmp_path / "in" / "first.json", result("/x/base/a", 0.1, date=1.0))
-    put(tmp_path / "in" / "second.json", other)
-    put(tmp_path / "in" / "third.json", result("/x/base/b", 0.1, date=1.0))
-    with pytest.raises(InputError, match=r"1 score with different values.*(0.1 and 0.2|0.2 and 0.1)") as refused:
-        import_files([tmp_path / "in"], tmp_path / "out")
-    assert f"--path '{pattern}'" in refused.value.hint
-    places = re.search(r"direct=(\S+) train_before_test=(\S+)", refused.value.hint).groups()
-    protocols = dict(zip(map(Path, places), ("direct", "train_before_test"), strict=True))
-    assert len(read(tmp_path / "in", protocols=protocols)[0]) == 3
-    assert len(read(tmp_path / "in", path=pattern)[0]) == 3
-    assert (
-        all(name in refused.value.problem for name in ("first.json", "second.json")) and not (tmp_path / "out").exists()
-    )
-
-
-def test_folders_in_conflict_have_one_way_apart(tmp_path):
-    for place, model, accuracy in ((p, m, a) for p, a in (("base", 0.1), ("tuned", 0.2)) for m in ("a", "b")):
-        put(tmp_path / place / f"{model}.json", result(model, accuracy))
-    with pytest.raises(InputError, match="2 scores with different values") as refused:
-        read(tmp_path)
-    assert refused.value.hint.count("--path") == refused.value.hint.count("direct=") == 1
-    (pattern,) = re.findall(r"--path '(\S+)'", refused.value.hint)
-    assert set(read(tmp_path, path=pattern)[0]["model"]) == {"base", "tuned"}
-    put(tmp_path / "third" / "a.json", result("a", 0.3))  # which two protocols do not separate
-    with pytest.raises(InputError, match="3 scores with different values") as refused:
-        read(tmp_path)
-    assert refused.value.hint.count("--path") == 1 and "direct=" not in refused.value.hint
-
-
-def test_files_of_unlike_models_are_parts_of_one_table(tmp_path):
-    """Columns of metrics name no benchmark; only files that contradict each other are benchmarks of their own."""
-    for model, accuracy in (("ant", 0.51), ("bee", 0.55), ("cow", 0.59)):
-        (tmp_path / f"{model}.csv").write_text(f"model,accuracy,f1\n{model},{accuracy},0.6\n")
-    rows, _ = read(tmp_path)
-    assert set(rows["benchmark"]) == {"accuracy", "f1"}
-    assert rows.loc[rows["benchmark"] == "accuracy"].set_index("model")["value"].to_dict() == {
-        "ant": 0.51, "bee": 0.55, "cow": 0.59
-    }  # fmt: skip
-    for name, value in (("knots", 0.4), ("maps", 0.7)):
-        (tmp_path / "tasks").mkdir(exist_ok=True)
-        (tmp_path / "tasks" / f"{name}.csv").write_text(f"model,accuracy\nant,{value}\n")
-    rows, _ = read(tmp_path / "tasks")
-    assert rows.set_index("benchmark")["value"].to_dict() == {"knots": 0.4, "maps": 0.7}
-
-
-@pytest.mark.parametrize(("below", "named"), [("41.23|20.09", {"MMLU"}), ("44.2|20.1", {"All/MMLU", "Each/MMLU"})])
-def test_a_table_that_repeats_scores_with_more_decimals_is_no_other_benchmark(tmp_path, below, named):
-    """The finer score counts; scores that rounding does not make equal are told apart by the heading."""
-    table = "# {}\n```\n# run it\n```\n|Model|MMLU|GSM8K|\n|-|-|-|\n|ant|{}|\n|bee|51.8|30.3|\n\n"
-    (tmp_path / "board.md").write_text(table.format("All", "41.2|20.1") + table.format("Each", below))
-    rows, _ = read(tmp_path / "board.md")
-    assert set(rows["benchmark"]) == {"GSM8K", *named}
-    if named == {"MMLU"}:
-        found = rows.set_index(["model", "benchmark"])["value"]
-        assert found["ant", "MMLU"] == pytest.approx(0.4123) and found["ant", "GSM8K"] == pytest.approx(0.2009)
 
 
 def test_equal_scores_of_two_files_are_one(tmp_path):
@@ -293,33 +189,10 @@ def group(error: object = 0.003, tasks: tuple[str, ...] = ("mmlu_a", "mmlu_b", "
     return document
 
 
-def test_a_group_of_like_tasks_is_one_benchmark(tmp_path):
-    put(tmp_path / "a.json", group())
-    (row,) = read(tmp_path)[0].itertuples()
-    assert (row.benchmark, row.value, row.stderr, row.num_fewshot, row.n_items) == ("mmlu", 0.5, 0.003, 5, 30)
-    assert row.higher_is_better
-    assert sorted(read(tmp_path, groups="split")[0]["benchmark"]) == ["mmlu_a", "mmlu_b", "mmlu_c"]
-
-
 @pytest.mark.parametrize("document", [group("N/A"), group(tasks=("mmlu_a", "piqa", "sciq"))])
 def test_a_group_without_an_error_or_of_unlike_tasks_is_its_tasks(tmp_path, document):
     put(tmp_path / "a.json", document)
     assert len(read(tmp_path)[0]) == 3
-
-
-def test_standard_errors_from_numbers_of_items(tmp_path):
-    put(
-        tmp_path / "a.csv",
-        "model,benchmark,metric,value,n_items\na,x,acc,0.2,101\na,y,perplexity,0.2,100\na,z,acc,0.2,\n",
-    )
-    scores, _ = read(tmp_path / "a.csv", errors_from_items=True)
-    assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx({"x": 0.04, "y": 0, "z": 0})
-    assert read(tmp_path / "a.csv")[0]["stderr"].isna().all()
-    put(tmp_path / "b.csv", "model,benchmark,metric,value,n_items,stderr\na,x,acc,0.2,101,\na,y,acc,0.5,101,0.1\n")
-    for errors in ({"x": 0.04, "y": 0.1}, {"x": 0, "y": 0.1}):  # an error that a file has stays
-        rows = {("errors", name): "from items" for name in "xy" if errors["x"] or name == "y"}
-        scores, _ = read(tmp_path / "b.csv", corrections=rows)
-        assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx(errors)
 
 
 def test_what_a_file_leaves_open_is_filled_in(tmp_path):
@@ -374,24 +247,6 @@ def test_a_value_that_its_column_cannot_have_is_refused_in_tables_and_in_files(t
         read(tmp_path / "e.json")
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
-def test_gzipped_files_are_called_as_they_were_given(tmp_path, ending):
-    """What is unpacked lies in a temporary folder, whose name is nobody's model and in no message."""
-    for model in ("wren-1b", "finch-2b"):
-        (tmp_path / "in" / model).mkdir(parents=True)
-        packed = gzip.compress(b"benchmark,score\ncoins,0.5\ntides,0.6\n")
-        (tmp_path / "in" / model / "scores.csv.gz").write_bytes(packed)
-    options = options_of(path=f"{{model}}/scores.{ending}", format="csv")
-    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options)
-    assert set(scores["model"]) == {"wren-1b", "finch-2b"} and len(scores) == 4
-    (tmp_path / "in" / "wren-1b" / "more.csv.gz").write_bytes(gzip.compress(b"coins\n"))
-    _, log = import_files([tmp_path / "in"], tmp_path / "again", options)
-    assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "wren-1b" / "more.csv.gz")]
-    named = tmp_path / "in" / "wren-1b" / "scores.csv.gz"
-    scores, _ = import_files([named], tmp_path / "named", options_of(names={named: "a"}))
-    assert set(scores["model"]) == {"a"}
-
-
 def test_of_a_gzipped_file_that_is_cut_nothing_counts(tmp_path):
     """What could be unpacked of it, whole lines, is not read as if it were all."""
     (tmp_path / "in").mkdir()
@@ -399,7 +254,8 @@ def test_of_a_gzipped_file_that_is_cut_nothing_counts(tmp_path):
     packed = gzip.compress("".join(lines).encode())
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(lines[0].encode()))
-    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
+    options = ImportOptions(columns="model=model, benchmark=*, score=coins,tides")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out", options)
     assert set(scores["model"]) == {"ant-1000b"}
     assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "a.jsonl.gz")]
 
@@ -409,33 +265,3 @@ def test_a_small_gzip_file_of_a_large_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"model,b\na," + b"0" * 2000))
     with pytest.raises(InputError, match="more than"):
         read(tmp_path / "b.csv.gz")
-
-
-@pytest.mark.parametrize("ending", [".html", ".ipynb", ".XLSX"])
-def test_tables_of_other_kinds_are_refused_with_a_way_of_their_own(tmp_path, ending):
-    path = tmp_path / f"table{ending}"
-    path.write_text("{}")
-    with pytest.raises(InputError, match=re.escape(f"{ending} is of no known format")) as refused:
-        import_files([path], tmp_path / "out")
-    assert "CSV" in refused.value.hint.upper() and "--format" not in refused.value.hint
-
-
-def test_the_line_for_a_table_of_latex_makes_one_that_is_read(tmp_path):
-    path = tmp_path / "t.tex"
-    rows = (
-        r"\toprule"
-        "\n"
-        r"Model & Tidal & Ledger \\ \midrule"
-        "\n"
-        r"\textbf{Ant 1B} \cite{ant} & 41.2 & \textbf{55} \\"
-    )
-    path.write_text(rows + "\n" + r"\hline Bee & 43.2$_{\pm 0.3}$ & -- \\[2pt]" "\n")
-    with pytest.raises(InputError) as refused:
-        import_files([path], tmp_path / "out")
-    subprocess.run(refused.value.hint.split(", and")[0], shell=True, check=True, cwd=tmp_path)
-    scores = import_files([tmp_path / "scores.tsv"], tmp_path / "out").scores
-    assert set(zip(scores["model"], scores["benchmark"], scores["value"].round(9), strict=True)) == {
-        ("Ant 1B", "Tidal", 0.412),
-        ("Ant 1B", "Ledger", 0.55),
-        ("Bee", "Tidal", 0.432),
-    }

@@ -11,8 +11,7 @@ from lm_validity.studies.items.answers import mean_items, model_answers, model_s
 from lm_validity.studies.items.compare import Margins, compare_models, judged
 from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
-from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.score_files import ImportOptions, mean_of_items, typed_scores
+from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
@@ -136,17 +135,3 @@ def test_graded_answers_have_no_passes(tmp_path, runs):
     rows = analyze_items(*written(tmp_path, {name: 0.5 + table / 4 for name, table in runs.items()})).rows
     assert rows.labels("k", "pass_at_k") == [1] and rows.all("pass_hat_k")[0].value is None
     assert len(rows.all("runs")) == 2
-
-
-def test_items_get_the_names_that_their_scores_got(tmp_path):
-    """A model and a benchmark that the reader renames, and two names of one model, are the same in both tables."""
-    rows = [f"{model},quiz,{n},{n % 3 == 0:d}" for model in ("ant", "org/bee", "org__bee") for n in range(30)]
-    (tmp_path / "a.csv").write_text("model,benchmark,question_id,correct\n" + "\n".join(rows))
-    (tmp_path / "r.tsv").write_text("what\twhere\tdecided\nmodel\tant\torg/ant\nbenchmark\tquiz\ttest\n")
-    options = ImportOptions(reading=tmp_path / "r.tsv")
-    scores = import_files([tmp_path / "a.csv"], tmp_path / "out", options).scores
-    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
-    assert items.groupby(["model", "benchmark"]).size().to_dict() == dict.fromkeys(
-        [("org/ant", "test"), ("org/bee", "test")], 30
-    )
-    assert set(zip(scores["model"], scores["benchmark"], strict=True)) == {("org/ant", "test"), ("org/bee", "test")}

@@ -199,20 +199,6 @@ def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp
     assert found.benchmarks["quiz"].items.items == 60 and found.benchmarks["quiz"].items.chance == pytest.approx(1 / 3)
 
 
-def test_items_get_the_name_that_a_reading_gives_their_model(tmp_path):
-    put_model(tmp_path / "in", "one", [1, 0, 1, 0])
-    put_model(tmp_path / "in", "two", [1, 1, 1, 0])
-    import_files([tmp_path / "in"], tmp_path / "first")
-    name = min(pd.read_parquet(tmp_path / "first" / "items.parquet")["model"])
-    (tmp_path / "r.tsv").write_text(f"what\twhere\tdecided\nmodel\t{name}\torg/uno\n")
-    scores = import_files([tmp_path / "in"], tmp_path / "out", ImportOptions(reading=tmp_path / "r.tsv")).scores
-    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
-    means = items.groupby("model")["correct"].mean()
-    assert (
-        means["org/uno"] == 0.5 and set(means.index) == set(scores["model"]) and name not in means and len(items) == 8
-    )
-
-
 def test_samples_belong_to_the_result_file_of_their_date(tmp_path):
     place = tmp_path / "in" / "a"
     for examples, date in ((0, "2024-01-01T00-00-00"), (5, "2024-01-02T00-00-00")):
@@ -408,15 +394,6 @@ def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):
     write_lines(tmp_path / "in" / "y" / "org__a" / "samples_quiz.jsonl", quiz_lines((0, 0, 1, 1)))
     with pytest.raises(InputError, match="neither file is newer"):
         import_files([tmp_path / "in"], tmp_path / "out")
-
-
-def test_samples_without_result_files_are_what_the_reader_says(tmp_path):
-    write_lines(tmp_path / "in" / "a" / "samples_quiz.jsonl", quiz_lines((1, 0, 1, 1)))
-    options = ImportOptions(path="{model}/samples_quiz.jsonl", protocol="train_before_test")
-    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options)
-    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
-    for table in (scores, items):
-        assert set(table["model"]) == {"a"} and set(table["protocol"]) == {"train_before_test"}
 
 
 def test_samples_without_answers_are_scores_and_what_a_line_lacks_is_named(tmp_path):

@@ -37,8 +37,11 @@ class TwoModels:
 
 
 @contextmanager
-def two_models(first: str, second: str, source: Path | None, items: Path | None) -> Iterator[TwoModels]:
+def two_models(
+    first: str, second: str, source: Path | None, items: Path | None, options: ImportOptions
+) -> Iterator[TwoModels]:
     """The models by name or label of `source`, or without one of two files or folders, as long as the block runs.
+    options: how files are imported.
     Raises InputError as `gather`, in the words of what was given, and for a name that no model or several have."""
     if source is not None and not source.exists():
         order = (
@@ -49,9 +52,9 @@ def two_models(first: str, second: str, source: Path | None, items: Path | None)
         folder = Path(name)
         try:
             yield (
-                _of_folders(first, second, folder)
+                _of_folders(first, second, folder, options)
                 if source is None
-                else _of_table(first, second, source, items, folder)
+                else _of_table(first, second, source, items, folder, options)
             )
         except InputError as error:  # about a table that will have been there only for a while
             source_name = str(source or f"{first} and {second}")
@@ -61,20 +64,19 @@ def two_models(first: str, second: str, source: Path | None, items: Path | None)
                 str(folder / "2"): second,
                 str(folder / "scores.parquet"): source_name,
             }
-            problem, hint = error.problem, error.hint
-            for path, words in places.items():
-                problem, hint = problem.replace(path, words), hint.replace(path, words)
-            raise InputError(problem, hint) from error
+            raise error.reworded(places) from error
 
 
-def _of_table(first: str, second: str, source: Path, items: Path | None, folder: Path) -> TwoModels:
+def _of_table(
+    first: str, second: str, source: Path, items: Path | None, folder: Path, options: ImportOptions
+) -> TwoModels:
     """The models by id or label, unique ends of ids included, of tables written by lm-validity or of result files."""
     places = [source / "scores.parquet", source / "tables" / "scores.parquet"] if source.is_dir() else [source]
     tables = (path for path in places if path.is_file() and path.suffix == ".parquet")
     scores = next((path for path in tables if table_kind(path) == "scores"), None)
     lines = () if scores is None else tuple(errors_to_be_had(read_scores(scores), [scores]))
     if scores is None:
-        gathered = _gathered(str(source), folder)
+        gathered = _gathered(str(source), folder, options)
         _write_sheet_and_settings(folder, gathered.groups, gathered.settings)
         scores, items = folder / "scores.parquet", items or gathered.items
         lines = _left_out(gathered)
@@ -100,9 +102,9 @@ def _of_table(first: str, second: str, source: Path, items: Path | None, folder:
     )
 
 
-def _gathered(name: str, folder: Path) -> Gathered:
+def _gathered(name: str, folder: Path, options: ImportOptions) -> Gathered:
     """What result files or tables hold, imported into a folder. Raises InputError where there are no scores."""
-    gathered = gather([name], folder, ImportOptions())
+    gathered = gather([name], folder, options)
     if gathered.scores is None:
         raise InputError(f"{name}: no scores.", "name result files, or a folder that holds them.")
     return gathered
@@ -133,7 +135,7 @@ def _named(text: str, names: Sequence[str], labels: dict[str, list[str]], source
     raise InputError(f"{source}: no score of the model {text!r}.", hint)
 
 
-def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
+def _of_folders(first: str, second: str, folder: Path, options: ImportOptions) -> TwoModels:
     """The one model of each of two files or folders, which may have the same name in both."""
     gathered, models = [], []
     if os.path.realpath(first) == os.path.realpath(second):
@@ -143,7 +145,7 @@ def _of_folders(first: str, second: str, folder: Path) -> TwoModels:
             raise absent(name, "file or folder", "for two models of a page, name its folder: compare A B FOLDER.")
         subfolder = folder / str(index + 1)
         subfolder.mkdir()
-        imported = _gathered(name, subfolder)
+        imported = _gathered(name, subfolder, options)
         of_models = sorted(read_scores(subfolder / "scores.parquet")["model"].unique())
         if len(of_models) > 1:
             raise InputError(

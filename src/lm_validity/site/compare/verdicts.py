@@ -6,7 +6,7 @@ differs otherwise is said. A gate ends with 0, 1 or 3 (`EXIT_CODES`).
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,6 +38,7 @@ from lm_validity.studies.items.compare import (
 from lm_validity.studies.items.compare_page import MOST_FLIPS, comparison_page, short_names, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.directions import ASSUMED
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 from lm_validity.tables.settings import Unlike, difference_notes
@@ -54,7 +55,8 @@ class Comparing:
 
     training_point: `final`, billions of tokens, or None: the last point that both have. margin: a number or the path of
     a sheet (`benchmark`, `margin`, `must`). for_report: unlike versions stay out instead of being refused, and models
-    without a common point of training are compared at their ends. for_page: the difference along training too."""
+    without a common point of training are compared at their ends. for_page: the difference along training too.
+    options: how files are imported."""
 
     training_point: str | None = None
     margin: str | None = None
@@ -63,6 +65,7 @@ class Comparing:
     benchmarks: Path | None = None
     for_report: bool = False
     for_page: bool = False
+    options: ImportOptions = field(default_factory=ImportOptions)
 
     @property
     def unlike(self) -> Unlike:
@@ -108,7 +111,7 @@ class Compared:
 def compare(first: str, second: str, source: Path | None, request: Comparing, items: Path | None = None) -> Compared:
     """Compare two models: names of `source` (scores.parquet, or a folder that holds it), or without one two files or
     folders of result files. Raises InputError as `gather` and `compare_counted`, and for a bad margin or point."""
-    with two_models(first, second, source, items) as sources:
+    with two_models(first, second, source, items, request.options) as sources:
         sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
         margins, models = _margins(request.margin), (sources.first, sources.second)
         counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)

@@ -1,19 +1,13 @@
 """What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated."""
 
-import glob
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.errors import InputError
 from lm_validity.files import as_written
-from lm_validity.tables.cell_text import plain
-from lm_validity.tables.claims import Claim, as_record
-from lm_validity.tables.decisions import UNSURE, Decision
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.claims import Claim
 from lm_validity.words import count, listing
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
@@ -28,10 +22,6 @@ _FOLDER = re.compile(
     r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?:[-_](?:hf|converted|fp16|bf16))?", re.I
 )
 _CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
-_COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
-_NUMBERS = ("iteration", "seed", "num_fewshot")
-_KINDS = {"protocol": "|".join(PROTOCOLS), **dict.fromkeys(_NUMBERS, "[0-9]{1,15}")}
-_FIELDS = ("model", "benchmark", "task", "checkpoint", "iteration", "step", "protocol", "seed", "num_fewshot")
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
 
 
@@ -153,44 +143,6 @@ class PlacesRead:
         return lines
 
 
-class PathPattern:
-    """`--path '{model}-{task}.json'`: columns from the end of a file's path, or of the path of a model in a file.
-
-    A field takes no slash, and as much as it can from left to right; `*` stands for anything without a slash. Raises
-    InputError for a pattern without fields and for a field that is not known.
-    """
-
-    def __init__(self, text: str):
-        self.text, self.used = text, False
-        pieces = re.split(r"(\{[^{}]*\}|\*)", re.sub("/+", "/", text))
-        expression = ""
-        for piece in pieces:
-            if not piece.startswith("{"):
-                expression += "[^/]*" if piece == "*" else re.escape(piece)
-                continue
-            name = piece[1:-1]
-            if name not in _FIELDS or f"<{name}>" in expression:
-                raise InputError(
-                    f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
-                )
-            expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
-        if "(?P<" not in expression:
-            raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
-        self.expression = re.compile(rf"(?:^|/){expression}/?$")
-
-    def of(self, path: Path | str) -> Claim:
-        """What a path says; {} where it does not fit the pattern."""
-        match = self.expression.search(re.sub("/+", "/", str(path)))
-        if match is None:
-            return {}
-        self.used = True
-        texts = {_COLUMNS.get(name, name): value for name, value in match.groupdict().items()}
-        claim = as_record(Claim, texts | {name: int(texts[name]) for name in _NUMBERS if name in texts})
-        if "iteration" in claim:
-            claim.setdefault("checkpoint", f"step{claim['iteration']}")
-        return claim
-
-
 def folder_identity(path: Path) -> dict[str, str]:
     """The folder of a model that is named by it, unless it tells the model's owner."""
     folder = as_written(path).parent
@@ -200,36 +152,3 @@ def folder_identity(path: Path) -> dict[str, str]:
 def folder_name(path: Path) -> str:
     """A model's name from its folder, where lm-eval writes `__` for the `/` of a hub id."""
     return as_written(path).parent.name.replace("__", "/", 1)
-
-
-_BEFORE = re.compile(r"^(model_)?(outputs?|results?|eval|predictions?)_", re.IGNORECASE)
-_BEHIND = re.compile(r"[_-](results?|summary|outputs?|predictions?|scores?|metrics)$", re.IGNORECASE)
-_SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
-_NO_NAMES = frozenset(
-    ("trainer_state", "", "results", "result", "summary", "scores", "metrics", "all", "output", "outputs")
-)
-
-
-def model_of_path(path: Path, given: str | None, benchmarks: Iterable[str] = ()) -> Claim:
-    """The model that a path names, and solved examples: by the file's name without words such as results, or by the
-    folder's where the file is called as one of its benchmarks is or has no other word."""
-    stem = _BEHIND.sub("", _BEFORE.sub("", re.sub(r"\.(csv|tsv)$", "", path.stem)))
-    shots = _SHOTS.search(stem)
-    stem = _SHOTS.sub("", stem)
-    name = given or (folder_name(path) if plain(stem) in {*_NO_NAMES, *map(plain, benchmarks)} else stem)
-    return {"model": name, "num_fewshot": int(shots[1])} if shots else {"model": name}
-
-
-def pattern_of(path: Path) -> str:
-    """The pattern by which the paths of a file and of those beside it name their models."""
-    n_alike = sum(1 for _ in as_written(path).parent.parent.glob(f"*/{glob.escape(path.name)}"))
-    of_folder = model_of_path(path, None)["model"] == folder_name(path) or n_alike > 1
-    dated = path.stem.partition("-20")[0]  # result-2024_01_31
-    if of_folder or plain(dated) in _NO_NAMES:
-        return f"{{model}}/{path.name}" if dated == path.stem else f"{{model}}/{dated}-*{path.suffix}"
-    return f"{{model}}{path.suffix}"
-
-
-def by_path(path: Path, model: str) -> Decision:
-    """That the model of a file is the one that its path names."""
-    return Decision("model", model, model, "name", UNSURE, 1, "", f"{path.name} names no model; its path names {model}")

@@ -15,15 +15,13 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import Document, write_json
+from lm_validity.files import Document, write_json, write_text
 from lm_validity.outputs import LIST, made_of_results
-from lm_validity.tables.cell_text import read_cell
 from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
-from lm_validity.tables.decisions import EVERY as EVERY
-from lm_validity.tables.decisions import FROM_ITEMS, Corrections, Decision, Reading, read_corrections
-from lm_validity.tables.reading import KEY, read_claims
+from lm_validity.tables.groups import read_claims
 from lm_validity.tables.schema import (
     CHECKED,
+    KEY,
     NULLABLE,
     SCORES,
     SETTINGS,
@@ -32,7 +30,6 @@ from lm_validity.tables.schema import (
     may_hold,
     write_table,
 )
-from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -138,9 +135,10 @@ def _below(folder: Path) -> Iterable[Path]:
 # ----------------------------------------------------------------------------------------------------------------------
 # What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables.
 
+EVERY = "*"  # in `ScoreFile.sampling`: all tasks
 Thing = TypeVar("Thing")
 _SECONDS_BETWEEN_LINES = 5.0
-_MOST_LINES = 12  # that are printed of an import; all is in import.json and reading.tsv
+_MOST_LINES = 12  # that are printed of an import; all is in import.json
 
 
 @dataclass
@@ -158,7 +156,8 @@ class ImportLog:
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, Facts] = field(default_factory=dict)  # what files say for the models sheet, by model
-    reading: Reading = field(default_factory=Reading)  # what was decided of all claims
+    line: str = ""  # what tables gave, in one line
+    reading: str = ""  # of tables, as text for --reading
     hint: str = ""  # of the first file that was left out
     origins: dict[str, str] = field(default_factory=dict)  # by the path of what was unpacked, its archive's
     settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
@@ -199,6 +198,7 @@ class ImportLog:
             f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}"
             f"{f', {self.items} items' if self.items else ''}."
         ]
+        lines += [self.line] if self.line else []
         counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
         shots = [
             f"{'unknown' if pd.isna(number) else number} for {count(times, 'score')}"
@@ -206,7 +206,6 @@ class ImportLog:
         ]
         if len(shots) > 1 or counts.index.notna().any():
             lines.append(f"Few-shot examples: {', '.join(shots[:4])}.")
-        lines += self.reading.lines()
         lines += _block("Left out, since another file has the score too", self.repeated)
         lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
         if self.other_files:
@@ -221,7 +220,8 @@ class ImportLog:
     def write(self, scores: pd.DataFrame, output: Path) -> None:
         """Write the scores as scores.parquet and all of this as import.json under `output`."""
         write_table(scores, SCORES, output / "scores.parquet")
-        self.reading.write(output / "reading.tsv")
+        if self.reading:
+            write_text(output / "reading.yaml", self.reading)
         if self.settings is not None:
             write_table(self.settings, SETTINGS, output / "settings.parquet")
         write_json(
@@ -295,32 +295,20 @@ _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 class ImportOptions:
     """What a reader says of files that they do not say themselves.
 
-    names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files. path: a
-    pattern of paths (`PathPattern`). prepared_on: what models were prepared on before the test. format: the only one
-    that is tried. columns: roles of columns of tables. schema: the JSON schema of every_eval_ever. reading:
-    decisions of an earlier import, corrected. corrections: rows of a reading, before which those of `reading` count.
+    names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files.
+    prepared_on: what models were prepared on before the test. schema: the JSON schema of every_eval_ever. columns: the
+    roles of columns of tables, as --columns has them; reading: a file that says them. command: that was typed.
     """
 
     names: Mapping[Path, str] = field(default_factory=dict)
     protocols: Mapping[Path, str] = field(default_factory=dict)
     protocol: str | None = None
-    path: str | None = None
     prepared_on: str | None = None
-    format: str | None = None
     strict: bool = False
     schema: Document | None = None
     reading: Path | None = None
     columns: str | None = None
-    corrections: Corrections = field(default_factory=Corrections)
-
-    def with_reading(self) -> "ImportOptions":
-        """These with the rows of `reading`. Raises InputError as `read_corrections` does."""
-        rows = Corrections() if self.reading is None else read_corrections(self.reading)
-        return replace(self, corrections=rows.beside(self.corrections))
-
-    def said(self, what: str, where: str) -> str | None:
-        """What the reader decided of one thing, or of everything; None where nothing is said."""
-        return self.corrections.get((what, where)) or self.corrections.get((what, EVERY))
+    command: str = ""
 
 
 class Opened(NamedTuple):
@@ -365,7 +353,6 @@ class ScoreFile:
     members: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Facts] = field(default_factory=dict)
     items: Callable[[], Iterable[Item]] | None = None
-    decisions: tuple[Decision, ...] = ()
     sampling: Mapping[str, str] = field(default_factory=dict)
     made: Settings = field(default_factory=Settings)
     log: str = ""
@@ -436,55 +423,6 @@ def mean_of_items(values: np.ndarray) -> Claim:
     return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
-def with_tokens(file: ScoreFile, options: ImportOptions) -> ScoreFile:
-    """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not, where the
-    reader says how many an optimizer step of their model has. Raises InputError for what is no such number."""
-    if not any(kind == "tokens_per_step" for kind, _ in options.corrections):
-        return file
-
-    def filled(claim: Claim) -> Claim:
-        correction = options.said("tokens_per_step", str((file.common | claim).get("model")))
-        iteration = claim.get("iteration")
-        if correction is None or iteration is None or claim.get("tokens_b") is not None:
-            return claim
-        return claim | {"tokens_b": iteration * _tokens(correction) / 1e9}
-
-    return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
-
-
-def _tokens(text: str) -> float:
-    number = read_cell(text)
-    if number is None or number.value < 1:
-        raise InputError(f"--reading: tokens_per_step: {text!r} is no number of tokens.", "write a number from 1.")
-    return number.value
-
-
-def with_item_errors(scores: pd.DataFrame, items: pd.Series, options: ImportOptions) -> tuple[pd.DataFrame, int | None]:
-    """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, where the
-    reader asks for such errors, and how many; None where the reader does so for no benchmark.
-
-    items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
-    """
-    corrections, names = options.corrections, scores["benchmark"].unique()
-    general = corrections.get(("errors", EVERY))
-    benchmarks = [name for name in names if (corrections.peek("errors", name) or general) == FROM_ITEMS]
-    corrections.take("errors", benchmarks)
-    is_requested = scores["benchmark"].isin(benchmarks)
-    if not is_requested.any():
-        return scores, None
-    metrics = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
-    value, number = scores["value"].astype(float), items.astype(float)
-    from_items = (
-        is_requested
-        & metrics.isin((*SHARES_OF_ITEMS, "accuracy"))
-        & scores["stderr"].isna()
-        & value.between(0, 1)
-        & (number > 1)
-    )
-    error = np.sqrt(value.where(from_items) * (1 - value) / (number - 1))
-    return scores.assign(stderr=scores["stderr"].astype(float).where(~from_items, error)), int(from_items.sum())
-
-
 def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
@@ -506,15 +444,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
         log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
     log.notes += _several_commits(files)
-    log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)
-    frame = read_claims(frame, log.reading)
-    if frame.empty:
-        raise InputError(
-            "no score is left: "
-            + "; ".join(decision.text for decision in log.reading.decisions if decision.text)[:300]
-            + ".",
-            "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
-        )
+    frame = read_claims(frame, log.notes)
     again = frame.duplicated(KEY)
     if again.any():
         _settle(frame, frame[again], files, log)
@@ -695,10 +625,9 @@ def _conflict(
     frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
 ) -> InputError:
     """Every pair of files with different scores of one thing, and what would separate them."""
-    conflict_lines, patterns, protocols = list[str](), dict[str | None, None](), dict[str, None]()
+    conflict_lines, protocols = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         if files[winner].path != files[lost].path:
-            patterns.setdefault(_pattern_apart(files[winner], files[lost]))
             protocols.setdefault(_protocols_apart(files[winner].path, files[lost].path))
         cell_place, value = rows[0]
         row = frame.loc[cell_place]
@@ -716,24 +645,8 @@ def _conflict(
     return InputError(
         f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
         f"settings decides: {'; '.join(conflict_lines)}.",
-        "; ".join([*filter(None, patterns), *(protocols if len(protocols) == 1 else ()), last]),
+        "; ".join([*(protocols if len(protocols) == 1 else ()), last]),
     )
-
-
-def _pattern_apart(file: ScoreFile, other_file: ScoreFile) -> str | None:
-    """The pattern that keeps two files apart by the folder or name in which they differ; None where none does."""
-    models = tuple(one_file.weights.partition("@")[0] for one_file in (file, other_file))
-    files = (str(file.path), str(other_file.path))
-    for first, second in (models, files):
-        parts, other_parts = (re.split(r"/+", text.strip("/")) for text in (first, second))
-        differ = [index for index, pair in enumerate(zip(parts, other_parts, strict=False)) if len(set(pair)) > 1]
-        if len(parts) == len(other_parts) and len(differ) == 1:
-            remainder = parts[differ[0] + 1 :]
-            if remainder and (first, second) == files:
-                remainder[-1] = f"*{file.path.suffix}"  # for all files of the folder at once
-            pattern = "/".join(["{model}", *remainder]) if remainder else f"{{model}}{file.path.suffix}"
-            return f"--path '{pattern}' if these are models"
-    return None
 
 
 def _protocols_apart(path: Path, other_path: Path) -> str:

@@ -15,7 +15,7 @@ import yaml
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import as_written
-from lm_validity.tables.asking import Question, Reader, meaning, size
+from lm_validity.tables.asking import Reader, meaning, size
 from lm_validity.tables.claims import Claim, Facts, Item
 from lm_validity.tables.formats.score_files import Found, ImportOptions, ScoreFile
 from lm_validity.tables.frame import Source, frame
@@ -25,6 +25,7 @@ from lm_validity.tables.told import Long, needed, show
 from lm_validity.words import count
 
 READING = "reading.yaml"
+TABLE = "table"  # the `source` of scores that no harness wrote
 _KEYS = ("columns", "units", "directions")  # that --reading takes back; an import writes more
 _STEP = re.compile(r"(?:step|ckpt|checkpoint|iter(?:ation)?)[-_ ]*(\d+)", re.I)
 _WHOLE = ("num_fewshot", "iteration", "seed")
@@ -68,14 +69,13 @@ def read_tables(
         Source(file.path, parts, file.named)
         for file, parts in zip(files, _parts(files, places, options, origin), strict=True)
     ]
-    reader = Reader(frame(sources), named, said.units, said.directions)
-    try:
-        longs = reader.read(said.columns)
-    except Question as question:
-        if not beside or any(file.named for file in files):
-            raise
-        reason = question.problem.partition("\n")[0]
-        return TablesRead([], dict.fromkeys((file.path for file in files), reason), "", "")
+    command = options.command or f"lm-validity import {named}"
+    reader = Reader(frame(sources), named, command, said.units, said.directions)
+    only_sure = beside and said.columns is None and not any(file.named for file in files)
+    longs = reader.certain() if only_sure else reader.read(said.columns)
+    if not longs:
+        reasons = {file.path: "nothing says for sure what its columns are" for file in files}
+        return TablesRead([], reasons | reader.frame.skipped, "", "")
     finals = [reader.scale(long) for long in longs]
     read = [file for long, final in zip(longs, finals, strict=True) for file in _score_files(reader, long, final)]
     left = reader.left_out(longs)
@@ -195,7 +195,7 @@ def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
         claim |= {"stderr": float(row["error"]), "error": "stderr"}
     if np.isfinite(row["n"]) and row["n"] >= 1:
         claim["n_items"] = int(row["n"])
-    if row["higher_is_better"] is not pd.NA:
+    if pd.notna(row["higher_is_better"]):
         claim["higher_is_better"] = bool(row["higher_is_better"])
     if row.get("metric"):
         claim["metric"] = metric_key(row["metric"])

@@ -274,7 +274,7 @@ def ready_lede(rows: Rows) -> Lede | None:
     heading = (
         f"{len(ready)} of {of_all} {'is' if len(ready) == 1 else 'are'} shown to be ready before the end of training"
     )
-    return Lede(f"{heading}training", f"{sentence} First: {who}, by {Written(by[first[0]], TOKENS)} tokens.")
+    return Lede(heading, f"{sentence} First: {who}, by {Written(by[first[0]], TOKENS)} tokens.")
 
 
 def steady_lede(data: SignalData, rows: Rows) -> Lede:
@@ -547,8 +547,12 @@ def sections(data: SignalData, rows: Rows) -> list[SectionOf]:
     )
     told = " ".join(f"{short.capitalize()}: {text}." for name, (short, text) in DESIGNS.items() if name in designs)
     explained = EXPLAINED.format(convention=CONVENTIONS[options.convention], ties=CONVENTIONS[options.ties])
+    quality = replace(QUALITY_SECTION, explanation=explained)
+    if falling(rows):
+        template = "Of {count:benchmark}, those that fall are compared with nothing until their direction is known."
+        quality = replace(quality, finding=Says("signal_quality_mean", template))
     found = {
-        ("signal_quality_mean",): replace(QUALITY_SECTION, explanation=explained),
+        ("signal_quality_mean",): quality,
         ("consistency", "fitted_consistency", "nearly_stable_from"): replace(
             ORDER_SECTION, explanation=windows_in_words(data)
         ),

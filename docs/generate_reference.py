@@ -23,9 +23,8 @@ from lm_validity.config.generate import key_schema, renew
 from lm_validity.config.sections import Cards
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
-from lm_validity.results.keys import INTERVALS, KEYS, lines_of
 from lm_validity.results.rows import COLUMNS as RESULTS
-from lm_validity.results.rows import UNIQUE
+from lm_validity.results.rows import INTERVALS, UNIQUE
 from lm_validity.site.cards.values import FROM, QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.roles import WORDS
@@ -119,9 +118,9 @@ def columns_page() -> str:
 
 
 def results_page() -> str:
-    """The rows of results.parquet: columns, codes, intervals, and which key of summary.json becomes which quantity."""
+    """The rows of results.parquet: columns, codes, intervals, and the quantities of each report."""
     lines = ["# Results as rows", "", MADE, "Every report writes its numbers as rows: `results.parquet`, and",
-             "`results.csv` with the same rows, beside `summary.json`. One row is a number. A number with several",
+             "`results.csv` and `results.json` with the same rows. One row is a number. A number with several",
              "intervals has a row for each, in which the value is repeated. The layout is provisional.", "",
              f"Rows are unique by {', '.join(f'`{name}`' for name in UNIQUE)}.", "",
              "| column | meaning |", "|---|---|"]  # fmt: skip
@@ -130,20 +129,10 @@ def results_page() -> str:
     lines += [f"| `{code}` | {_cell(code.meaning)} |" for code in ReasonCode]
     lines += ["", "## `interval_for`", "", "| interval over | what is drawn, left out or varied |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in INTERVALS.items()]
-    lines += ["", "## Keys of summary.json", "", "`{name}` in a key stands for any text. `subject`, `other` and",
-              "`protocol` are columns, and other names are in `conditions`. `[a,b=subject]` is a list of records that",
-              "are told apart by their fields `a` and `b`. `[#place]` is a list by place, from 1.", ""]  # fmt: skip
-    for study in KEYS:
-        lines += [f"### {study}", "", "| key | quantity | unit | `n` counts | interval over |", "|---|---|---|---|---|"]
-        for line in lines_of(study):
-            words = (line.path, line.quantity, line.unit, line.counted, line.over)
-            lines.append(f"| {' | '.join(f'`{word}`' if word else '' for word in words)} |")
-        lines.append("")
-    lines += ["## Quantities", "", "Those of reports whose numbers are no keys of summary.json.", ""]
+    lines += ["", "## Quantities", ""]
     for record in sorted((FOLDER.parent.parent / "tests" / "golden" / "rows").glob("*.json")):
-        if record.stem not in KEYS:
-            names = sorted({name for world in json.loads(record.read_text()).values() for name in world})
-            lines += [f"### {record.stem}", "", f"{', '.join(f'`{name}`' for name in names)}.", ""]
+        names = sorted({name for world in json.loads(record.read_text()).values() for name in world})
+        lines += [f"### {record.stem}", "", f"{', '.join(f'`{name}`' for name in names)}.", ""]
     lines += ["## Quantities of cards", "", "Those of a [benchmark card](cards.md) that are rows of a report, of the",
               "card's benchmark. The others come from the tables, the benchmarks sheet or the splits.", "",
               "| quantity of the card | report | quantity | conditions |", "|---|---|---|---|"]  # fmt: skip

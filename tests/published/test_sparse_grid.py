@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_grid  # noqa: E402
-from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
+from tests.unit.studies.agreement.conftest import incomplete_of, predictions_of  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
 from lm_validity.config.sections import Reports  # noqa: E402
@@ -187,7 +187,7 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
         kept = {(one.model, one.benchmark): one.reason for one in balanced(hours, seed, share * len(hours))}
         matrix = read_score_matrix(*files_of(tmp_path, rows[rows.protocol == DIRECT], DIRECT, kept)[:3])
         found, predictions = incomplete_of(matrix, DIRECT)
-        assert (found["cells"], len(predictions)) == (len(kept), len(hours) - len(kept))
+        assert (found.value("cells"), len(predictions)) == (len(kept), len(hours) - len(kept))
         inside += [one.low <= truth[one.model, one.benchmark] <= one.high for one in predictions.itertuples()]
     assert 0.90 < np.mean(inside) < 0.97
 
@@ -215,10 +215,9 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
     assert found.row("predictions_checked_by").text == "audit" and found.value("predictions_checked") == 40
     assert found.value("predictions_widening") > 1
     assert (found.value("predictions_coverage") < 0.9) == warned == ("fewer than 90%" in json.dumps(page))
-    predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{TRAINED}.csv")
+    predicted = predictions_of(found, TRAINED)
     truth = rows[rows.protocol == TRAINED].set_index(["model", "benchmark"])["value"]
-    names = pd.read_csv(files[1]).set_index("display_name")["model_id"]
-    values = [truth[names[model], b] for model, b in zip(predicted.model, predicted.benchmark, strict=True)]
+    values = [truth[model, b] for model, b in zip(predicted.model, predicted.benchmark, strict=True)]
     # widened by what the audit shows
     assert len(values) == 136 and np.mean((predicted.low <= values) & (values <= predicted.high)) > 0.9
 
@@ -254,7 +253,9 @@ def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table,
     files = files_of(tmp_path, rows, TRAINED, reasons)
     truth = pooled_tau(pair_signs(table.scores)).mean
     found, every = (incomplete_of(read_score_matrix(*given), TRAINED)[0] for given in (files, files[:3]))
-    assert (found["by_scores"], every["by_scores"], found["cells"]) == (147, 0, every["cells"])
-    assert abs(found["kendall_tau"]["mean"] - truth) < 0.05 and found["kendall_tau"]["interval"].low < truth
-    assert abs(found["kendall_tau"]["assisted"] - truth) < 0.05
-    assert every["kendall_tau"]["mean"] - truth < -0.15
+    assert [rows.value("cells_by_scores") for rows in (found, every)] == [147, 0]
+    assert found.value("cells") == every.value("cells")
+    pooled = found.row("tau_pooled")
+    assert abs(pooled.value - truth) < 0.05 and pooled.low < truth
+    assert abs(found.value("tau_assisted") - truth) < 0.05
+    assert every.value("tau_pooled") - truth < -0.15

@@ -58,7 +58,7 @@ def test_only_planned_cells_are_prepared(planned):
     assert {(model, name.split(".")[0]) for model, name in trained} == set(zip(plan.model, plan.benchmark, strict=True))
 
 
-def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(planned):
+def test_the_pages_say_what_was_measured_and_spared(planned):
     rows, folder = rows_of(planned), planned.folder / RESULTS
     cells, missing, unplanned = (rows.value(name) for name in ("cells", "cells_missing", "cells_unplanned"))
     page = json.loads((folder / "reports/agreement/page.json").read_text())
@@ -66,8 +66,8 @@ def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(
     assert f"{cells:.0f} of 63 cells were measured" in said and missing == unplanned
     page = json.loads((folder / "reports/computation/page.json").read_text())
     assert any(" 49 of 81 " in one["sentence"] for one in page["findings"])
-    predictions = pd.read_csv(folder / f"reports/agreement/tables/predictions_{TRAINED}.csv")
-    assert len(predictions) == missing and (predictions.planned == "no").all()
+    predictions = rows.all("score_predicted", protocol=TRAINED)
+    assert len(predictions) == missing == len(rows.all("score_predicted", planned="no"))
     assert " 49 of 81 " in (folder / "report/index.html").read_text()
 
 

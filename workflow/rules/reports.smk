@@ -13,13 +13,6 @@ rule report_agreement:
         selections=f"{RESULTS}/tables/selections.parquet",
     output:
         f"{RESULTS}/reports/agreement/results.parquet",
-        figures=report(
-            directory(f"{RESULTS}/reports/agreement/figures"),
-            patterns=["{figure}.svg"],
-            caption="../report/agreement.rst",
-            category="Agreement",
-            labels={"figure": "{figure}"},
-        ),
     log:
         f"{LOGS}/report_agreement.log",
     conda:

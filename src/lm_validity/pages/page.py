@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from importlib import metadata, resources
@@ -359,21 +359,6 @@ class Lede:
     heading: str
     sentence: str = ""
     interval: str = ""
-
-
-class Part(NamedTuple):
-    """What a section adds to its report: keys of summary.json, its fold on the page, findings, notes, a panel."""
-
-    summary: Mapping[str, Any]
-    section: "Section | None" = None
-    findings: Sequence["Finding | None"] = ()
-    notes: Sequence[str] = ()
-    panel: Panel | None = None
-
-
-def asked(question: str, part: Part) -> Part:
-    """The part, its fold below a question that it answers together with others."""
-    return part if part.section is None else part._replace(section=replace(part.section, group=question))
 
 
 @dataclass(frozen=True)

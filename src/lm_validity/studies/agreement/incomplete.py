@@ -1,26 +1,31 @@
-"""A table with missing cells: what can be said despite them, and what both protocols say over the same comparisons.
+"""A table with missing cells: what can be said despite them, and how far predictions can be trusted.
 
-Taus are never those of a filled table.
+Taus are never those of a filled table. Predictions stand apart from results.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from lm_validity.config.plan import AUDIT
-from lm_validity.missing import Missing, Reason, ReasonCode, known
-from lm_validity.results.summary import page_only
+from lm_validity.missing import Missing, Reason, ReasonCode, known, number
+from lm_validity.pages import svg
+from lm_validity.pages.page import Finding, Section
+from lm_validity.results.put import Column, Ends, Rows, ends_of
+from lm_validity.results.rows import Row
+from lm_validity.results.sections import Says, SectionOf, TableOf
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import JACKKNIFED, Data
+from lm_validity.studies.agreement.data import BY_CHANCE, JACKKNIFED, Data
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
 from lm_validity.studies.agreement.similar import NO_COMPARISON
 from lm_validity.studies.agreement.statistics import sparse
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
-from lm_validity.studies.agreement.values import Range, Value, each
+from lm_validity.studies.agreement.values import Range, Value
 from lm_validity.tables.schema import DIRECT
+from lm_validity.words import UNDER, count, decimal, listing, percent, with_interval
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
@@ -35,7 +40,9 @@ NO_ERROR = Reason(
     f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
     ReasonCode.TOO_FEW,
 )
+NOWHERE = "The model has no score."
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
+LEAST_COVERAGE = 0.9  # of predictions, below which a note warns
 FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
 
 
@@ -64,76 +71,104 @@ class Fitted(NamedTuple):
     widening: float
 
 
-@dataclass(frozen=True)
-class PooledAgreement:
-    """Agreement pooled over pairs of models, and the same `assisted` by predictions; intervals over models.
-
-    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
-    standard errors of their difference apart.
-    """
-
-    mean: Value
-    interval: Range
-    comparisons: int
-    by_benchmark: dict[str, Value]
-    assisted: Value
-    assisted_interval: Range
-    assisted_by_benchmark: dict[str, Value]
-    differ: bool | Missing
+# ----------------------------------------------------------------------------------------------------------------------
+# The numbers.
 
 
-@dataclass(frozen=True)
-class RankRange:
-    """A model's rank despite missing cells, and its 95% interval."""
-
-    rank: Value
-    interval: Range
-
-
-@dataclass(frozen=True)
-class Incomplete:
-    """A protocol that lacks cells: how many are measured and `missing`, of these `unplanned` by plan, `by_scores` of
-    the measured ones chosen by earlier scores; pooled agreement, and by model its rank.
-
-    `cells_of_models`: (models,) how many are measured. `predictions`: a row for each cell that is not, of models and
-    benchmarks with a score, in the metric's own units and direction; none without a process.
-    """
-
-    cells: int
-    missing: int
-    unplanned: int
-    by_scores: int
-    kendall_tau: PooledAgreement
-    ranks: dict[str, RankRange] | Missing
-    trust: Trust | Missing
-    cells_of_models: np.ndarray = page_only()
-    predictions: pd.DataFrame = page_only()
-
-
-def despite_missing_cells(data: Data) -> dict[str, Incomplete]:
-    """Of each protocol that has scores and lacks some: pooled agreement, ranks with intervals, and predictions.
+def put_incomplete(rows: Rows, data: Data) -> None:
+    """Of each protocol that has scores and lacks some, as rows: how many cells are measured and missing, of these not
+    planned, of the measured ones chosen by earlier scores; pooled agreement; ranks and predictions with intervals.
 
     Cells that earlier scores chose are in ranks and predictions, and in no agreement.
     """
-    matrix, entries = data.matrix, {}
+    matrix = data.matrix
     for p in data.incomplete:
-        scores, planned = data.scores[p], matrix.planned(p)[:, ~matrix.is_corpus]
+        at, scores, planned = rows.of(protocol=p), data.scores[p], matrix.planned(p)[:, ~matrix.is_corpus]
         measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
         fitted, by_scores = fit_cells(matrix, p), int((measured & ~np.isfinite(scores)).sum())
+        at.put("cells", int(measured.sum()), "cells")
+        at.put("cells_missing", int((~measured).sum()), "cells")
+        at.put("cells_unplanned", int((~measured & ~planned).sum()), "cells")
+        at.put("cells_by_scores", by_scores, "cells")
         # agreement must not learn of cells that scores chose, not even through a prediction
         process = None if fitted is None else fitted.process
-        entries[p] = Incomplete(
-            cells=int(measured.sum()),
-            missing=int((~measured).sum()),
-            unplanned=int((~measured & ~planned).sum()),
-            by_scores=by_scores,
-            kendall_tau=_pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process),
-            ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted),
-            trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
-            cells_of_models=measured.sum(axis=1),
-            predictions=pd.DataFrame() if fitted is None else _predictions(matrix, fitted, planned),
-        )
-    return entries
+        _put_pooled(at, scores, _fit(matrix, p, scores) if by_scores else process)
+        if fitted is None:
+            lacks = Missing(NO_PROCESS)
+            at.put("rank_predicted", lacks, "rank", {"missing_cells": lacks})
+            at.put("predictions_checked", lacks, "cells")
+        else:
+            _put_ranks(at, matrix, fitted)
+            _put_trust(at, fitted.trust)
+            _put_predictions(at, matrix, fitted, planned)
+
+
+def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None) -> None:
+    """Agreement of `scores` pooled over pairs of models, and assisted by the predictions of a `process` where there is
+    one; whether the two are more than two standard errors of their difference apart."""
+    signs, models = pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
+    measured = sparse.pooled_tau(signs)
+    counted, mean = ("comparisons", measured.comparisons), known(measured.mean, NO_COMPARISON)
+    interval = _jackknifed(measured.mean, measured.standard_error, models)
+    at.put("comparisons", measured.comparisons, "comparisons")
+    at.put("tau_pooled", mean, "tau", {"models": interval}, counted=counted)
+    assisted: Value = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
+    differ, ends = assisted, assisted if isinstance(assisted, Missing) else None
+    over: Ends = ends or Missing(NO_PROCESS)
+    if process is not None and not isinstance(mean, Missing):
+        helped = sparse.pooled_tau(signs, sparse.expected_signs(process))
+        assisted = known(helped.mean, NO_COMPARISON)
+        over = _jackknifed(helped.mean, helped.standard_error, models)
+        apart = abs(helped.mean - measured.mean) > 2 * helped.difference_error
+        differ = float(apart) if np.isfinite(helped.difference_error) else Missing(NO_ERROR)
+    at.put("tau_assisted", assisted, "tau", {"models": over}, counted=counted)
+    at.put("tau_pooled_and_assisted_differ", differ, "yes_or_no")
+
+
+def _jackknifed(mean: float, error: float, models: int) -> Range:
+    """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
+    if models < JACKKNIFED or not np.isfinite(mean) or not error > 0:
+        return Missing(NO_ERROR)
+    reach = stats.t.ppf(0.975, models - 1) * error
+    return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
+
+
+def _put_ranks(at: Rows, matrix: ScoreMatrix, fitted: Fitted) -> None:
+    """By model the rank by its mean standardised score over all benchmarks, missing scores drawn from the process, and
+    the 95% interval for these; a model without any score has none."""
+    scored = np.flatnonzero(fitted.process.measured.any(axis=1))
+    tables = drawn_tables(fitted)[:, scored]
+    ranks = np.full((3, len(matrix.models)), np.nan)
+    ranks[0, scored] = average_ranks(sparse.mean_standing(tables).mean(axis=0))
+    ranks[1:, scored] = np.quantile(sparse.rank_draws(tables), [0.025, 0.975], axis=0)
+    for model, rank, low, high in zip(matrix.models, *ranks.tolist(), strict=True):
+        at.put("rank_predicted", rank, "rank", {"missing_cells": (low, high)}, subject=model, why=NOWHERE)
+
+
+def _put_trust(at: Rows, trust: Trust) -> None:
+    counted = ("cells", trust.cells)
+    at.put("predictions_checked_by", trust.source, "text")
+    at.put("predictions_checked", trust.cells, "cells")
+    at.put("predictions_coverage", trust.coverage, "share", counted=counted)
+    at.put("predictions_widening", trust.widening, "factor", counted=counted)
+    for place, family in enumerate(trust.hardly_measured, 1):
+        at.put("family_hardly_measured", family, "text", place=place)
+
+
+def _put_predictions(at: Rows, matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> None:
+    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own units and
+    direction."""
+    direction, names, process = matrix.direction[~matrix.is_corpus], matrix.task_names(), fitted.process
+    value, *ends = (part * direction for part in process.predict(fitted.widening))
+    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
+    for i, j in zip(*np.nonzero(hidden), strict=True):
+        low, high = sorted(float(end[i, j]) for end in ends)
+        place = {"subject": matrix.models[i], "other": names[j], "planned": "yes" if planned[i, j] else "no"}
+        at.put("score_predicted", float(value[i, j]), "score", {"missing_cells": (low, high)}, **place)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How cells are predicted, and how far that can be trusted.
 
 
 def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
@@ -191,48 +226,6 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> sparse.CellP
     return sparse.fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
-def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: sparse.CellProcess | None) -> PooledAgreement:
-    """Agreement of `scores`, assisted by the predictions of a `process` where there is one."""
-    names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
-    measured = sparse.pooled_tau(signs)
-    mean = known(measured.mean, NO_COMPARISON)
-    nothing = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-    observed = PooledAgreement(
-        mean=mean,
-        interval=_jackknifed(measured.mean, measured.standard_error, models),
-        comparisons=measured.comparisons,
-        by_benchmark=each(names, measured.by_benchmark.tolist(), NO_COMPARISON),
-        assisted=nothing,
-        assisted_interval=nothing,
-        assisted_by_benchmark=dict.fromkeys(names, nothing),
-        differ=nothing,
-    )
-    if process is None or isinstance(mean, Missing):
-        return observed
-    helped = sparse.pooled_tau(signs, sparse.expected_signs(process))
-    return replace(
-        observed,
-        assisted=known(helped.mean, NO_COMPARISON),
-        assisted_interval=_jackknifed(helped.mean, helped.standard_error, models),
-        assisted_by_benchmark=each(names, helped.by_benchmark.tolist(), NO_COMPARISON),
-        differ=bool(abs(helped.mean - measured.mean) > 2 * helped.difference_error)
-        if np.isfinite(helped.difference_error)
-        else Missing(NO_ERROR),
-    )
-
-
-def _jackknifed(mean: float, error: float, models: int) -> Range:
-    """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
-    if models < JACKKNIFED or not np.isfinite(mean) or not error > 0:
-        return Missing(NO_ERROR)
-    reach = stats.t.ppf(0.975, models - 1) * error
-    return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Ranks and predictions.
-
-
 def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
     process = fitted.process
@@ -240,35 +233,124 @@ def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
 
 
-def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, RankRange]:
-    """By model the rank by its mean standardised score over all benchmarks, missing scores drawn from the process, and
-    the 95% interval for these; a model without any score has none."""
-    scored = np.flatnonzero(fitted.process.measured.any(axis=1))
-    tables = drawn_tables(fitted)[:, scored]
-    rank = average_ranks(sparse.mean_standing(tables).mean(axis=0))
-    low, high = np.quantile(sparse.rank_draws(tables), [0.025, 0.975], axis=0)
-    nowhere = Missing("The model has no score.")
-    standings = dict.fromkeys(matrix.models, RankRange(nowhere, nowhere))
-    for index, row in enumerate(scored):
-        interval = Interval(float(low[index]), float(high[index]))
-        standings[matrix.models[row]] = RankRange(float(rank[index]), interval)
-    return standings
+# ----------------------------------------------------------------------------------------------------------------------
+# What the page shows of the rows.
+
+UNDERS = {"protocol": {p: words.capitalize() for p, words in UNDER.items()}}
+SECTION = SectionOf(
+    "Despite missing cells",
+    Says("tau_pooled", "{protocol}, pooled tau is {value} ({interval}).", by=UNDERS),
+    explanation="Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of "
+    "comparisons that agree minus the share that disagree, so a pair of benchmarks with few models in common gets "
+    "little weight. The assisted estimate adds a statistical model's predictions for comparisons that were not "
+    "measured. It is then corrected by the model's errors on measured comparisons. Neither estimate fills missing "
+    "cells. Models are ranked by their mean standardised score over all benchmarks, averaged over many draws of "
+    "the missing scores.",
+    hint="pooled agreement, ranks and predictions",
+)
 
 
-def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> pd.DataFrame:
-    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own units and
-    direction."""
-    direction, names, process = matrix.direction[~matrix.is_corpus], matrix.task_names(), fitted.process
-    value, low, high = (part * direction for part in process.predict(fitted.widening))
-    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
-    return pd.DataFrame(
-        {
-            "model": matrix.labels[i],
-            "benchmark": names[j],
-            "planned": "yes" if planned[i, j] else "no",
-            "predicted": value[i, j],
-            "low": min(low[i, j], high[i, j]),
-            "high": max(low[i, j], high[i, j]),
-        }
-        for i, j in zip(*np.nonzero(hidden), strict=True)
+class Despite(NamedTuple):
+    """What the page says despite missing cells."""
+
+    section: Section | None = None
+    findings: Sequence[Finding] = ()
+    notes: Sequence[str] = ()
+
+
+def despite_missing_cells(rows: Rows, data: Data) -> Despite:
+    """Of each protocol that lacks cells: ranks with intervals, and predictions in a table of their own. Findings only
+    where so many cells are missing that headlines are pooled."""
+    if not data.incomplete:
+        return Despite()
+    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
+    shown = Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
+    tables, notes, findings = [], list[str](), list[Finding]()
+    for p in data.incomplete:
+        title, place = svg.NAMES[p].capitalize(), {"protocol": p}
+        notes += _trust_notes(rows, p)
+        if np.isfinite(rows.value("tau_pooled", **place)) and data.lacks_many:
+            findings.append(_finding(rows, data, p))
+        for quantity, index, form, words, caption in (
+            ("rank_predicted", {"subject": "model"}, ".1f", "ranks despite missing cells", "95% intervals over the "
+             "values that missing cells may have had, for these benchmarks and items."),
+            ("score_predicted", {"subject": "model", "other": "benchmark", "planned": "planned"}, ".3f",
+             "predicted scores of cells that were not measured", "Predictions, not results. Only the assisted "
+             "estimates and the ranks use the same model."),
+        ):  # fmt: skip
+            if any(row.value is not None for row in rows.all(quantity, **place)):
+                columns = {
+                    "value": Column(quantity, quantity.split("_")[0], form),
+                    "low": Column(quantity, "from", form, "low"),
+                    "high": Column(quantity, "to", form, "high"),
+                }
+                name, order = f"{quantity}_{p}", "value" if quantity == "rank_predicted" else ""
+                table = TableOf(name, index, columns, f"{title}: {words}", caption, place, order, folded=True)
+                tables.append(table.made(shown))
+    return Despite(replace(SECTION.drawn(rows), tables=tables, notes=notes), findings, notes)
+
+
+def _told(row: Row | None) -> str:
+    """A tau with its interval."""
+    return "unknown" if row is None else with_interval(row.value, ends_of(row))
+
+
+def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
+    """Pooled agreement, alone and assisted, and how many cells it rests on."""
+    cells, missing, unplanned, by_scores = (
+        int(rows.value(name, protocol=protocol))
+        for name in ("cells", "cells_missing", "cells_unplanned", "cells_by_scores")
     )
+    pooled, assisted = (rows.row(name, protocol=protocol) for name in ("tau_pooled", "tau_assisted"))
+    assert pooled is not None and assisted is not None
+    scored, models = data.models(protocol), len(data.matrix.models)
+    on = "" if scored == models else f" ({scored} of {count(models, 'model')})"
+    sentence = (
+        f"{UNDER[protocol].capitalize()}, {cells:,} of {cells + missing:,} cells were measured{on}. "
+        f"Pooled over pairs of models{BY_CHANCE if missing > unplanned else ''}, tau is {_told(pooled)}"
+    )
+    if assisted.value is not None:
+        sentence += f". Assisted by predictions it is {_told(assisted)}"
+    basis = [
+        f"{unplanned:,} cells are not planned." if unplanned else "",
+        f"{count(by_scores, 'measured cell')} chosen by earlier scores are left out." if by_scores else "",
+        f"{pooled.n or 0:,} comparisons.",
+        f"There is no interval for other models. {pooled.reason}"
+        if pooled.low is None
+        else "Intervals are for other models on these benchmarks.",
+        "The two estimates differ by more than twice the standard error of their difference. Either the measured cells "
+        "are not typical of the others, or the model predicts them badly."
+        if rows.value("tau_pooled_and_assisted_differ", protocol=protocol) == 1
+        else "",
+    ]
+    return Finding(f"{sentence}.", " ".join(filter(None, basis)))
+
+
+def _trust_notes(rows: Rows, protocol: str) -> list[str]:
+    """How often known cells lie inside their intervals, and warnings where that is too seldom."""
+    label, place = svg.NAMES[protocol].capitalize(), {"protocol": protocol}
+    checked, source = rows.row("predictions_checked", **place), rows.row("predictions_checked_by", **place)
+    if checked is None or source is None:
+        return [f"{label}: no predictions. {NO_PROCESS}"]
+    cells, audited = int(number(checked.value)), source.text == AUDIT
+    coverage, widening = (rows.value(f"predictions_{name}", **place) for name in ("coverage", "widening"))
+    what = f"{count(cells, 'random cell')} of the audit"
+    if not audited:
+        what = f"{count(cells, 'measured cell')}, each predicted from the others"
+    notes = [f"{label}: of {what}, {percent(coverage)} lie inside their 95% interval."]
+    if widening > 1:
+        notes[0] += f" All intervals were made {decimal(widening)} times as wide for this reason."
+    if not audited:
+        notes[0] += (
+            " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
+            "show this (`lm-validity plan --audit 40`)."
+        )
+    if coverage < LEAST_COVERAGE:
+        notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
+    hardly = [row.text for row in rows.all("family_hardly_measured", **place)]
+    if hardly:
+        notes.append(
+            f"{label}: fewer than 3 measured cells per model in {listing(hardly)}. Predictions for these families are "
+            "based on other families, so their intervals may be too narrow."
+        )
+    return notes

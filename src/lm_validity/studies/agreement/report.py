@@ -11,9 +11,8 @@ from lm_validity.missing import is_known
 from lm_validity.pages.page import Finding, Page, Section, Table
 from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Condition, Part, Rows
-from lm_validity.results.rows import rows_of
 from lm_validity.results.sections import Dots, Heat, Says, SectionOf, Series, TableOf
-from lm_validity.studies.agreement import benchmarks, incomplete, incomplete_page, similar, tau
+from lm_validity.studies.agreement import benchmarks, incomplete, similar, tau
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import SelectedOnTest, selected_on_test
@@ -262,9 +261,8 @@ def agreement(
         rows.put("selected_on_test_equal", chosen.equal, "cells", counted=("cells", chosen.cells))
         rows.put("selected_on_test_cells", chosen.cells, "cells")
         rows.put("tau_mean_without_selected_on_test", chosen.mean_tau_without, "tau")
-    entries = incomplete.despite_missing_cells(data)
-    rows.extend(rows_of("agreement", {"incomplete": entries}))
-    despite = incomplete_page.despite_missing_cells(data, entries)
+    incomplete.put_incomplete(rows, data)
+    despite = incomplete.despite_missing_cells(rows, data)
     sections = {group: [one.drawn(rows) for one in of_group if one.tells(rows)] for group, of_group in FOLDS.items()}
     sections[RESTS] = [despite.section] if despite.section is not None else []
     if scores is not None:
@@ -280,7 +278,7 @@ def agreement(
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
-        findings=[*findings(rows, data, chosen), *filter(None, despite.findings)],
+        findings=[*findings(rows, data, chosen), *despite.findings],
         sections=[replace(one, group=group) for group, of_group in sections.items() for one in of_group],
         notes=(*data.notes, *with_names({REVERSING: reversing}), *despite.notes),
         lede=front.lede,

@@ -1,18 +1,15 @@
 """Small tables for the two reports, and a quick way to run them."""
 
 import json
-from dataclasses import is_dataclass
 
 import pandas as pd
 
 from lm_validity.config.sections import Reports
-from lm_validity.missing import Missing
 from lm_validity.pages.page import Page
-from lm_validity.results.put import Rows
-from lm_validity.results.summary import entries_of
+from lm_validity.results.put import Column, Rows
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import factors
-from lm_validity.studies.agreement.incomplete import despite_missing_cells
+from lm_validity.studies.agreement.incomplete import put_incomplete
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.schema import SCORES, write_table
@@ -82,14 +79,6 @@ def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
     return read_score_matrix(*written(tmp_path, rows, **sheets))
 
 
-def as_mappings(summary):
-    """The records of a summary as mappings, like those of summary.json, with what is missing and why; records in lists
-    stay."""
-    if isinstance(summary, dict) or (is_dataclass(summary) and not isinstance(summary, Missing)):
-        return {key: as_mappings(value) for key, value in entries_of(summary)}
-    return summary
-
-
 def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, Rows]:
     """The page and the rows of the agreement report."""
     return agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
@@ -100,11 +89,20 @@ def agreement_of(tmp_path, rows, resamples=0, **sheets) -> Rows:
     return agreement_page(tmp_path, rows, resamples, **sheets)[1]
 
 
-def incomplete_of(matrix, protocol) -> tuple[dict, pd.DataFrame]:
-    """What is said despite missing cells of a protocol, and the table of predictions by the models' ids."""
-    entry = despite_missing_cells(Data.of(matrix))[protocol]
-    ids = dict(zip(matrix.labels, matrix.models, strict=True))
-    return as_mappings(entry), entry.predictions.assign(model=entry.predictions["model"].map(ids))
+def incomplete_of(matrix, protocol) -> tuple[Rows, pd.DataFrame]:
+    """The rows on missing cells of a protocol, and the table of predictions."""
+    rows = Rows("agreement")
+    put_incomplete(rows, Data.of(matrix))
+    found = Rows("agreement", [row for row in rows if row.protocol == protocol])
+    return found, predictions_of(found, protocol)
+
+
+def predictions_of(rows, protocol) -> pd.DataFrame:
+    """By model and benchmark what was predicted, with the ends of its interval."""
+    parts = {"predicted": "value", "low": "low", "high": "high"}
+    columns = {name: Column("score_predicted", name, part=part) for name, part in parts.items()}
+    table = rows.table(["subject", "other", "planned"], columns, protocol=protocol)
+    return table.rename(columns={"subject": "model", "other": "benchmark"})
 
 
 def section_of(page: Page, title: str):

@@ -3,18 +3,14 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, score_rows, written
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, predictions_of, score_rows, written
 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
-from lm_validity.missing import Missing
 from lm_validity.results.put import Rows
-from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
-from lm_validity.studies.agreement.incomplete import Trust, despite_missing_cells, fit_cells
-from lm_validity.studies.agreement.incomplete_page import trust_notes
+from lm_validity.studies.agreement.incomplete import Trust, _put_trust, _trust_notes, fit_cells
 from lm_validity.studies.agreement.notes import coverage_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -72,7 +68,8 @@ def notes_of(matrix) -> str:
 
 def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
     matrix = read_score_matrix(*written(tmp_path, score_rows(tables, NAMES), MODELS, BENCHMARKS))
-    assert despite_missing_cells(Data.of(matrix)) == {} and "missing" not in notes_of(matrix)
+    rows, predictions = incomplete_of(matrix, TRAINED)
+    assert not list(rows) and predictions.empty and "missing" not in notes_of(matrix)
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
@@ -102,7 +99,7 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
 
 def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):
     folder, rows, _ = planned
-    predictions = pd.read_csv(folder / "report" / "tables" / f"predictions_{TRAINED}.csv")
+    predictions = predictions_of(rows, TRAINED)
     assert len(predictions) == 26 and (predictions.low <= predictions.predicted).all()
     truth = [tables[TRAINED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
     plain = [np.mean(tables[TRAINED][b]) for b in predictions.benchmark]
@@ -110,7 +107,7 @@ def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tabl
     # the headline is over measured cells, as without the predictions
     taus = [row.value for row in rows.all("tau", protocol=TRAINED) if row.value is not None]
     assert rows.value("tau_mean", protocol=TRAINED) == pytest.approx(np.mean(taus))
-    others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
+    others = [p for p in (folder / "report" / "tables").glob("*.csv") if "_predicted_" not in p.name]
     text = " ".join(path.read_text() for path in others)
     assert others and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
 
@@ -129,9 +126,11 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
     assert np.isfinite(without.oriented(TRAINED)).sum() == 44 and np.isfinite(without.measured(TRAINED)).sum() == 48
     # also the assisted tau, whose predictions must not have seen them; and as if they had never been measured
     never, _ = incomplete_of(read_score_matrix(*files_of(tmp_path, tables)), TRAINED)
-    assert one["kendall_tau"] == other["kendall_tau"] == never["kendall_tau"]
-    assert [one[key] for key in ("cells", "by_scores", "missing", "unplanned")] == [48, 4, 22, 22]
-    assert other["ranks"]["m13"]["interval"].high > one["ranks"]["m13"]["interval"].high + 1
+    for name in ("tau_pooled", "tau_assisted", "tau_pooled_and_assisted_differ", "comparisons"):
+        assert one.row(name) == other.row(name) == never.row(name)
+    counted = ("cells", "cells_by_scores", "cells_missing", "cells_unplanned")
+    assert [one.value(name) for name in counted] == [48, 4, 22, 22]
+    assert other.row("rank_predicted", subject="m13").high > one.row("rank_predicted", subject="m13").high + 1
     assert not set(zip(predictions.model, predictions.benchmark, strict=True)) & set(chosen)
     assert (TRAINED, "c") in set(zip(without.selected.protocol, without.selected.benchmark, strict=True))
     aside = without.selected[without.selected.model.isin(NAMES[-4:]) & without.selected.benchmark.eq("c")]
@@ -167,8 +166,8 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
     matrix = read_score_matrix(*without)
     found, _ = incomplete_of(matrix, TRAINED)
-    assert (found["missing"], found["unplanned"]) == (31, 26)
-    assert [isinstance(found["ranks"][name]["rank"], Missing) for name in ("m01", "m02")] == [True, False]
+    assert (found.value("cells_missing"), found.value("cells_unplanned")) == (31, 26)
+    assert [found.row("rank_predicted", subject=name).value is None for name in ("m01", "m02")] == [True, False]
     assert "5 of 70 cells are missing (m01 on a" in notes_of(matrix)
 
 
@@ -176,14 +175,16 @@ def test_a_benchmark_without_any_score_is_not_predicted(tables, tmp_path):
     """Its direct scores are known, and nothing says what fine-tuning does to it."""
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.benchmark == "e"))])
     found, predictions = incomplete_of(read_score_matrix(*without), TRAINED)
-    assert set(predictions.benchmark) == {"c", "d"} and found["missing"] == 31
-    assert isinstance(found["kendall_tau"]["by_benchmark"]["e"], Missing)
+    assert set(predictions.benchmark) == {"c", "d"} and found.value("cells_missing") == 31
 
 
 def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
     matrix = read_score_matrix(*files_of(tmp_path, tables)[:3])
     found, _ = incomplete_of(matrix, TRAINED)
-    assert (found["missing"], found["unplanned"]) == (26, 0) and "26 of 70 cells are missing" in notes_of(matrix)
+    assert (found.value("cells_missing"), found.value("cells_unplanned")) == (
+        26,
+        0,
+    ) and "26 of 70 cells are missing" in notes_of(matrix)
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
@@ -214,10 +215,12 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
         matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
-        found[name] = incomplete_of(matrix, TRAINED)[0]["trust"]
-    assert {(one["source"], one["cells"]) for one in found.values()} == {("audit", 21)}
-    assert found["far off"]["coverage"] < 0.5 < 0.85 < found["like the others"]["coverage"]
-    assert found["far off"]["widening"] > 2 * found["like the others"]["widening"]
+        found[name] = incomplete_of(matrix, TRAINED)[0]
+    checked = {(rows.row("predictions_checked_by").text, rows.value("predictions_checked")) for rows in found.values()}
+    assert checked == {("audit", 21)}
+    far, like = found["far off"], found["like the others"]
+    assert far.value("predictions_coverage") < 0.5 < 0.85 < like.value("predictions_coverage")
+    assert far.value("predictions_widening") > 2 * like.value("predictions_widening")
 
 
 def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
@@ -235,7 +238,9 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     ],
 )
 def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    text = " ".join(trust_notes(TRAINED, Trust(*trust)))
+    rows = Rows("agreement")
+    _put_trust(rows.of(protocol=TRAINED), Trust(*trust))
+    text = " ".join(_trust_notes(rows, TRAINED))
     assert all(words in text for words in told)
     assert ("fewer than 90%" in text) == (trust[2] < 0.9)
 

@@ -1,13 +1,8 @@
 """What the reports write: figures and their captions, text that is no markup."""
 
-import json
 import re
-from pathlib import Path
-from types import SimpleNamespace
 
-import pandas as pd
-from jinja2 import Template
-from tests.unit.studies.agreement.conftest import NAMES, run, score_rows
+from tests.unit.studies.agreement.conftest import run, score_rows
 
 from lm_validity.site.partial import lead_to_report, mark_unfinished
 
@@ -19,22 +14,6 @@ def test_hostile_names_are_text(tmp_path):
     assert "<script>alert" not in html and "<img src=x" not in html and "</script><b>" not in html
     assert "&lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt;" in html
     assert found.value("models") == 4
-
-
-def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path):
-    """`snakemake --report` shows the figures with captions by file name."""
-    text = (Path(__file__).parents[4] / "workflow" / "report" / "agreement.rst").read_text(encoding="utf-8")
-    wildcards = SimpleNamespace(wildcards=SimpleNamespace(figure="predictions_direct"))
-    captions = set(Template(text).make_module({"snakemake": wildcards}).captions)
-    families = [score_rows(names=[f"{name}{i}" for i in NAMES]) for name in "xyz"]
-    rows = pd.concat([rows.assign(value=rows["value"] * (1 - part / 1e4)) for part, rows in enumerate(families)])
-    rows = rows[~((rows["model"] == "xm0") & (rows["benchmark"] == "b"))]  # a cell to complete
-    models = "model,family,parameters_b,tokens_b,instruction_tuned\n"
-    models += "".join(f"{n}{m},{n},{i},1,{int(n == 'x')}\n" for n in "xyz" for i, m in enumerate(NAMES, start=1))
-    run(tmp_path, rows.assign(stderr=0.03), models=models, resamples=20)
-    page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
-    shown = {figure["name"] for section in page["sections"] for figure in section["figures"]}
-    assert shown <= captions and captions
 
 
 def test_an_unfinished_runs_report_says_so_on_its_own_page(tmp_path):

@@ -66,7 +66,7 @@ IS_MODULE = not MODIFIER.is_main_snakefile()
 
 def with_prefix(path):
     """Where a declared path is on disk. Snakemake itself puts the prefix of a module before what rules declare."""
-    return str(MODIFIER.modify_path(path))
+    return str(MODIFIER.modify_path(str(path)))
 
 
 def as_planned(values):

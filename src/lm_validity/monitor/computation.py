@@ -5,6 +5,7 @@ from collections import Counter
 import pandas as pd
 
 from lm_validity.pages.page import Finding, Page, Section, Table
+from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
 from lm_validity.words import count
 
@@ -49,8 +50,11 @@ def computation_page(spent: dict[str, Counter[str]]) -> Page | None:
         f"passes over a split, {total['optimizer_steps']:,} optimizer steps.",
         f"On the clock, without starting processes, over all finished cells of this run.{cut * bool(total['cut'])}",
     )
-    frame = pd.DataFrame([{"job": rule, "hours": of["milliseconds"] / 3.6e6} | {key: of[key] for key in COLUMNS}
-                          for rule, of in spent.items()])  # fmt: skip
+    rows = []
+    for rule, of in spent.items():
+        job = RULES[rule].words if rule in RULES else rule
+        rows.append({"job": job, "hours": of["milliseconds"] / 3.6e6} | {key: of[key] for key in COLUMNS})
+    frame = pd.DataFrame(rows)
     table = Table("computation", "By kind of job", frame, formats={"hours": ".2f", **dict.fromkeys(COLUMNS, ",d")},
                   labels=COLUMNS)  # fmt: skip
     return Page("computation", "What was computed", [finding], [Section("Jobs", tables=[table])],

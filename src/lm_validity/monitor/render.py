@@ -13,7 +13,7 @@ from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.participants import kind_label
-from lm_validity.run.rules import rule_of
+from lm_validity.run.rules import RULES, rule_of
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
 
@@ -31,8 +31,8 @@ LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished
 
 def render_summary(state: RunState, so_far: Progress) -> str:
     """Counts by rule, progress, and what failed."""
-    rows = [(rule, *(f"{counts[name]:,}" for name in STATES)) for rule, counts in state.counts.items()]
-    lines = [render_table(("rule", *STATES), rows), describe_progress(so_far)]
+    rows = [(RULES[rule].words, *(f"{counts[name]:,}" for name in STATES)) for rule, counts in state.counts.items()]
+    lines = [render_table(("jobs", *STATES), rows), describe_progress(so_far)]
     lines += describe_plans(state.run)
     failed = [entry for entry in state.cells if entry.state == "failed"]
     lines += [f"failed: {label(entry.cell)}: {entry.error}" for entry in failed[:LISTED]]
@@ -134,7 +134,7 @@ def render_page(
         sentence=describe_progress(so_far),
         share=so_far.done / so_far.cells if so_far.cells else 1,
         states=STATES,
-        counts=state.counts,
+        counts={RULES[rule].words: counts for rule, counts in state.counts.items()},
         models=list(dict.fromkeys(model for model, _ in squares)),
         columns=list(dict.fromkeys(column for _, column in squares)),
         squares=squares,
@@ -278,7 +278,7 @@ def _table(rows: list[Need]) -> list[str]:
     )
     cells = [
         (
-            row.rule,
+            RULES[row.rule].words if row.rule in RULES else row.rule,
             f"{row.cells:,}",
             f"{row.jobs:,}",
             _hours(row.hours),
@@ -289,7 +289,7 @@ def _table(rows: list[Need]) -> list[str]:
         for row in [*rows, total]
     ]
     return [
-        render_table(("rule", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
+        render_table(("jobs that", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
         "hours: of processes, one after the other; requested: GPU hours if every job used its time limit",
     ]
 

@@ -27,5 +27,5 @@ def test_counters_are_summed_by_rule(tmp_path):
     numbers = re.compile(r"\d+(?:\.\d+)?").findall
     assert (numbers(finding.sentence), numbers(finding.basis)) == (["4", "1.50", "1", "7", "30"], ["5"])
     frame = page.sections[0].tables[0].frame.set_index("job")
-    assert frame.loc["evaluate_model", ["cells", "hours", "forward_tokens", "cut"]].tolist() == [3, 1.0, 1200, 2]
-    assert frame.loc["finetune_adapter", ["cells", "evaluate_passes", "cut"]].tolist() == [1, 5, 3]
+    assert frame.loc["score models", ["cells", "hours", "forward_tokens", "cut"]].tolist() == [3, 1.0, 1200, 2]
+    assert frame.loc["fine-tune", ["cells", "evaluate_passes", "cut"]].tolist() == [1, 5, 3]

@@ -64,6 +64,7 @@ class Rule(ABC, Generic[CellT, RowT]):
     or cell."""
 
     name: ClassVar[str]
+    words: ClassVar[str]  # what its jobs do, as status and cost call it
     summary: ClassVar[str]  # one line: the help of the rule's subcommand
     # In every recipe: bump it when a change of code changes numbers. Cells of the old version stay and are not mixed
     # in. None: the result is small enough for the manifest, and the store has no cells of this rule.

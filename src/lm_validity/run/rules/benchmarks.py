@@ -197,7 +197,7 @@ Wanted = dict[tuple[str, str, str, Prompt], tuple[str, ...]]
 class EvaluateModel(ScoringRule):
     """A cell is (model, checkpoint, benchmark, prompt, split); validation and test have a manifest each."""
 
-    name = "evaluate_model"
+    name, words = "evaluate_model", "score models"
     summary = "Score an untouched model on validation and test documents."
     recipe_version = 2
     worker = "lm_validity.cells.scoring:ModelScorer"
@@ -332,7 +332,7 @@ OF_ALL_CELLS = ("learning_rates", "seeds", "rates_side_by_side")  # keys that ar
 class FinetuneAdapter(BenchmarkRule):
     """A cell is (model, benchmark, prompt, learning rate, seed). It never sees the test split."""
 
-    name = "finetune_adapter"
+    name, words = "finetune_adapter", "fine-tune"
     summary = "Fine-tune a model with LoRA, with validation after each epoch. Never reads test documents."
     recipe_version = 2
     worker = "lm_validity.cells.training.worker:AdapterTrainer"
@@ -488,7 +488,7 @@ class SelectPrompt(BenchmarkRule):
     """A cell is (model, benchmark), where there are several prompts: a base model has nothing to choose, nor has a
     corpus, which has no prompt."""
 
-    name = "select_prompt"
+    name, words = "select_prompt", "choose prompts"
     summary = "Choose the prompt of direct scores on validation."
     worker = "lm_validity.cells.selection:select_prompt"
     on_login_node = True
@@ -539,7 +539,7 @@ SELECT_PROMPT = SelectPrompt()
 class SelectAdapter(BenchmarkRule):
     """A cell is (model, benchmark, seed). Its inputs are validation results only."""
 
-    name = "select_adapter"
+    name, words = "select_adapter", "choose adapters"
     summary = "Choose the best learning rate, prompt and epoch on validation."
     worker = "lm_validity.cells.selection:select_adapter"
     protocol = "train_before_test"
@@ -588,7 +588,7 @@ SELECT_ADAPTER = SelectAdapter()
 class EvaluateAdapter(ScoringRule):
     """A cell is (model, benchmark, seed). Where no adapter was better on validation, the direct score is the result."""
 
-    name = "evaluate_adapter"
+    name, words = "evaluate_adapter", "score adapters"
     summary = "Score the selected adapters on test documents, once."
     recipe_version = 2
     worker = "lm_validity.cells.scoring:AdapterScorer"

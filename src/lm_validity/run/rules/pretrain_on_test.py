@@ -300,7 +300,7 @@ TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; t
 class PretrainOnTest(Rule[TrialCell, BiasModel]):
     """A cell is a batch of subsamples of one (experiment, language model, task, m, n)."""
 
-    name = "pretrain_on_test"
+    name, words = "pretrain_on_test", "bias trials"
     summary = "Run trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."
     recipe_version = 1
     cell_type = TrialCell

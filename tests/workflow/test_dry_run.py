@@ -121,21 +121,6 @@ def test_a_model_that_another_rule_made_may_have_several_weight_files(project):
     assert jobs(project.run(*command).stdout)["prefetch_model"] == 1
 
 
-def test_code_below_the_folder_of_a_task_is_watched_and_so_is_a_folder_of_a_model(project):
-    (project.folder / "models.tsv").write_text("model\tpath\nlarge\t./large [1]\n")
-    (project.folder / "benchmarks.tsv").write_text("benchmark\tinclude_path\nmine\tmy_tasks\n")
-    (project.folder / "mine.yaml").write_text("name: mine\nmodels: models.tsv\nbenchmarks: benchmarks.tsv\n")
-    records = [f"results/mine/prefetch/{name}.json" for name in ("benchmarks/mine", "models/large")]
-    code, model = "my_tasks/lib/words.py", "./large [1]/config.json"
-    for time, name in enumerate(("my_tasks/mine.yaml", *records, code, model), start=1_000_000_000):
-        (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (project.folder / name).touch()
-        os.utime(project.folder / name, (time, time))
-    done = project.run(*project.snakemake_command(*records, "-n", "--configfile", "mine.yaml"))
-    for changed in (code, model):
-        assert f"Updated input files: {changed}\n" in done.stdout
-
-
 def test_collection_targets(project):
     targets = ("prefetch", "scores", "agreement", "reports", "partial_reports")
     command = project.snakemake_command(*targets, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")

@@ -13,10 +13,9 @@ from typing import Protocol
 from lm_validity.errors import CellError
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.leases import hold_gpus, hold_lease
-from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.rules import rule_of
 from lm_validity.run.store import Address
-from lm_validity.run.workspace import MissingCell, Workspace
+from lm_validity.run.workspace import Entry, MissingCell, Workspace, write_manifest
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a job does: ask the store, compute what is missing, commit cell by cell, write the manifest last.

@@ -24,12 +24,11 @@ from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
 from lm_validity.run.grid import tables_of
-from lm_validity.run.manifests import write_failures
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import RowT, Rule
 from lm_validity.run.store import Store
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import Workspace, write_failures
 from lm_validity.terminal import say
 from lm_validity.words import count, listing
 

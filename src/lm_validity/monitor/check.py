@@ -25,13 +25,12 @@ from lm_validity.run.architectures import config_of, why_not_causal
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
-from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.records import is_record, made_by, read_record, read_record_or
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.store import Store
 from lm_validity.run.task_names import task_problems
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import ASIDE, Entry, Workspace, read_manifest
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.leases import is_stale
-from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import Entry, Workspace, read_failures
 
 # The store is listed once and each cell is looked up by the folder that its present recipe gives; manifests are opened
 # only for selections, which have no folder, and for cells that are not finished, whose manifest may say why.

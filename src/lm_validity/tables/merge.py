@@ -18,11 +18,10 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, label
-from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import check_read
-from lm_validity.run.workspace import MissingCell, Workspace
+from lm_validity.run.workspace import Entry, MissingCell, Workspace, read_failures
 from lm_validity.tables.claims import Claim
 from lm_validity.tables.schema import (
     ITEMS,

@@ -17,9 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_world import evaluate, lm_eval_itself
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.tasks.answers import asked_text, check_answers, replaced_examples
+from lm_validity.cells.tasks.answers import asked_text, check_answers, check_training_answers, replaced_examples
 from lm_validity.cells.tasks.evaluation import training_examples
-from lm_validity.cells.tasks.given_metrics import check_training_answers
 from lm_validity.cells.tasks.splits import make_splits
 from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task, rows
 from lm_validity.errors import CellError, InputError

@@ -9,8 +9,7 @@ from lm_validity.cells.selection import select_adapter, select_prompt
 from lm_validity.config.load import build_run
 from lm_validity.errors import CellError
 from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.manifests import Entry, write_manifest
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import Entry, Workspace, write_manifest
 
 RATES = ("1e-4", "1e-3")
 

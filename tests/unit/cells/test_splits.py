@@ -10,7 +10,7 @@ from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.splits import Split, documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.manifests import read_manifest
+from lm_validity.run.workspace import read_manifest
 
 
 def load(folder, name: str, **options):

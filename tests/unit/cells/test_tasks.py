@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from toy_world import TASKS, write_toy_tasks
 
 from lm_validity.cells.tasks import tasks
-from lm_validity.cells.tasks.given_metrics import metrics_of_an_answer
+from lm_validity.cells.tasks.answers import metrics_of_an_answer
 from lm_validity.cells.tasks.own_file import read_task_name
 from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task, rows

@@ -13,6 +13,7 @@ import pytest
 from lm_validity.config.load import load_run
 from lm_validity.monitor.render import describe_progress, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import CellState, RunState, progress
+from lm_validity.run import workspace
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.leases import hold_lease
 
@@ -172,10 +173,9 @@ def test_without_recent_cells_there_is_no_rate():
 def test_finished_cells_are_found_without_opening_their_manifests(built, monkeypatch):
     """30,000 cells in seconds: one listing of the store; manifests are opened for selections only."""
     opened = []
-    from lm_validity.run import manifests
 
-    original = manifests.read_manifest
-    monkeypatch.setattr(manifests, "read_manifest", lambda path: opened.append(str(path)) or original(path))
+    original = workspace.read_manifest
+    monkeypatch.setattr(workspace, "read_manifest", lambda path: opened.append(str(path)) or original(path))
     assert total(built)["done"] == sum(CELLS.values())
     assert opened and {path.split("/")[3] for path in opened} == {"select_prompt", "select_adapter"}
     assert len(opened) == len(set(opened)) == 7

@@ -4,8 +4,8 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, derive_seed, recipe_hash
-from lm_validity.run.manifests import Entry, read_manifest, write_manifest
 from lm_validity.run.store import Store, check_read
+from lm_validity.run.workspace import Entry, read_manifest, write_manifest
 
 CELL = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test")
 

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.study import init
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
-from lm_validity.template.around_scores import size_class
-from lm_validity.template.folder import make_study
+from lm_validity.template.folder import make_study, size_class
 
 TASKS = ("arc_easy", "boolq", "piqa", "made_up_by_us")
 

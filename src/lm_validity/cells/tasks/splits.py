@@ -15,13 +15,16 @@ import pyarrow.parquet
 import yaml
 from pydantic import TypeAdapter
 
-from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, replaced_examples
-from lm_validity.cells.tasks.given_metrics import (
+from lm_validity.cells.tasks.answers import (
     MOST_LOOKED_AT,
+    asked_text,
+    check_answers,
     check_metrics,
     check_training_answers,
     gives_other_metrics,
+    gold_choice,
     metrics_of_an_answer,
+    replaced_examples,
 )
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,

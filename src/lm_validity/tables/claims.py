@@ -55,18 +55,15 @@ class Claim(Evaluation, total=False):
     """A score as it stands in a file, or what several have in common: columns of SCORES, and of CLAIMS about them."""
 
     metric: str | None  # in lm-eval's form `name,filter`
-    value: float  # as it stands, in the unit of the file
-    stderr: float | None  # the error of the value, in the same unit; `error` says of what kind it is
+    value: float
+    stderr: float | None  # of the value, over items
     n_items: int | None  # test documents behind the value
     higher_is_better: bool | None  # as the file says it
     selected: bool | None  # whether reports read the score
     source: str | None  # the format's name
     prepared_on: str | None  # what the model was trained on before the test
-    unit: str | None  # `percent`, `share`, or `own` where the program that wrote the file fixes it
-    error: str | None  # what the file calls its error
     group: str | None  # of tasks, in whose score this task's is
     suite: str | None  # that tells tasks of one name apart
-    place: str | None  # of the cell that holds the value: file, row and column
     made: Settings  # how this score was made, where the file says more of it than of the others
 
 

@@ -30,7 +30,6 @@ WRITERS = (
     "tables/candidates.py",
     "tables/scales.py",
     "tables/roles.py",
-    "tables/groups.py",
     "tables/task_facts.py",
     "tables/counted.py",
     "site/own_task.py",

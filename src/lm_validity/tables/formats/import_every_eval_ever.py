@@ -190,9 +190,9 @@ EVERY_EVAL_EVER = Spec(
                              lambda lower: not lower if isinstance(lower, bool) else lower),
         "num_fewshot": (f"generation_config.additional_details.num_fewshot|{_DETAILS}.num_fewshot", _number),
         "selected": (f"{_DETAILS}.{OWN}selected", lambda text: text == "true"),
-        "unit": (_UNIT[0], "=share", lambda own, share: "own" if own else share),
     },
     _results,
+    keep=lambda at: at.find("_metric") != "mean_win_rate,none",  # HELM's, of places among models
     common={
         "model": ("^model_info.id", "%", lambda name, path: checked.required_text(
             name, f"{path}, 'model_info', 'id'", _HINT)),

@@ -39,6 +39,7 @@ from lm_validity.tables.formats.import_samples import (
     read_all_samples,
     write_items,
 )
+from lm_validity.tables.formats.joining import check_identities, score_table, with_runs
 from lm_validity.tables.formats.model_names import PARAMETERS, PlacesRead
 from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
@@ -49,12 +50,9 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     check_file,
-    check_identities,
     date_in,
     find_files,
-    score_table,
     with_progress,
-    with_runs,
 )
 from lm_validity.tables.frame import READABLE
 from lm_validity.words import count, listing
@@ -225,7 +223,7 @@ def _import(
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
             path = stack.enter_context(replace_file(output / "items.parquet"))
-            log.items = write_items(parts, with_items, path, {})
+            log.items = write_items(parts, with_items, path, {"model": log.renamed})
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.name_as_given()
@@ -312,9 +310,10 @@ def _opened(file: Found, options: ImportOptions) -> Opened | None:
     """The file, parsed where it is JSON, with the name that the reader gives its model; None for what is no JSON, as a
     table's file may be."""
     model = _of_place(file.path, options.names)
-    if file.path.suffix in (".json", ""):
+    read = checked.read_json_file if file.path.suffix in (".json", "") else checked.read_yaml_file
+    if file.path.suffix in (".json", "", ".yml", ".yaml"):
         try:
-            return Opened(file.path, file.named, checked.read_json_file(file.path, _HINT), model=model)
+            return Opened(file.path, file.named, read(file.path, _HINT), model=model)
         except InputError:
             return None
     try:

@@ -198,7 +198,6 @@ INSPECT = Spec(
         "num_fewshot": ("^eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
         "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)}).claim()),
-        "unit": "=own",
     },
     of_file={
         "date": ("^eval.created", lambda text: date_in(str(text))),

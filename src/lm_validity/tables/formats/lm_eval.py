@@ -375,7 +375,7 @@ LM_EVAL = Spec(
     _recognises,
     {},
     rows=_rows,
-    common={"model": ("^", _name), "": ("^", "%", _point_of), "unit": "=own"},
+    common={"model": ("^", _name), "": ("^", "%", _point_of)},
     of_file={
         "date": ("^date", "%", lambda date, path: checked.date(date) or date_in(path.stem)),
         "identity": ("^", _identity),

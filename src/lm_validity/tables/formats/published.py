@@ -19,6 +19,7 @@ from lm_validity.files import as_written
 from lm_validity.tables.claims import DEFAULTS, Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
+from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.model_names import folder_name
 from lm_validity.tables.formats.score_files import (
     ImportOptions,
@@ -27,7 +28,6 @@ from lm_validity.tables.formats.score_files import (
     check_rows,
     date_in,
     mean_of_items,
-    typed_scores,
 )
 from lm_validity.words import count
 
@@ -58,7 +58,6 @@ LM_HARMONY = Spec(
     lambda opened: isinstance(opened.document, dict) and bool(set(_BLOCKS.values()) & set(opened.document)),
     {name: name for name in ("model", "benchmark", "protocol", "value", "stderr")},
     _harmony,
-    common={"unit": "=own"},
     # whichever prompt was better on validation
     finish=lambda file, root, places: replace(file, rows=[row | Claim(prompt=None) for row in file.rows]),
 )
@@ -140,7 +139,6 @@ E2LM = Spec(
     ),
     {name: name for name in ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "value")},
     _e2lm,
-    common={"unit": "=own"},
     load=_curves,
     suffixes=(".csv", ".json"),
 )
@@ -190,7 +188,6 @@ TRIALS = Spec(
         "model": "^info.agent_info.llm",
         "benchmark": ("^info.environment_info.domain_name", "%",
                       lambda name, path: name or _of_name(path, 2, "tasks").lower()),
-        "unit": "=own",
     },
     named_by=lambda opened: _of_name(opened.path, 1, opened.path.stem),
     of_file={"date": ("%", lambda path: date_in(path.stem))},
@@ -247,7 +244,7 @@ TERMINAL = Spec(
     and all({"task_id", "is_resolved"} <= set(trial) for trial in trials),
     {"doc_id": "doc_id", "run": "run", "metric": "=resolved", "value": "value"},
     _terminal,
-    common={"benchmark": ("%", "^results", _terminal_benchmark), "unit": "=own"},
+    common={"benchmark": ("%", "^results", _terminal_benchmark)},
     of_file={
         "date": ("%", lambda path: date_in(path.parent.name) or date_in(path.stem)),
         "log": ("^id", "%", lambda name, path: str(name or path)),
@@ -314,7 +311,6 @@ LISTS = Spec(
     or any(_ids(checked.part(opened.document).get(name)) is not None for name in _RESOLVED),
     {},
     lambda root: (),
-    common={"unit": "=own"},
     named_by=lambda opened: _list_model(opened.path),
     beside=(_BY_REPOSITORY, _BY_TIME),
     finish=_read_list,

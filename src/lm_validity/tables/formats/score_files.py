@@ -1,4 +1,4 @@
-"""Files of scores: found, read, logged, and joined to one table in which each score is once."""
+"""Files of scores: how they are found, what formats make of them, and the log of an import."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,20 +17,16 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import Document, write_json, write_text
 from lm_validity.outputs import LIST, made_of_results
-from lm_validity.tables.claims import CLAIMS, Claim, Facts, Item, Settings, with_defaults
-from lm_validity.tables.groups import read_claims
+from lm_validity.tables.claims import Claim, Facts, Item, Settings
 from lm_validity.tables.schema import (
     CHECKED,
-    KEY,
-    NULLABLE,
     SCORES,
     SETTINGS,
-    SETTINGS_KEY,
     check_values,
     may_hold,
     write_table,
 )
-from lm_validity.words import count, listing
+from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that an importer is given: named themselves, or found in folders.
@@ -159,6 +155,8 @@ class ImportLog:
     line: str = ""  # what tables gave, in one line
     reading: str = ""  # of tables, as text for --reading
     hint: str = ""  # of the first file that was left out
+    split: set[str] = field(default_factory=set)  # groups in whose place their tasks count
+    renamed: dict[str, str] = field(default_factory=dict)  # models that have another one's name
     origins: dict[str, str] = field(default_factory=dict)  # by the path of what was unpacked, its archive's
     settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
 
@@ -284,11 +282,7 @@ def _block(title: str, lines: list[str]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Scores from many files in one table: the types that formats share, and what counts where files differ.
-
-_TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
-# Scores that differ by less are equal: files round differently, and another batch size changes the last digits
-_SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
+# What formats share.
 
 
 @dataclass(frozen=True)
@@ -335,7 +329,6 @@ class ScoreFile:
     called. `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all
     tasks. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a log that has
     several runs of its own; those of other logs are further ones. `by_path`: only the path names the model.
-    `columns`: of the table that the scores stood in; `title`: its heading in a text.
     """
 
     path: Path
@@ -357,8 +350,6 @@ class ScoreFile:
     made: Settings = field(default_factory=Settings)
     log: str = ""
     by_path: bool = False
-    columns: tuple[str, ...] = ()
-    title: str = ""
 
     def drawn(self, benchmark: str) -> str | None:
         """The seed with which answers to a benchmark, or to a task of a group, were drawn; None where they were not."""
@@ -396,11 +387,6 @@ class Format:
     read: Callable[[Opened, ImportOptions], list[ScoreFile]]
 
 
-def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the columns of SCORES, absent ones null, and the types that nulls leave as they are."""
-    return rows.reindex(columns=SCORES.names).astype(_TYPES)
-
-
 def check_rows(rows: pd.DataFrame, path: Path) -> None:
     """`check_values` of a file's rows, whose model and benchmark tell a reader where they stand."""
     if not rows.empty:
@@ -421,266 +407,3 @@ def mean_of_items(values: np.ndarray) -> Claim:
     """Value, error and number of items for a mean over items' values (n,); without a standard error for one item."""
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
-
-
-def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
-    """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
-
-    Of several files with different scores under one key the newest counts, if all are of the same weights and settings
-    (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
-    """
-    files = sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
-    frame = _frame(files)
-    if frame.empty:
-        reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
-        raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
-    missing = sum(file.missing for file in files)
-    if missing:
-        log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
-    limited = sum(file.limited for file in files)
-    if limited:
-        log.notes.append(f"Not all documents were scored (--limit, or answers that failed): {count(limited, 'file')}.")
-    log.notes += dict.fromkeys(note for file in files for note in file.notes)
-    if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
-        log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
-    log.notes += _several_commits(files)
-    frame = read_claims(frame, log.notes)
-    again = frame.duplicated(KEY)
-    if again.any():
-        _settle(frame, frame[again], files, log)
-        frame = frame[~again]
-    log.notes += _runs_line(frame)
-    log.settings = _settings_table(frame)
-    varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
-    frame = frame[SCORES.names]
-    return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
-
-
-def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """How each score was made, as far as its file says so; None where no file does."""
-    settings_known = [made or {} for made in frame["made"]]
-    if not any(settings_known):
-        return None
-    settings_said = pd.DataFrame(settings_known, index=frame.index, dtype=object).reindex(
-        columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY]
-    )
-    table = frame[list(SETTINGS_KEY)].join(settings_said)[settings_said.notna().any(axis=1)]
-    return None if table.empty else table.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
-
-
-def _frame(files: list[ScoreFile]) -> pd.DataFrame:
-    """All rows in order of rank, with the number of their file."""
-    columns: dict[str, list[object]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
-    numbers, made = list[int](), list[Settings]()
-    for number, file in enumerate(files):
-        common = with_defaults(file.common)
-        said = set[str]().union(*file.rows)
-        for name, column in columns.items():
-            default = common.get(name)
-            column.extend((row.get(name, default) for row in file.rows) if name in said else [default] * len(file.rows))
-        numbers.extend([number] * len(file.rows))
-        made.extend(file.made | row.get("made", Settings()) for row in file.rows)
-    frame = pd.DataFrame(columns, dtype=object, copy=False)
-    settings_known = pd.Series(made, frame.index, dtype=object)
-    return typed_scores(frame).assign(file=numbers, made=settings_known, **{name: frame[name] for name in CLAIMS})
-
-
-def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
-    """The files with the number of its `run` in each row that is one of several runs of a score.
-
-    Rows under one key, of files with the same weights and settings, are runs where all answers were sampled. Runs
-    are in the order of seeds, then of dates. Files that are equal in these and in all scores are copies of one run. All
-    else stays as it is, for `score_table` to settle: equal scores without sampling are copies, others a conflict.
-    """
-    groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for number, file in enumerate(files):
-        if not file.sampling and not file.log:
-            continue
-        common = with_defaults(file.common)
-        for index, row in enumerate(file.rows):
-            row_said = common | row
-            own_run = row_said.get("run")
-            if (file.drawn(row["benchmark"]) is not None) if own_run is None else file.log:
-                key = (*map((row_said | {"run": None}).get, KEY), file.weights, file.settings)
-                groups.setdefault(key, []).append((number, index))
-    runs: dict[tuple[int, int], int] = {}
-    prints: dict[int, _Print] = {}
-    for rows in groups.values():
-        one_log = len({number for number, _ in rows}) == 1 and files[rows[0][0]].log  # has its own numbers
-        if len(rows) > 1 and not one_log:
-            for number, _ in rows:
-                prints.setdefault(number, _print_of(files[number]))
-            runs |= _numbered(files, rows, prints)
-    changed = {number for number, _ in runs}
-    return [_renumbered(file, number, runs) if number in changed else file for number, file in enumerate(files)]
-
-
-def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int]) -> ScoreFile:
-    """The file, the `number`-th, with `runs` by file and row; its items go with the rows."""
-    rows = [row | {"run": runs.get((number, index), row.get("run"))} for index, row in enumerate(file.rows)]
-    moved = {
-        (row["benchmark"], row["run"]): new["run"]
-        for row, new in zip(file.rows, rows, strict=True)
-        if row.get("run") is not None
-    }
-    items = file.items
-    if items is None or not moved:
-        return replace(file, rows=rows)
-    return replace(
-        file,
-        rows=rows,
-        items=lambda: (row | {"run": moved.get((row["benchmark"], row.get("run")), row.get("run"))} for row in items()),
-    )
-
-
-class _Print(NamedTuple):
-    """What orders files of runs: files that are equal in it are copies. `log`: the id of one that has several runs."""
-
-    date: float
-    stamp: float
-    values: tuple[float, ...]
-    log: str
-
-
-def _print_of(file: ScoreFile) -> _Print:
-    stamp = 0.0 if file.log else file.stamp or 0.0
-    return _Print(file.date or 0.0, stamp, tuple(row["value"] for row in file.rows), file.log)
-
-
-def _numbered(
-    files: list[ScoreFile], rows: list[tuple[int, int]], prints: Mapping[int, _Print]
-) -> dict[tuple[int, int], int]:
-    """The run by row (file, place) of the rows under one key; {} where they are no runs."""
-    name = files[rows[0][0]].rows[rows[0][1]]["benchmark"]
-    when = [
-        (_ordered(files[number].drawn(name) or ""), *prints[number], files[number].rows[index].get("run") or 0)
-        for number, index in rows
-    ]
-    order = {moment: run for run, moment in enumerate(sorted(set(when)))}
-    return {row: order[moment] for row, moment in zip(rows, when, strict=True)} if len(order) > 1 else {}
-
-
-def _ordered(seed: str) -> tuple[int, str]:
-    """Seeds that are numbers in their order, before others."""
-    return (int(seed), "") if seed.isdigit() else (-1, seed)
-
-
-def _runs_line(frame: pd.DataFrame) -> list[str]:
-    """How many runs of scores there are, and the scores without a run beside them."""
-    if frame["run"].isna().all():
-        return []
-    key = [name for name in KEY if name != "run"]
-    runs = frame[frame["run"].notna()].groupby(key, dropna=False).size()
-    several = runs[runs > 1]
-    if several.empty:
-        return []
-    low, high = several.min(), several.max()
-    many = f"{low} to {high}" if low < high else f"{low}"
-    lines = [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
-    beside = frame["run"].isna() & frame.groupby(key, dropna=False)["run"].transform("count").gt(0)
-    if beside.any():
-        names = listing([f"{row.model} on {row.benchmark}" for row in frame[beside].itertuples()], 3)
-        lines.append(f"Beside sampled runs, the likeliest answers stay out of reports ({beside.sum()}): {names}.")
-    return lines
-
-
-def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
-    """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides.
-
-    again: the rows of the frame under whose key an earlier one is.
-    """
-    groups = frame.groupby(KEY, dropna=False, sort=False)
-    first = pd.DataFrame(
-        {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
-    )
-    errors = np.fmax(again["stderr"], first["stderr"]).fillna(0.0)
-    equal = (again["value"] - first["value"]).abs() <= _SAME * again["value"].abs() + _SAME_ERRORS * errors + _SAME
-    conflicts: dict[tuple[int, int], list[tuple[int, float]]] = {}  # rows, and the values that the first files give
-    pairs: dict[tuple[int, int], Counter[bool]] = {}
-    columns = (again.index, again["file"], first["file"], first["value"], equal)
-    for row, lost, winner, value, is_same in zip(*columns, strict=True):
-        pairs.setdefault((lost, winner), Counter())[bool(is_same)] += 1
-        if not is_same and (lost == winner or not files[winner].replaces(files[lost])):
-            conflicts.setdefault((winner, lost), []).append((row, value))
-    if conflicts:
-        raise _conflict(frame, files, conflicts)
-    for (lost, winner), times in sorted(pairs.items()):
-        path, better = files[lost], files[winner]
-        number = count(times.total(), "score")
-        if lost == winner:
-            log.repeat(f"{path.path}: {number} twice in it, with the same value")
-            continue
-        reason = "newer" if path.limited == better.limited else "of all documents"
-        log.repeat(
-            f"{path.path} ({date_text(path.date)}): {number} also in {better.path} ({date_text(better.date)}), "
-            + (
-                f"which is {reason} ({times[False]} differ)"
-                if times[False]
-                else "with the same values but for rounding"
-            )
-        )
-
-
-def _conflict(
-    frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
-) -> InputError:
-    """Every pair of files with different scores of one thing, and what would separate them."""
-    conflict_lines, protocols = list[str](), dict[str, None]()
-    for (winner, lost), rows in conflicts.items():
-        if files[winner].path != files[lost].path:
-            protocols.setdefault(_protocols_apart(files[winner].path, files[lost].path))
-        cell_place, value = rows[0]
-        row = frame.loc[cell_place]
-        metric = "that" if pd.isna(row["metric"]) else row["metric"]
-        conflict_lines.append(
-            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {metric} of "
-            f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
-        )
-    number = sum(map(len, conflicts.values()))
-    last = "else leave out what does not count."
-    if not protocols:
-        last = "remove one of the two, or name the column that tells them apart."
-    elif all(file.items is not None for pair in conflicts for file in map(files.__getitem__, pair)):
-        last = f"one file of both if each has a part of the items; {last}"
-    return InputError(
-        f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
-        f"settings decides: {'; '.join(conflict_lines)}.",
-        "; ".join([*(protocols if len(protocols) == 1 else ()), last]),
-    )
-
-
-def _protocols_apart(path: Path, other_path: Path) -> str:
-    """The two folders as those of two protocols."""
-    own_parts, theirs = path.parts, other_path.parts
-    first_difference = next(i for i, pair in enumerate(zip(own_parts, theirs, strict=False)) if len(set(pair)) > 1)
-    places = (Path(*own_parts[: first_difference + 1]), Path(*theirs[: first_difference + 1]))
-    return f"direct={places[0]} train_before_test={places[1]} if that is what they hold"
-
-
-def check_identities(files: list[ScoreFile]) -> None:
-    """Raises InputError where files of one model's name say different things of the model."""
-    identities: dict[tuple[str, str], tuple[str, Path]] = {}
-    for file in files:
-        for aspect, value in file.identity.items():
-            model = file.common["model"]
-            identity_before, path = identities.setdefault((model, aspect), (value, file.path))
-            if identity_before != value:
-                raise InputError(
-                    f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
-                    f"{file.path}.",
-                    f"name one of them: --model '{file.path}=another name' (a file or a folder).",
-                )
-
-
-def _several_commits(files: list[ScoreFile]) -> list[str]:
-    """Models whose files name several commits at one checkpoint: perhaps two models, perhaps two texts of its page."""
-    commits: dict[tuple[str, str], set[str]] = {}
-    for file in files:
-        if file.commit:
-            model_place = file.common["model"], file.common.get("checkpoint") or "final"
-            commits.setdefault(model_place, set()).add(file.commit[:8])
-    return [
-        f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."
-        for (model, checkpoint), hashes in sorted(commits.items())
-        if len(hashes) > 1
-    ]

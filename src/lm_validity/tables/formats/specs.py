@@ -107,7 +107,6 @@ HELM = Spec(
         "benchmark": ("run_spec.json:name", lambda name: re.sub(
             r"(?<=[:,])(model|model_deployment|data_augmentation)=[^,]*,?", "", name).rstrip(":,")),
         "num_fewshot": f"{_ADAPTER}.max_train_instances",
-        "unit": "=own",
     },
     of_file={
         "settings": (_ADAPTER, lambda adapter: ",".join(
@@ -281,7 +280,6 @@ LIGHTEVAL = Spec(
             {key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)}).claim()),
         "prompt": (f"{_MODEL}.override_chat_template", f"{_GENERAL}.use_chat_template",
                    lambda override, use: "chat" if override or use else None),
-        "unit": "=own",
     },
     of_file={
         "limited": (f"{_GENERAL}.max_samples", lambda limit: True),
@@ -336,7 +334,7 @@ MTEB = Spec(
         "higher_is_better": ("^task_name", lambda name: True),
     },
     _mteb,
-    common={"model": "model_meta.json:name", "unit": "=own"},
+    common={"model": "model_meta.json:name"},
     of_file={
         "facts": ("model_meta.json:name", "model_meta.json:n_parameters", lambda name, size: {
             name: {"parameters_b": size / 1e9}} if name and checked.finite(size) else None),
@@ -383,7 +381,6 @@ PROMPTFOO = Spec(
     },
     _promptfoo,
     keep=lambda at: at.find("failureReason") != _ERRORED,
-    common={"unit": "=own"},
 )  # fmt: skip
 
 # ---- DeepEval: {"testCases": [{"name", "metricsData": [{"name", "score", ...}]}]} ------------------------------------
@@ -415,7 +412,6 @@ DEEPEVAL = Spec(
         "model": ("^hyperparameters.model", lambda name: name if isinstance(name, str) else None),
         "benchmark": ("^datasetAlias|^testFile", "%",
                       lambda name, path: re.sub(r"\.py$", "", str(name or path.parent.parent.name))),
-        "unit": "=own",
     },
     named_by=lambda opened: folder_name(opened.path),
     finish=lambda file, root, places: replace(file, rows=[
@@ -453,7 +449,6 @@ EVALPLUS = Spec(
     _is_evalplus,
     _same("doc_id", "benchmark", "run", "value") | {"metric": "=pass@1,none"},
     _evalplus,
-    common={"unit": "=own"},
     named_by=lambda opened: _SAMPLING.sub(
         "", re.sub(r"[._-]?eval_results$", "", opened.path.stem) or opened.path.parent.name).replace("--", "/"),
 )  # fmt: skip
@@ -507,7 +502,6 @@ EVALS = Spec(
     common={
         "model": ("^spec.completion_fns", lambda names: names[0] if isinstance(names, list) and names else None),
         "benchmark": "^spec.eval_name",
-        "unit": "=own",
     },
     of_file={"date": ("^spec.created_at", lambda text: date_in(str(text)))},
     load=_evals_lines,
@@ -536,7 +530,6 @@ OPENCOMPASS = Spec(
     lambda opened: opened.path.suffix == ".csv" and _head(opened).split(",")[:4] == [*_KEYS],
     {"model": "model", "benchmark": "dataset", "metric": ("metric", metric_key), "value": "value"},
     _opencompass,
-    common={"unit": "=own"},
     made_of_score={"task_version": ("version", lambda version: None if version == "-" else version)},
     load=lambda opened, options: csv_rows(opened.path),
     suffixes=(".csv",),
@@ -560,7 +553,7 @@ SIMPLE_EVALS = Spec(
     lambda opened: isinstance(opened.document, dict) and _simple(opened.path, 1) is not None
     and checked.finite(opened.document.get("score")) is not None and any(":std" in name for name in opened.document),
     {"metric": "=score,none", "value": "^score", "stderr": "^score:bootstrap_std", "n_items": "^score:n_samples"},
-    common={"benchmark": ("%", lambda path: _simple(path, 1)), "unit": "=own"},
+    common={"benchmark": ("%", lambda path: _simple(path, 1))},
     named_by=lambda opened: _simple(opened.path, 2),
 )  # fmt: skip
 
@@ -593,7 +586,6 @@ OLMES = Spec(
         "n_items": "num_instances",
     },
     _olmes,
-    common={"unit": "=own"},
     made_of_score={"limit": "task_config.limit", "n_items_scored": "num_instances"},
     load=lambda opened, options: json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document],
     suffixes=(".json", ".jsonl"),
@@ -629,7 +621,7 @@ NEMO = Spec(
         "n_items": ("stats.count", lambda count: int(count) if (checked.finite(count) or 0) >= 1 else None),
     },
     _nemo,
-    common={"model": "^target.api_endpoint.model_id", "unit": "=own"},
+    common={"model": "^target.api_endpoint.model_id"},
     finish=_nemo_file,
     suffixes=(".yml", ".yaml", ".json"),
 )

@@ -1,0 +1,416 @@
+"""Scores of many files in one table, each once: groups of tasks, units, directions, runs, and what counts where files
+differ."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import lower_is_better, names_perplexity
+from lm_validity.tables.claims import CLAIMS, Claim, Item, Settings, with_defaults
+from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text
+from lm_validity.tables.schema import KEY, NULLABLE, SCORES, SETTINGS, SETTINGS_KEY
+from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
+from lm_validity.tables.task_facts import metric_direction
+from lm_validity.words import count, listing
+
+_TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
+# Scores that differ by less are equal: files round differently, and another batch size changes the last digits
+_SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
+_ONE = 1 + 1e-9
+_SHARES = (*SHARES_OF_ITEMS, "accuracy")
+_FAR_TOO_LARGE = 3.0  # times the pooled error of a group's tasks
+_AVERAGE = re.compile(r"(.*[ _-])?(average|avg|mean|overall)([ _-].*)?", re.I)
+_FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
+_ROUNDING = 0.006  # of an average that is written with two decimals of a percentage
+
+
+def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the columns of SCORES, absent ones null, and the types that nulls leave as they are."""
+    return rows.reindex(columns=SCORES.names).astype(_TYPES)
+
+
+def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
+    """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
+
+    Of several files with different scores under one key the newest counts, if all are of the same weights and settings
+    (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
+    """
+    files = sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
+    frame = _frame(files)
+    if frame.empty:
+        reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
+        raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
+    if missing := sum(file.missing for file in files):
+        log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
+    if limited := sum(file.limited for file in files):
+        log.notes.append(f"Not all documents were scored (--limit, or answers that failed): {count(limited, 'file')}.")
+    log.notes += dict.fromkeys(note for file in files for note in file.notes)
+    log.notes += _several_commits(files)
+    if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
+        log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
+    for step in (_with_suites, _with_groups, _as_shares, _without_averages, _with_directions, _with_one_name):
+        frame = step(frame, log)
+    again = frame.duplicated(KEY)
+    if again.any():
+        _settle(frame, frame[again], files, log)
+        frame = frame[~again]
+    log.notes += _runs_line(frame)
+    log.settings = _settings_table(frame)
+    varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
+    frame = frame[SCORES.names]
+    return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
+
+
+def _frame(files: list[ScoreFile]) -> pd.DataFrame:
+    """All rows in order of rank, with the number of their file."""
+    columns: dict[str, list[object]] = {name: [] for name in (*SCORES.names, *CLAIMS, "made", "file")}
+    for number, file in enumerate(files):
+        common: Any = with_defaults(file.common) | {"file": number, "made": file.made}
+        said = set[str]().union(*file.rows)
+        for name, column in columns.items():
+            default, rows = common.get(name), file.rows
+            if name == "made" and name in said:
+                column.extend(file.made | row.get("made", Settings()) for row in rows)
+            else:
+                column.extend((row.get(name, default) for row in rows) if name in said else [default] * len(rows))
+    frame = pd.DataFrame(columns, dtype=object, copy=False)
+    return typed_scores(frame).assign(**{name: frame[name] for name in (*CLAIMS, "made", "file")})
+
+
+def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """How each score was made, as far as its file says so; None where no file does."""
+    if not any(frame["made"]):
+        return None
+    names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
+    said = pd.DataFrame([*frame["made"]], index=frame.index, dtype=object).reindex(columns=names)
+    table = frame[list(SETTINGS_KEY)].join(said)[said.notna().any(axis=1)]
+    return None if table.empty else table.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What several files say together.
+
+
+def _with_suites(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows with the suite before a task's name where two suites have tasks of that name with equally many solved
+    examples, in whatever file."""
+    suites = frame[frame["suite"].notna()].groupby(["benchmark", "num_fewshot"], dropna=False)["suite"].nunique()
+    several = sorted({name for (name, _), number in suites.items() if number > 1})
+    if not several:
+        return frame
+    log.notes.append(f"Tasks of one name in several suites are kept apart: {listing(several)}.")
+    own = frame["suite"].notna() & frame["benchmark"].isin(several)
+    return frame.assign(benchmark=frame["benchmark"].mask(own, frame["suite"] + "|" + frame["benchmark"]))
+
+
+def _with_groups(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows with either a group's own scores or those of its tasks, for all models the same.
+
+    The group's, where all models that have its tasks have them; else the tasks, where all that have the group have
+    these; else what more models have. A group's error that its tasks' contradict by a factor of 3 is replaced by the
+    pooled one.
+    """
+    group_of = frame.dropna(subset=["group"]).drop_duplicates("benchmark").set_index("benchmark")["group"]
+    tasks_in = frame["benchmark"].map(group_of)
+    out, left_out = pd.Series(data=False, index=frame.index), dict[str, int]()
+    stderr = frame["stderr"].astype(float).copy()
+    for group in (name for name in frame["group"].dropna().unique() if (frame["benchmark"] == name).any()):
+        tasks = tasks_in == group
+        whole = (frame["benchmark"] == group) & ~tasks
+        with_tasks, with_whole = set(frame.loc[tasks, "model"]), set(frame.loc[whole, "model"])
+        if not with_tasks <= with_whole and (with_whole <= with_tasks or len(with_tasks) > len(with_whole)):
+            out |= whole
+            text = f"{len(with_whole)} models have {group}, {len(with_tasks)} its tasks: these count for all."
+            log.notes.append(text)
+            log.split.add(group)
+            continue
+        if not with_tasks <= with_whole:
+            text = f"{len(with_whole)} models have {group}, {len(with_tasks)} its tasks: its own score counts for all."
+            log.notes.append(text)
+        out |= tasks
+        left_out[group] = frame.loc[tasks, "benchmark"].nunique()
+        pooled = _pooled_errors(frame[tasks])
+        keys = pd.MultiIndex.from_frame(frame.loc[whole, ["file", "metric"]])
+        expected = pd.Series(pooled.reindex(keys).to_numpy(), frame.index[whole])
+        wrong = stderr[whole] > _FAR_TOO_LARGE * expected
+        if wrong.any():
+            times = (stderr[whole] / expected)[wrong].max()
+            stderr[wrong.index[wrong]] = expected[wrong]
+            text = f"{group}: standard errors {times:.1f} times what its tasks' give, pooled instead ({wrong.sum()})."
+            log.notes.append(text)
+    if left_out:
+        names = [f"{number} tasks of {group}" for group, number in left_out.items()]
+        log.notes.append(f"Left out, since the group's own score counts: {listing(names)}.")
+    return frame.assign(stderr=stderr)[~out]
+
+
+def _pooled_errors(tasks: pd.DataFrame) -> pd.Series:
+    """The standard error of the mean over all items of tasks by file and metric, from their shares and errors:
+    n_i = p_i (1 - p_i) / se_i^2 + 1; se = sqrt(sum (n_i se_i)^2) / sum n_i. NaN where a task does not tell its n."""
+    shares, errors = tasks["value"].astype(float), tasks["stderr"].astype(float)
+    inside = (shares > 0) & (shares < 1) & (errors > 0)
+    items = (shares * (1 - shares) / errors**2 + 1).where(inside)
+    sums = tasks[["file", "metric"]].assign(n=items, squares=(items * errors) ** 2)
+    groups = sums.groupby(["file", "metric"], dropna=False)
+    pooled: pd.Series = np.sqrt(groups["squares"].sum(min_count=1)) / groups["n"].sum(min_count=1)
+    return pooled.where(groups["n"].count() == groups.size())
+
+
+def _as_shares(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows with shares of items in place of percentages: what a file has under a metric that is one, where a value
+    of the file there is above 1. The other metrics of a file are in the units of its program."""
+    metrics = frame["metric"].dropna().unique()
+    share = frame["metric"].isin([name for name in metrics if name.partition(",")[0] in _SHARES])
+    beyond = share & (frame["value"].abs() > _ONE)
+    if not beyond.any():
+        return frame
+    percent = share & frame["file"].isin(frame.loc[beyond, "file"]) & (frame["value"].abs() <= 100)
+    factor = pd.Series(1.0, frame.index).mask(percent, 0.01)
+    names = listing(frame.loc[percent, "benchmark"].unique())
+    log.notes.append(f"Percent to share: {count(int(percent.sum()), 'score')} of {names}.")
+    return frame.assign(value=frame["value"] * factor, stderr=frame["stderr"].astype(float) * factor)
+
+
+def _without_averages(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows without benchmarks that are called averages and whose score is, for every model, the mean of its others
+    within rounding."""
+    names = [name for name in frame["benchmark"].unique() if _AVERAGE.fullmatch(name)]
+    averages = []
+    for name in names if frame["benchmark"].nunique() > 3 else ():
+        rows = frame[frame["run"].isna()]
+        table = rows.pivot_table(index=["model", "checkpoint", "protocol"], columns="benchmark", values="value")
+        others = table.drop(columns=[each for each in names if each in table]).mean(axis=1)
+        if name in table and ((table[name] - others).abs() <= _ROUNDING).all():
+            averages.append(name)
+    log.notes += [f"Averages of the others are no benchmarks: {listing(averages)}."] if averages else []
+    return frame[~frame["benchmark"].isin(averages)]
+
+
+def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows with the directions that files say, if they are not against what tasks agree on of the metric, and of a
+    metric that is called a loss lower; a perplexity is never below 1."""
+    known = {name: metric_direction(name) for name in frame["metric"].dropna().unique()}
+    by_table, said = (column.astype("boolean") for column in (frame["metric"].map(known), frame["higher_is_better"]))
+    against = (by_table != said).fillna(value=False).to_numpy(bool)
+    if against.any():
+        names = (frame["benchmark"] + ", " + frame["metric"])[against].unique()
+        log.notes.append(f"Directions that files say are not those of the metrics, which count: {listing(names, 4)}.")
+    losses = [name for name in known if known[name] is None and lower_is_better(name.partition(",")[0])]
+    most = frame["value"].astype(float).groupby([frame["benchmark"], frame["metric"].fillna("")]).transform("max")
+    is_loss = frame["metric"].isin(losses) & (
+        (most > 1) | ~frame["metric"].isin(list(filter(names_perplexity, losses)))
+    )
+    return frame.assign(higher_is_better=said.mask(against, by_table).mask(said.isna() & is_loss, other=False))
+
+
+def _with_one_name(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
+    """The rows with one name of models whose names differ in case or in `__` for `/` only, and no score contradicts, or
+    in the owner, and three scores or more are the same and none differs. The name with an owner is used."""
+    spelled = {
+        name: name.replace("__", "/").strip("/ ").casefold().replace(" ", "-") for name in frame["model"].unique()
+    }
+    names = defaultdict[str, list[str]](list)
+    for name, spelling in spelled.items():
+        names[spelling.rpartition("/")[2]].append(name)
+    key, renamed = [name for name in KEY if name != "model"], dict[str, str]()
+    for alike in (each for each in names.values() if len(each) > 1):
+        own = frame[frame["model"].isin(alike)].drop_duplicates(KEY)
+        scores = {name: dict(zip(map(str, rows[key].to_numpy().tolist()), rows["value"], strict=True))
+                  for name, rows in own.groupby("model")}  # fmt: skip
+        distinct = list[str]()
+        for name in sorted(alike, key=lambda name: ("/" not in spelled[name], name != name.lower(), name)):
+            for other in distinct:
+                both = scores[name].keys() & scores[other].keys()
+                equal = all(abs(scores[name][each] - scores[other][each]) <= _SAME for each in both)
+                if equal and (spelled[name] == spelled[other] or len(both) >= _FEWEST_EQUAL):
+                    renamed[name] = other
+                    break
+            else:
+                distinct.append(name)
+    if not renamed:
+        return frame
+    log.notes.append(f"One model: {listing([f'{name} and {first}' for name, first in renamed.items()])}.")
+    log.renamed |= renamed
+    frame = frame.assign(model=frame["model"].replace(renamed))
+    return frame[~frame.duplicated([*KEY, "value"])]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Runs of sampled answers.
+
+
+def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
+    """The files with the number of its `run` in each row that is one of several runs of a score.
+
+    Rows under one key, of files with the same weights and settings, are runs where all answers were sampled. Runs
+    are in the order of seeds, then of dates. Files that are equal in these and in all scores are copies of one run. All
+    else stays as it is, for `score_table` to settle: equal scores without sampling are copies, others a conflict.
+    """
+    groups = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
+    for number, file in enumerate(files):
+        common = with_defaults(file.common)
+        for index, row in enumerate(file.rows if file.sampling or file.log else ()):
+            said = common | row
+            if (file.drawn(row["benchmark"]) is not None) if said.get("run") is None else file.log:
+                key = (*map((said | Claim(run=None)).get, KEY), file.weights, file.settings)
+                groups[key].append((number, index))
+    runs: dict[tuple[int, int], int] = {}
+    for rows in groups.values():
+        one_log = len({number for number, _ in rows}) == 1 and files[rows[0][0]].log  # has its own numbers
+        if len(rows) > 1 and not one_log:
+            when = [_when(files[number], files[number].rows[index]) for number, index in rows]
+            order = {moment: run for run, moment in enumerate(sorted(set(when)))}
+            if len(order) > 1:
+                runs |= {row: order[moment] for row, moment in zip(rows, when, strict=True)}
+    changed = {number for number, _ in runs}
+    return [_renumbered(file, number, runs) if number in changed else file for number, file in enumerate(files)]
+
+
+def _when(file: ScoreFile, row: Claim) -> tuple[object, ...]:
+    """What orders the runs of a score: those that are equal in it are copies. Seeds that are numbers are in their
+    order, before others."""
+    seed = file.drawn(row["benchmark"]) or ""
+    stamp = 0.0 if file.log else file.stamp or 0.0
+    values = tuple(each["value"] for each in file.rows)
+    first = (int(seed), "") if seed.isdigit() else (-1, seed)
+    return first, file.date or 0.0, stamp, values, file.log, row.get("run") or 0
+
+
+def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int]) -> ScoreFile:
+    """The file, the `number`-th, with `runs` by file and row; its items go with the rows."""
+    rows = [row | Claim(run=runs.get((number, index), row.get("run"))) for index, row in enumerate(file.rows)]
+    moved = {(old["benchmark"], old.get("run")): new["run"] for old, new in zip(file.rows, rows, strict=True)}
+    items = file.items
+    if items is None or all(run is None for _, run in moved):
+        return replace(file, rows=rows)
+
+    def renumbered() -> Iterator[Item]:
+        for item in items():
+            yield item | Item(run=moved.get((item["benchmark"], item.get("run")), item.get("run")))
+
+    return replace(file, rows=rows, items=renumbered)
+
+
+def _runs_line(frame: pd.DataFrame) -> list[str]:
+    """How many runs of scores there are, and the scores without a run beside them."""
+    if frame["run"].isna().all():
+        return []
+    key = [name for name in KEY if name != "run"]
+    runs = frame[frame["run"].notna()].groupby(key, dropna=False).size()
+    several = runs[runs > 1]
+    if several.empty:
+        return []
+    low, high = several.min(), several.max()
+    many = f"{low} to {high}" if low < high else f"{low}"
+    lines = [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
+    beside = frame["run"].isna() & frame.groupby(key, dropna=False)["run"].transform("count").gt(0)
+    if beside.any():
+        names = listing([f"{row.model} on {row.benchmark}" for row in frame[beside].itertuples()], 3)
+        lines.append(f"Beside sampled runs, the likeliest answers stay out of reports ({beside.sum()}): {names}.")
+    return lines
+
+
+def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
+    """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides.
+
+    again: the rows of the frame under whose key an earlier one is.
+    """
+    groups = frame.groupby(KEY, dropna=False, sort=False)
+    first = pd.DataFrame(
+        {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
+    )
+    errors = np.fmax(again["stderr"], first["stderr"]).fillna(0.0)
+    equal = (again["value"] - first["value"]).abs() <= _SAME * again["value"].abs() + _SAME_ERRORS * errors + _SAME
+    conflicts = defaultdict[tuple[int, int], list[tuple[int, float]]](list)  # rows, and values of the first files
+    pairs = defaultdict[tuple[int, int], Counter[bool]](Counter)
+    columns = (again.index, again["file"], first["file"], first["value"], equal)
+    for row, lost, winner, value, is_same in zip(*columns, strict=True):
+        pairs[lost, winner][bool(is_same)] += 1
+        if not is_same and (lost == winner or not files[winner].replaces(files[lost])):
+            conflicts[winner, lost].append((row, value))
+    if conflicts:
+        raise _conflict(frame, files, conflicts)
+    for (lost, winner), times in sorted(pairs.items()):
+        worse, better, number = files[lost], files[winner], count(times.total(), "score")
+        if lost == winner:
+            log.repeat(f"{worse.path}: {number} twice in it, with the same value")
+            continue
+        reason = "newer" if worse.limited == better.limited else "of all documents"
+        how = f"which is {reason} ({times[False]} differ)" if times[False] else "with the same values but for rounding"
+        dates = [f"{file.path} ({date_text(file.date)})" for file in (worse, better)]
+        log.repeat(f"{dates[0]}: {number} also in {dates[1]}, {how}")
+
+
+def _conflict(
+    frame: pd.DataFrame, files: list[ScoreFile], conflicts: Mapping[tuple[int, int], list[tuple[int, float]]]
+) -> InputError:
+    """Every pair of files with different scores of one thing, and what would separate them."""
+    lines, protocols = list[str](), dict[str, None]()
+    for (winner, lost), rows in conflicts.items():
+        if files[winner].path != files[lost].path:
+            protocols.setdefault(_protocols_apart(files[winner].path, files[lost].path))
+        place, value = rows[0]
+        row = frame.loc[place]
+        metric = "that" if pd.isna(row["metric"]) else row["metric"]
+        lines.append(
+            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {metric} of "
+            f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
+        )
+    last = "else leave out what does not count."
+    if not protocols:
+        last = "remove one of the two, or name the column that tells them apart."
+    elif all(files[number].items is not None for pair in conflicts for number in pair):
+        last = f"one file of both if each has a part of the items; {last}"
+    return InputError(
+        f"{count(sum(map(len, conflicts.values())), 'score')} with different values under one name, and no newer run "
+        f"of the same weights and settings decides: {'; '.join(lines)}.",
+        "; ".join([*(protocols if len(protocols) == 1 else ()), last]),
+    )
+
+
+def _protocols_apart(path: Path, other_path: Path) -> str:
+    """The two folders as those of two protocols."""
+    own_parts, theirs = path.parts, other_path.parts
+    first_difference = next(i for i, pair in enumerate(zip(own_parts, theirs, strict=False)) if len(set(pair)) > 1)
+    places = (Path(*own_parts[: first_difference + 1]), Path(*theirs[: first_difference + 1]))
+    return f"direct={places[0]} train_before_test={places[1]} if that is what they hold"
+
+
+def check_identities(files: list[ScoreFile]) -> None:
+    """Raises InputError where files of one model's name say different things of the model."""
+    identities: dict[tuple[str, str], tuple[str, Path]] = {}
+    for file in files:
+        for aspect, value in file.identity.items():
+            model = file.common["model"]
+            identity_before, path = identities.setdefault((model, aspect), (value, file.path))
+            if identity_before != value:
+                raise InputError(
+                    f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
+                    f"{file.path}.",
+                    f"name one of them: --model '{file.path}=another name' (a file or a folder).",
+                )
+
+
+def _several_commits(files: list[ScoreFile]) -> list[str]:
+    """Models whose files name several commits at one checkpoint: perhaps two models, perhaps two texts of its page."""
+    commits: dict[tuple[str, str], set[str]] = {}
+    for file in files:
+        if file.commit:
+            model_place = file.common["model"], file.common.get("checkpoint") or "final"
+            commits.setdefault(model_place, set()).add(file.commit[:8])
+    return [
+        f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."
+        for (model, checkpoint), hashes in sorted(commits.items())
+        if len(hashes) > 1
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Runs of sampled answers, and files that contradict each other.

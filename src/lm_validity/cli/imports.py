@@ -187,7 +187,7 @@ class _Asked(NamedTuple):
 def _import_options(results: list[Path], **option_values: object) -> _Asked:
     """What is to be imported, and how. Raises InputError for values that are not known."""
     values: dict[str, Any] = {name: option.default for name, option in _OPTIONS.items()} | option_values
-    from lm_validity.tables.formats.import_every_eval_ever import find_schema
+    from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 
@@ -274,8 +274,7 @@ def export_every_eval_ever(
     ] = None,
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
-    from lm_validity.tables.formats.exports import with_directions, write_every_eval_ever
-    from lm_validity.tables.formats.import_every_eval_ever import find_schema
+    from lm_validity.tables.formats.every_eval_ever import find_schema, with_directions, write_every_eval_ever
 
     rules = find_schema(schema)
     scores_with_directions, unknown = with_directions(_scores(scores, benchmarks))

@@ -9,10 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.formats import import_samples
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.import_samples import read_sample
@@ -169,34 +166,6 @@ def test_items_have_what_the_result_file_says(tmp_path):
     assert dict(items["metric_values"][0]) == {"acc,none": 1.0, "acc_norm,none": 1.0}
     answers = read_benchmark_items(tmp_path / "out" / "items.parquet", "quiz", metric="acc_norm,none")
     assert answers.models[0].correct.tolist() == [[1, 0, 0, 0]] and answers.subjects.tolist() == ["colours"] * 4
-
-
-@pytest.mark.parametrize("metric", ["acc", "acc_norm"])
-def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path, monkeypatch):
-    put_model(tmp_path / "in", "a", [1] * 60)
-    put_model(tmp_path / "in", "b", [0] * 30 + [1] * 30)
-    import_files([tmp_path / "in"], tmp_path / "out")
-    (tmp_path / "m.csv").write_text("model\na\nb\n")
-    (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
-    scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
-    sheets = tmp_path / "m.csv", tmp_path / "b.csv"
-    report_agreement(scores, *sheets, tmp_path / "report", items=items, section=Reports(resamples=0))
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert any("tested item by item" in note for note in summary["notes"])
-    assert summary["significance_tau"]["direct"]["significant_pairs"] == {"quiz": int(metric == "acc")}
-
-
-@pytest.mark.parametrize("metric", ["acc", "acc_norm"])
-def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp_path):
-    for step in (1, 2, 3, 4):
-        right = [1] * (10 * step) + [0] * (60 - 10 * step)
-        put_model(tmp_path / "in", "a", right, f"2024-01-0{step}T00-00-00", step=step)
-    import_files([tmp_path / "in"], tmp_path / "out")
-    (tmp_path / "m.csv").write_text("model\na\n")
-    (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
-    scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
-    found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, section=Reports(resamples=0))
-    assert found.benchmarks["quiz"].items.items == 60 and found.benchmarks["quiz"].items.chance == pytest.approx(1 / 3)
 
 
 def test_samples_belong_to_the_result_file_of_their_date(tmp_path):

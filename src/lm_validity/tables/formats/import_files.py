@@ -24,7 +24,7 @@ from lm_validity.files import absent, as_written, made_folder, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.formats import (
     checked,
-    import_every_eval_ever,
+    every_eval_ever,
     import_inspect,
     lm_eval,
     published,
@@ -73,8 +73,8 @@ FORMATS: tuple[Format | Spec, ...] = (
     specs.OPENCOMPASS,
     specs.SIMPLE_EVALS,
     specs.OLMES,
-    import_every_eval_ever.EVERY_EVAL_EVER,
-    import_every_eval_ever.LINES,
+    every_eval_ever.EVERY_EVAL_EVER,
+    every_eval_ever.LINES,
     specs.LIGHTEVAL,
     import_inspect.INSPECT,
     lm_eval.LM_EVAL,
@@ -98,13 +98,6 @@ class Import(NamedTuple):
     log: ImportLog
 
 
-class FilesRead(NamedTuple):
-    """The scores of every file, and lm-eval's files of samples with what their result files say."""
-
-    results: list[ScoreFile]
-    samples: list[SampleFile]
-
-
 def import_files(paths: Iterable[str | Path], output: str | Path, options: ImportOptions | None = None) -> Import:
     """Write scores.parquet, import.json and, where there are items, items.parquet under `output`.
 
@@ -122,57 +115,43 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
 
 
 def _check_there(paths: Sequence[Path]) -> None:
-    """Raises InputError for a path where nothing is; it may be the name of a format, or of what is to be written."""
-    for path in paths:
-        if path.exists():
-            continue
+    """Raises InputError for a path where nothing is; it may be that of what is to be written."""
+    for path in (path for path in paths if not path.exists()):
         is_last = path is paths[-1] and len(paths) > 1
-        raise absent(
-            path,
-            "file or folder",
-            f"check the path{'; what is to be written is named with --output' if is_last else ''}.",
-        )
+        way = f"check the path{'; what is to be written is named with --output' if is_last else ''}."
+        raise absent(path, "file or folder", way)
 
 
-def _unpacked(paths: Iterable[str | Path], stack: ExitStack, log: ImportLog) -> list[Path]:
+_BROKEN = (shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+
+
+def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[Path]:
     """The paths, with a folder of what it holds for each zip, tar or gzipped file, also of those in folders, until the
     stack ends."""
-    places, root = [], Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-validity.")))
-    for path in map(Path, paths):
+    places, root = list[Path](), Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-validity.")))
+    for path in paths:
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES) and not path.name.endswith(_READ_PACKED)
-        archives = [path] if is_archive else []
-        if path.is_dir():
-            archives = [
-                found_file.path
-                for found_file in find_files([path], _ARCHIVES).files
-                if found_file.path.name.endswith(_ARCHIVES)
-            ]
         places += [] if is_archive else [path]
-        for archive in archives:
+        below = (found.path for found in find_files([path], _ARCHIVES).files) if path.is_dir() else ()
+        for archive in [path] if is_archive else [each for each in below if each.name.endswith(_ARCHIVES)]:
             # as the user's folders are called, since these may name models
             above = root / str(len(log.origins))
             folder = above.joinpath(*(part for part in archive.parts if part not in (archive.anchor, "..")))
             try:
                 unpacked = _unpack(archive, folder)
-                log.origins[str(unpacked)] = str(archive)
-                places.append(unpacked if is_archive else above)
-            except (
-                shutil.ReadError,
-                OSError,
-                ValueError,
-                EOFError,
-                tarfile.TarError,
-                zipfile.BadZipFile,
-                zlib.error,
-            ) as error:
+            except _BROKEN as error:
                 shutil.rmtree(above, ignore_errors=True)  # half of it may be there
                 problem = f"{archive}: cannot be unpacked ({first_line(error)})."
                 log.skip(archive, problem, "unpack it, and give the folder.", named=is_archive)
+                continue
+            log.origins[str(unpacked)] = str(archive)
+            places.append(unpacked if is_archive else above)
     return places
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """Where what an archive holds lies now: a folder, or for one gzipped file the file."""
+    """Where what an archive holds lies now: a folder, or for one gzipped file the file. Raises one of `_BROKEN`."""
+    too_large = ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
     if archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
         path = folder.with_suffix("")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,27 +159,24 @@ def _unpack(archive: Path, folder: Path) -> Path:
             while part := packed.read(_PART):
                 handle.write(part)
                 if handle.tell() > _MOST_UNPACKED:
-                    raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+                    raise too_large
         return path
-    if _size(archive) > _MOST_UNPACKED:
-        raise ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as members:
+            size = sum(member.file_size for member in members.infolist())
+    else:
+        with tarfile.open(archive) as members_of_tar:
+            size = sum(member.size for member in members_of_tar)
+        if not hasattr(tarfile, "data_filter"):
+            raise ValueError("Python 3.11 before 3.11.4 has no safe way for tar archives")
+    if size > _MOST_UNPACKED:
+        raise too_large
     folder.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".zip":
         shutil.unpack_archive(archive, folder)
-        return folder
-    if not hasattr(tarfile, "data_filter"):
-        raise ValueError("Python 3.11 before 3.11.4 has no safe way for tar archives")
-    shutil.unpack_archive(archive, folder, filter="data")
+    else:
+        shutil.unpack_archive(archive, folder, filter="data")
     return folder
-
-
-def _size(archive: Path) -> int:
-    """Bytes of all that an archive holds."""
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as members:
-            return sum(member.file_size for member in members.infolist())
-    with tarfile.open(archive) as packed:
-        return sum(member.size for member in packed)
 
 
 def _import(
@@ -231,7 +207,9 @@ def _import(
     return Import(scores, log)
 
 
-def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> FilesRead:
+def _read_all(
+    paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog
+) -> tuple[list[ScoreFile], list[SampleFile]]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
     suffixes = {*READABLE, *(suffix for file_format in FORMATS for suffix in file_format.suffixes)}
     files, other_files, own_tables = find_files(paths, tuple(suffixes))
@@ -275,7 +253,7 @@ def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptio
     log.paths = places.paths
     log.groups = {group: task for file in results for task, group in file.members.items()}
     log.facts = _facts(results, places)
-    return FilesRead(results, matched)
+    return results, matched
 
 
 def _of_tables(
@@ -340,14 +318,11 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
     """The file with what the reader says of it: protocol, and what models were prepared on."""
     common = Claim(source=source) | file.common
     protocol = _protocol_of(file.path, options)
-    if protocol is not None:
-        protocols_said = {stated for row in [common, *file.rows] if (stated := row.get("protocol")) is not None}
-        if protocols_said - {protocol}:
-            raise InputError(
-                f"{file.path}: its scores are {', '.join(sorted(protocols_said))}, not {protocol}.",
-                "leave the protocol out: the file has it.",
-            )
-        common["protocol"] = protocol
+    said = {stated for row in [common, *file.rows] if (stated := row.get("protocol")) is not None}
+    if protocol is not None and said - {protocol}:
+        problem = f"{file.path}: its scores are {', '.join(sorted(said))}, not {protocol}."
+        raise InputError(problem, "leave the protocol out: the file has it.")
+    common |= Claim(protocol=protocol) if protocol is not None else Claim()
     if options.prepared_on is not None and common.get("protocol", DEFAULTS["protocol"]) != DEFAULTS["protocol"]:
         common["prepared_on"] = options.prepared_on
     return replace(file, common=common)
@@ -381,28 +356,16 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     return scores
 
 
-def _of_place(path: Path, values_given: Mapping[Path, str]) -> str | None:
+def _of_place(path: Path, values: Mapping[Path, str]) -> str | None:
     """What is given for the file, else for the nearest folder above it."""
-    if not values_given:
-        return None
-    written_path = as_written(path)
-    return next(
-        (
-            values_given[parent_path]
-            for parent_path in (written_path, *written_path.parents)
-            if parent_path in values_given
-        ),
-        None,
-    )
+    written = as_written(path)
+    return next((values[place] for place in (written, *written.parents) if place in values), None) if values else None
 
 
 def _check_places(options: ImportOptions, files: list[Found]) -> None:
-    """Raises InputError for a name or a protocol given to a path that no file lies under."""
-    places = {
-        parent_path
-        for written_path in map(as_written, (file.path for file in files))
-        for parent_path in (written_path, *written_path.parents)
-    }
+    """Raises InputError for a name given to a path that no file lies under."""
+    paths = [as_written(file.path) for file in files] if options.names else []
+    places = {place for path in paths for place in (path, *path.parents)}
     for path, name in options.names.items():
         if path not in places:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")

@@ -2,7 +2,7 @@
 
 `engine.py` says what a path is, and reads the files. Code stands here where a path cannot say it. lm-eval's files are
 read by `lm_eval.py`, logs of Inspect by `import_inspect.py`, files of every_eval_ever by
-`import_every_eval_ever.py`.
+`every_eval_ever.py`.
 """
 
 import math

@@ -5,23 +5,30 @@ each with a name, a metric and a score. Its JSON schema is that of the installed
 """
 
 import functools
+import hashlib
 import importlib.util
 import json
 import re
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+
+from lm_validity import __version__
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.files import Document, check_encodable
+from lm_validity.files import Document, check_encodable, write_json
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, json_lines
 from lm_validity.tables.formats.model_names import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import PROTOCOLS, SCORES
 from lm_validity.tables.task_facts import metric_direction
 
 VERSION = "0.3.0"  # of the schema that exported files follow
@@ -301,3 +308,142 @@ def _are_lines(opened: Opened) -> bool:
 
 
 LINES = Format("every_eval_ever", (".jsonl",), _are_lines, _read_lines)
+
+
+# ---- export ----------------------------------------------------------------------------------------------------------
+
+RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
+
+
+def write_every_eval_ever(
+    scores: pd.DataFrame,
+    output: str | Path,
+    organization: str,
+    relationship: str = "other",
+    collection: str = "lm-validity",
+    schema: Document | None = None,
+) -> list[Path]:
+    """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
+
+    Every score has a direction (`with_directions`). organization: who publishes the scores; relationship: theirs to the
+    models' developers. The same evaluation has the same identifier and path each time. What the format has no place for
+    stands under keys that begin with `lm_validity_`, from which an import reads the same rows back. Raises InputError,
+    writing nothing, where a score has no metric or no finite value, and for a file that does not fit the `schema`.
+    """
+    if relationship not in RELATIONSHIPS:
+        raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
+    scores = scores.reindex(columns=SCORES.names)
+    finite = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
+    for known, noun in ((scores["metric"].notna().to_numpy(), "metric"), (finite, "finite value")):
+        if not known.all():
+            first, number = scores[~known].iloc[0], int((~known).sum())
+            place = f"the first of {first['model']} on {first['benchmark']}"
+            raise InputError(
+                f"{number} of {len(scores)} scores have no {noun}, {place}.",
+                "fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
+            )
+    publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
+    columns, documents = ["model", *checked.OF_FILE], dict[Path, Document]()
+    frame = scores.assign(**{name: scores[name].astype(object) for name in columns})
+    for values, rows in frame.groupby(columns, dropna=False, sort=True):
+        common = {name: _plain(value) for name, value in zip(columns, values, strict=True)}
+        # pandas makes floats of whole numbers among nulls
+        common |= {name: int(common[name]) for name in ("iteration", "seed", "run") if common[name] is not None}
+        digest = hashlib.sha256(json.dumps([collection, common], sort_keys=True).encode()).digest()
+        name, model = uuid.UUID(bytes=digest[:16], version=4), str(common.pop("model"))
+        developer, _, short = model.rpartition("/")
+        path = Path("data", *map(_file_name, (collection, developer or "unknown", short)), f"{name}.json")
+        document = _document(model, common, rows, f"{collection}/{_file_name(model)}/{name}", publisher)
+        check_schema(document, schema, str(path))
+        documents[Path(output) / path] = document
+    for path, document in documents.items():
+        write_json(path, document)
+    return list(documents)
+
+
+def _plain(value: Any) -> Any:
+    """Python's own type of a table's value; None for null."""
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The scores of which it is known whether higher is better, and the metrics of the others.
+
+    Where the table leaves it open the metric tells, if it is one of `METRICS`. Raises InputError where none is left.
+    """
+    names = scores["metric"].str.partition(",")[0]
+    by_name = names.map({name: metric.higher_is_better for name, metric in METRICS.items()}).astype("boolean")
+    direction = scores["higher_is_better"].astype("boolean").fillna(by_name)
+    unknown = sorted(names[direction.isna()].dropna().unique())
+    with_direction = scores.assign(higher_is_better=direction)[direction.notna()]
+    if with_direction.empty:
+        raise InputError(
+            f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'}).",
+            "give --benchmarks with a sheet of metrics and directions.",
+        )
+    return with_direction, unknown
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
+
+
+def _document(
+    model: str, common: Mapping[str, object], rows: pd.DataFrame, identifier: str, publisher: dict[str, str]
+) -> Document:
+    """The file of an evaluation. Details are texts, as the format asks."""
+    sources = set(rows["source"].dropna())
+    of_lm_eval = {"name": "lm_eval", "version": "unknown"}
+    return {
+        "schema_version": VERSION,
+        "evaluation_id": identifier,
+        "retrieved_timestamp": str(int(time.time())),
+        "source_metadata": {
+            "source_name": "lm-validity",
+            "source_type": "evaluation_run" if sources <= {"lm-validity", "lm-eval"} else "documentation",
+            "additional_details": {f"{OWN}{name}": str(value) for name, value in common.items() if value is not None},
+            **publisher,
+        },
+        "eval_library": of_lm_eval if sources == {"lm-eval"} else {"name": "lm-validity", "version": __version__},
+        "model_info": {
+            "name": model,
+            "id": model,
+            **({"developer": model.split("/")[0]} if "/" in model else {}),
+            "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
+        },
+        "evaluation_results": [_result(row) for row in rows.itertuples()],
+    }
+
+
+def _result(row: Any) -> Document:
+    name, _, filter_name = row.metric.partition(",")
+    filter_name, known = filter_name or "none", METRICS.get(name)
+    details: Document = {
+        f"{OWN}benchmark": row.benchmark,
+        f"{OWN}metric": row.metric,
+        f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
+    }
+    metric: Document = {
+        "evaluation_description": name if filter_name == "none" else f"{name} (filter: {filter_name})",
+        "metric_id": known.identifier if known else name,
+        "metric_name": name,
+        "lower_is_better": not row.higher_is_better,
+        "additional_details": details,
+    }
+    if known is None:
+        details["bounds_status"] = "unknown"
+    else:
+        metric |= {"score_type": "continuous", "min_score": known.low, "max_score": known.high}
+        metric |= {"metric_unit": "proportion"} if known.high == 1 else {}
+    uncertainty: Document = {} if pd.isna(row.stderr) else {"standard_error": {"value": float(row.stderr)}}
+    uncertainty |= {} if pd.isna(row.n_items) else {"num_samples": int(row.n_items)}
+    shots = _plain(row.num_fewshot)
+    return {
+        "evaluation_name": row.benchmark if filter_name == "none" else f"{row.benchmark}/{filter_name}",
+        "source_data": {"dataset_name": row.benchmark, "source_type": "other"},
+        "metric_config": metric,
+        "score_details": {"score": float(row.value)} | ({"uncertainty": uncertainty} if uncertainty else {}),
+        **({} if shots is None else {"generation_config": {"additional_details": {"num_fewshot": str(shots)}}}),
+    }

@@ -15,11 +15,6 @@ MISSING = frozenset(
     ("", "-", "–", "—", "--", "---", "−", "?", "na", "n/a", "n.a.", "#n/a", "nan", "none", "null", "nil", "missing",
      "tbd", "n/r", "nr", "/", "…", "...", "not reported", "unknown", "pending")
 )  # fmt: skip
-# No score either, but worth a line with its place: the run failed
-FAILED = frozenset(
-    ("oom", "error", "err", "failed", "fail", "timeout", "dnf", "x", "✗", "✘", "❌", "crash", "crashed", "skipped",
-     "inf", "-inf", "#div/0!", "#value!", "#ref!", "invalid", "undefined")
-)  # fmt: skip
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _VALUE = re.compile(rf"(?P<value>{_NUMBER})\s*(?P<percent>%)?", re.I)
 _ROUNDED = 0.006  # of a share that is written with its counts
@@ -62,12 +57,6 @@ def plain_text(text: str) -> str:
     text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
     text = re.sub(r"\\([%_#&])", r"\1", _LATEX.sub(r"\1", _BOLD.sub(r"\1", text))).replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
-
-
-def is_missing(text: str) -> bool:
-    """Whether a cell says that there is no value."""
-    plain = text.strip().casefold()
-    return plain in MISSING or plain in FAILED or plain_text(plain) in MISSING
 
 
 def read_cell(text: str) -> CellValue | None:
@@ -124,31 +113,6 @@ def _spread_in(remainder: str, value: float) -> CellValue | None:
 # ----------------------------------------------------------------------------------------------------------------------
 # Words as parts of names.
 
-_NEUTRAL = frozenset(
-    ("score", "scores", "all", "tasks", "task", "benchmark", "benchmarks", "suite", "suites", "acc", "accuracy",
-     "total", "macro", "micro", "weighted", "naive", "group", "core", "the", "of", "over", "a", "value", "points",
-     "results", "result", "performance", "leaderboard", "normalized", "unnormalized", "arithmetic", "geometric",
-     "global")
-)  # fmt: skip
-_AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggregated", "overall", "mwr"])
-_PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
-_RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
-_COSTS = frozenset(
-    ("seconds", "secs", "time", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime", "throughput",
-     "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
-     "minutes", "hours", "speed", "timestamp")
-)  # fmt: skip
-_UNIT_OF_COST = re.compile(
-    r"[(\[](?:(?P<short>s|ms|h|gb|mb)|secs?|seconds?|minutes|hours?|\$|usd|€|tok(ens)?/s(ec)?)[)\]]\s*$", re.I
-)
-# beside which a short unit is one: `XCOPA (ms)` is in Malay, and `COCO (S)` of small things
-_OF_UNITS = _COSTS | _AVERAGES | frozenset(
-    ("median", "deviation", "std", "percentile", "p50", "p90", "p95", "p99", "min", "max", "peak", "total", "memory",
-     "vram", "ram", "size", "disk", "inference", "training", "ttft", "prefill", "decode", "load", "wall", "eval")
-)  # fmt: skip
-_SHORT_UNITS = ("s", "ms", "sec", "gb", "mb")
-_ALONE = frozenset(("second", "token", "chars"))  # costs where a name is nothing else: `last_token` is a task
-_OF_COUNTS = frozenset(("total", "n", "num", "number"))
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
     "ci95": ("ci95", "ci", "ci_95", "95_ci", "95ci", "conf", "margin", "moe"),
@@ -220,39 +184,6 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word for word in plain(re.sub(r"[(（][^()（）]*[)）]", " ", name)).split("_") if word)
 
 
-def names_average(name: str) -> bool | None:
-    """True where a name says nothing but average (`Mean score`, `mean_win_rate`), None where one of its words does
-    (`math_avg`, `mean_reversal`), else False."""
-    words = parts(name)
-    if {"mean", "win", "rate"} == set(words):
-        return True
-    if words and set(words) & _PURE_AVERAGES and set(words) <= _PURE_AVERAGES | _NEUTRAL:
-        return True
-    return None if set(words) & _AVERAGES else False
-
-
-def names_rank(name: str) -> bool:
-    """Whether a name is that of a place among models."""
-    words = parts(name)
-    return bool(words) and set(words) <= _RANKS | _NEUTRAL | _AVERAGES and bool(set(words) & _RANKS)
-
-
-def names_cost(name: str) -> bool:
-    """Whether a name is that of time, money or votes: by its last word, by its unit (`Mean (s)`), or where it has no
-    other word."""
-    words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
-    if (unit := _UNIT_OF_COST.search(name)) and (not unit["short"] or _OF_UNITS & {*parts(name)}):
-        return True
-    *measured, ending = re.split(r"[^a-z\d]+", name.casefold())  # ttft_ms, but not HumanEval_s
-    if ending in _SHORT_UNITS and _OF_UNITS & {*measured}:
-        return True
-    if len(words) > 1 and words[-1] in ("generation", "count"):  # a task may end so: code_generation, letter_count
-        return words[-1] == "count" and (words[0] in _OF_COUNTS or f"{words[-2].rstrip('s')}s" in _COSTS)
-    if len(words) > 1 and words[-1] in ("second", "token") and "per" in parts(name):  # not nll_per_token
-        return words[-1] == "second" or words[-2] in _COSTS
-    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words or {*words} <= _ALONE)
-
-
 def lower_is_better(name: str) -> bool:
     """Whether a name ends in a word of which less is better: `val_loss`, `Hallucination rate`, `ECE (10-bin)`; not
     `error_detection`."""
@@ -295,20 +226,6 @@ def is_no_score(metric: str) -> bool:
     """Whether a metric's name is that of a length, a number or a time."""
     words = parts(metric.partition(",")[0])
     return bool(words) and bool(set(words) & _NO_SCORE) and not {"win", "success", "pass", "solve"} & set(words)
-
-
-def names_count(name: str) -> bool:
-    """Whether a name is that of a number of something: `n_wins`, `num_errors`, `#Languages`."""
-    words = parts(name)
-    return name.lstrip().startswith("#") or (len(words) > 1 and words[0] in ("n", "num", "number", "count"))
-
-
-def names_spread(name: str) -> str | None:
-    """The kind of spread that a name says by its end, `low` for `rating_q025`; None for what says none."""
-    plain_name = plain(name)
-    ends = [end for end in SPREAD_ENDS if plain_name == end or plain_name.endswith(f"_{end}")]
-    kind = SPREAD_ENDS[max(ends, key=len)] if ends else None
-    return kind if kind not in ("n", "other") else None
 
 
 class Spread(NamedTuple):

@@ -3,9 +3,6 @@
 `workflow/scripts/tasks_table.py` makes the table and says what is in it.
 """
 
-import functools
-import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,14 +10,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lm_validity.tables.cell_text import is_no_score, names_average, parts
+from lm_validity.tables.cell_text import is_no_score, parts
 from lm_validity.tables.schema import KEY
 
 TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
 COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
 # Of several metrics of a task the main one: length-normalised accuracy where the task has it, as leaderboards do
 PREFERRED = ("acc_norm", "acc", "exact_match")
-_FEWEST_OF_GROUP = 3  # tasks whose names begin alike
 METRIC = "metric:"  # begins the rows that say which way a metric counts
 
 
@@ -52,44 +48,6 @@ def find_task_facts(task: str) -> TaskFacts | None:
         return table[task]
     starts = (task[:end] + "*" for end in range(len(task) - 1, 1, -1) if task[end - 1] in "_-")
     return next((table[start] for start in starts if start in table), None)
-
-
-@functools.lru_cache(maxsize=100_000)  # of a file with many answers each name comes often
-def names_task(name: str) -> bool:
-    """Whether a name is that of a task of the table, or of a group that its tasks' names begin with."""
-    name = name.lower()
-    return find_task_facts(name) is not None or (bool(name) and any(task.startswith(f"{name}_") for task in _table()))
-
-
-def are_tasks(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether names are those of benchmarks rather than of models: most of them, averages aside, are known tasks, and
-    none of the `others`, which cross them in a table, is one."""
-    tested_names = [name for name in names if not names_average(name)]
-    by_name = [_is_task_or_group(re.sub(r"/([a-z0-9_]+)$", _but_a_metric, name)) for name in tested_names]
-    return 2 * sum(by_name) > len(by_name) and not any(map(_is_task_or_group, others))
-
-
-def _but_a_metric(end: re.Match[str]) -> str:
-    """Nothing for the end of a name that is a metric (`arc_easy/acc`), else that end."""
-    return end[0] if metric_direction(end[1]) is None else ""
-
-
-def _is_task_or_group(name: str) -> bool:
-    """Whether a name as people write it (`HellaSwag`, `ARC-Easy`, `MMLU`) is, whole, that of a task or of a group of
-    tasks. Names of models that begin as tasks do (`Minerva-1B`, `openai/...`) are none."""
-    return _letters(name) in _tasks_and_groups()
-
-
-@cache
-def _tasks_and_groups() -> frozenset[str]:
-    """The letters and digits of the table's tasks, and of what the names of several tasks begin with."""
-    beginnings = Counter(task.split("_")[0] for task in _table())
-    groups = {name for name, number in beginnings.items() if number >= _FEWEST_OF_GROUP and len(name) > 1}
-    return frozenset(map(_letters, {*_table(), *groups}))
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9/*]", "", name.lower())
 
 
 def metric_direction(metric: str) -> bool | None:

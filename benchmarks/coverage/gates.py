@@ -36,10 +36,14 @@ from lm_validity.tables.items import shared_items
 
 MARGIN, SPREAD = 0.02, 2.0
 LOSSES = (0.0, 0.5, 0.75, 1.0, 2.0)  # in margins
-COLUMNS = (  # loss in margins, with a margin, decision
-    (0.0, False, "worse"), (0.0, True, "worse"), (0.5, True, "worse"), (0.75, True, "worse"), (1.0, True, "worse"),
-    (1.0, True, "not worse"), (0.0, True, "not worse"), (2.0, True, "worse"),
-)  # fmt: skip
+WITHIN = (0.0, 0.5, 0.75, 1.0)  # losses that are not beyond the margin
+COLUMNS = {  # losses in margins, of which the highest share counts; with a margin; decision
+    "equal: worse, no margin": ((0.0,), False, "worse"),
+    "loss within the margin: worse": (WITHIN, True, "worse"),
+    "loss of the margin: passes": ((1.0,), True, "not worse"),
+    "equal: passes": ((0.0,), True, "not worse"),
+    "loss of two margins: worse": ((2.0,), True, "worse"),
+}
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,9 @@ def shares(world: World, worlds: int) -> Iterator[float]:
             for margin in (None, MARGIN):
                 decision = gate(judged(comparison, Margins({}, Margin(margin, must=False))))
                 found.setdefault((loss, margin is not None), []).append(decision)
-    for loss, with_margin, decision in COLUMNS:
-        yield found[loss, with_margin].count(decision) / worlds if loss in world.losses else float("nan")
+    for losses, with_margin, decision in COLUMNS.values():
+        tried = [found[loss, with_margin].count(decision) / worlds for loss in losses if loss in world.losses]
+        yield max(tried, default=float("nan"))
 
 
 def main() -> None:
@@ -193,15 +198,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="worlds whose name holds this")
     arguments = parser.parse_args()
     statistics.noncentrality_needed = lambda _: 2.8  # how many items would decide is not asked
-    heads = ["equal: worse", "equal: worse, margin", "half: worse", "three quarters: worse", "margin: worse",
-             "margin: passes", "equal: passes", "twice: worse"]  # fmt: skip
-    print(f"| world | benchmarks | {' | '.join(heads)} |")
-    print("|---|---|" + "---|" * len(heads))
+    print(f"| world × benchmarks | {' | '.join(COLUMNS)} |")
+    print("|---|" + "---|" * len(COLUMNS))
     for world in WORLDS:
         if arguments.only in world.name:
             found = shares(world, arguments.worlds)
             cells = ["" if np.isnan(share) else f"{share:.3f}".removeprefix("0") for share in found]
-            print(f"| {world.name} | {world.benchmarks} | {' | '.join(cells)} |", flush=True)
+            print(f"| {world.name} × {world.benchmarks} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,13 +107,13 @@ def _overview(title: str, sizes: list[str], rows: list[Row]) -> str:
     """A table: intervals down, sizes across; each cell spans the worlds."""
     names = list(dict.fromkeys((row.figure, row.resampled, row.holds) for row in rows))
     sizes = [size for size in sizes if any(row.size == size for row in rows)]
-    head = "| figure | over | should hold |" + "".join(f" {size.replace('x', ' × ')} |" for size in sizes)
+    head = "| figure |" + "".join(f" {size.replace('x', '×')} |" for size in sizes)
     lines = [f"### {title}", "", head]
-    lines.append("|---|---|---|" + "---|" * len(sizes))
+    lines.append("|---|" + "---|" * len(sizes))
     for name in names:
         cells = [_cell([row for row in rows if row.size == size and row[3:6] == name]) for size in sizes]
-        written = (part.replace("train_before_test", "train before test") for part in name)
-        lines.append(f"| {' | '.join(written)} |" + "".join(f" {cell} |" for cell in cells))
+        figure, over, holds = (part.replace("train_before_test", "train before test") for part in name)
+        lines.append(f"| {figure}, over {over}, for {holds} |" + "".join(f" {cell} |" for cell in cells))
     return "\n".join(lines) + "\n"
 
 
@@ -144,15 +144,13 @@ def _claimed(row: Row) -> bool:
 
 def _failures(rows: list[Row]) -> str:
     """The intervals that hold too seldom in a world that they are said to hold in."""
-    lines = [
-        f"| {row.figure.replace('train_before_test', 'train before test')} | {row.resampled} | {row.holds} | "
-        f"{row.size.replace('x', ' × ')} | {row.world.replace('_', ' ')} | {row.coverage:.3f} ± {_error(row):.3f} |"
+    found = [
+        f"{row.figure.replace('train_before_test', 'train before test')}, over {row.resampled}, for {row.holds}, "
+        f"{row.size.replace('x', '×')}, {row.world.replace('_', ' ')}: {row.coverage:.3f} ± {_error(row):.3f}"
         for row in rows
         if np.isfinite(row.coverage) and _too_low(row) and _claimed(row)
     ]
-    head = ["| figure | resampled or left out | should hold | size | world | coverage |", "|---|---|---|---|---|---|"]
-    title = "### Too low, although said to hold\n\n"
-    return title + ("\n".join(head + lines) if lines else "None.") + "\n"
+    return f"Too low, although said to hold: {'; '.join(found) or 'none'}.\n"
 
 
 def _error(row: Row) -> float:

@@ -1,7 +1,7 @@
 """A value, or the reason why there is none.
 
-A value that cannot be computed is a `Missing` with its reason, made where it arises. In summary.json it is null and
-its reason is a note; on a page it is a dash that shows the reason.
+A value that cannot be computed is a `Missing` with its reason, made where it arises. In a row it is null
+beside its reason; on a page it is a dash that shows the reason.
 """
 
 import math

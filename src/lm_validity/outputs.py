@@ -114,7 +114,7 @@ def report_problems(folder: Path) -> list[Problem]:
     """The files of a run's report of which only a part is there, or nothing though others are. None where no report was
     written."""
     action = f"delete the folder {folder}, and run the workflow again: it writes the report anew"
-    files = [folder / name for name in ("page.json", "summary.json", "results.parquet")]
+    files = [folder / name for name in ("page.json", "results.parquet")]
     present = [path for path in files if path.is_file()]
     problems = [Problem(str(path), "not a whole file", action) for path in present if not is_whole(path)]
     return (

@@ -154,7 +154,6 @@ class CurveDesign:
     direction_assumed: bool  # nothing says it
     direction: float  # -1 where the metric is better when lower: curves are the metric times this
     curves: dict[str, Curve]
-    reruns: dict[str, list[Curve]]  # other trainings of models in `curves`
     training_noise: TrainingNoise | Missing
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
@@ -179,7 +178,6 @@ class CurveDesign:
             direction_assumed=benchmark in learning.assumed,
             direction=learning.direction[benchmark],
             curves=curves,
-            reruns=learning.reruns.get(benchmark, {}),
             training_noise=learning.training_noise.get(benchmark, Missing(NOT_MEASURED)),
             selected={model: select(curve, selection) for model, curve in curves.items()},
             scored=scored,
@@ -534,9 +532,8 @@ def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, genera
 
 
 class TrainingAxis(NamedTuple):
-    """How training is measured on the page: the axis title, the scale from billions, and words."""
+    """How training is measured on the page: the scale from billions, and words."""
 
-    title: str
     scale: float
     words: str
     in_tokens: bool = True
@@ -588,6 +585,6 @@ class SignalData:
         """Billions, millions or thousands of tokens, by the longest training; iterations where tokens are unknown."""
         curves = [curve for benchmark in self.benchmarks.values() for curve in benchmark.curves.values()]
         if any(np.isnan(curve.tokens_b).any() for curve in curves):
-            return TrainingAxis("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
+            return TrainingAxis(1.0, "steps", in_tokens=False)
         scale, unit = scale_of(max(curve.tokens_b[-1] for curve in curves))
-        return TrainingAxis(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")
+        return TrainingAxis(scale, f"{unit} tokens")

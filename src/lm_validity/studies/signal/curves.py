@@ -14,7 +14,6 @@ from lm_validity.errors import InputError
 from lm_validity.tables.counted import count_scores, in_tokens, training_order
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, training_noise
 from lm_validity.tables.sheets import reruns_of, unique_labels
-from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.words import count, decimal, listing, scale_of, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it
@@ -37,13 +36,12 @@ class Curve:
     tokens_b: np.ndarray  # all NaN where unknown
     values: np.ndarray
     errors: np.ndarray  # standard errors of the values over items; NaN where unknown
-    items: float = math.nan  # the fewest that a value is the mean of; NaN where one is unknown
 
     def at(self, chosen: np.ndarray) -> "Curve":
         """The curve at some of its checkpoints: `chosen` is a mask (n,) or indices."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
         values, errors = self.values[chosen], self.errors[chosen]
-        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], values, errors, self.items)
+        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], values, errors)
 
     @property
     def progress(self) -> np.ndarray:
@@ -87,10 +85,8 @@ class LearningCurves:
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     metrics: dict[str, str]  # by benchmark; absent where unknown
     chance: dict[str, float]  # the benchmarks sheet's score of guessing, by benchmark; absent where unknown
-    reruns: dict[str, dict[str, list[Curve]]]  # by benchmark and model: its other trainings, which are no models
     training_noise: dict[str, TrainingNoise]  # by benchmark; absent where no model was trained twice
     notes: tuple[str, ...]
-    error_checks: tuple[ErrorCheck, ...]  # standard errors that are not used
 
     @property
     def models(self) -> list[str]:
@@ -130,11 +126,8 @@ def read_learning_curves(
     again = reruns_of(sheet)
     noise = training_noise(rows, again)
     curves, of_curves = _curves(rows, directions)
-    reruns: dict[str, dict[str, list[Curve]]] = {}
-    for benchmark, by_model in curves.items():
-        for model in [name for name in by_model if name in again]:
-            reruns.setdefault(benchmark, {}).setdefault(again[model], []).append(by_model.pop(model))
-    curves = {benchmark: by_model for benchmark, by_model in curves.items() if by_model}
+    first = {name: {m: curve for m, curve in by_model.items() if m not in again} for name, by_model in curves.items()}
+    curves = {benchmark: by_model for benchmark, by_model in first.items() if by_model}
     if not curves:
         unordered = any("say the order" in note for note in of_curves)
         raise InputError(
@@ -155,9 +148,7 @@ def read_learning_curves(
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = better["chance"].dropna().to_dict()
-    return LearningCurves(
-        curves, facts, directions, assumed, selection, examples, metrics, chance, reruns, noise, notes, counted.checks
-    )
+    return LearningCurves(curves, facts, directions, assumed, selection, examples, metrics, chance, noise, notes)
 
 
 def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = True) -> np.ndarray:
@@ -210,7 +201,7 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
     """Curves of two checkpoints or more, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
     single, beside, unordered = set[str](), set[str](), set[tuple[str, str]]()
-    columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
+    columns = rows[["iteration", "tokens_b", "value", "stderr"]].astype("Float64")
     numbers, checkpoints = columns.to_numpy(dtype=float, na_value=np.nan), rows["checkpoint"].to_numpy(dtype=object)
     for (benchmark, model), places in sorted(rows.groupby(["benchmark", "model"]).indices.items()):
         if len(places) < 2:
@@ -224,9 +215,9 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
             beside.update(f"{checkpoint} of {model}" for checkpoint in checkpoints[places[~has_point]])
             places = places[has_point]
         places = places[training_order(*numbers[places, :2].T)]
-        iterations, tokens, values, errors, counts = numbers[places].T
+        iterations, tokens, values, errors = numbers[places].T
         oriented = directions[benchmark] * values
-        curve = Curve(tuple(checkpoints[places]), iterations, tokens, oriented, errors, float(counts.min()))
+        curve = Curve(tuple(checkpoints[places]), iterations, tokens, oriented, errors)
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
     unordered_words = "Left out, since neither steps nor tokens say the order of their checkpoints: {}. "
@@ -337,12 +328,6 @@ class CommonPoints:
     tokens_b: np.ndarray  # (points,); all NaN where unknown
     at_end: bool  # whether the last point is the last checkpoint of every curve
     reason: str | None = None
-
-    @property
-    def interpolated(self) -> np.ndarray:
-        """(points,) number of curves that are read between two of their checkpoints."""
-        result: np.ndarray = np.sum([places.share > 0 for places in self.places], axis=0)
-        return result
 
 
 def align(named: dict[str, Curve], selections: Sequence[np.ndarray] = ()) -> CommonPoints:

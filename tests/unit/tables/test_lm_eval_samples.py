@@ -354,6 +354,14 @@ def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
     assert scores["benchmark"].tolist() == ["mmlu"] and set(items["benchmark"]) == {"mmlu"}
     assert set(items["num_fewshot"]) == {5} and items["subject"].value_counts().to_dict() == dict.fromkeys(tasks, 4)
     assert items["doc_id"].is_unique and items["doc_id"][0] == "mmlu_a/0"
+    without = {key: value for key, value in document["results"].items() if key != "mmlu"}
+    for model in ("org/b", "org/c"):  # these have the tasks alone, so the tasks count for all models
+        put = tmp_path / "in" / model.replace("/", "__")
+        put.mkdir()
+        (put / f"results_{DATE}.json").write_text(json.dumps({"results": without, "model_name": model}))
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "split")
+    items = pd.read_parquet(tmp_path / "split" / "items.parquet")
+    assert set(scores["benchmark"]) == set(tasks) == set(items["benchmark"]) and set(items["model"]) == {"org/a"}
 
 
 def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):

@@ -195,6 +195,7 @@ def _import(
             parts, of_samples = read_all_samples(samples, Path(folder), log)
             results += [_completed(file, options, "lm-eval") for file in of_samples]
         scores = _settled(results, options, log)
+        parts = [part.of_its_task() if part.file.benchmark in log.split else part for part in parts]
         with_items = [file for file in results if file.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
@@ -251,7 +252,7 @@ def _read_all(
         raise _nothing_read(paths, log)
     log.notes += places.lines()
     log.paths = places.paths
-    log.groups = {group: task for file in results for task, group in file.members.items()}
+    log.groups = {group: task for file in results for task, group in sorted(file.members.items(), reverse=True)}
     log.facts = _facts(results, places)
     return results, matched
 

@@ -244,6 +244,11 @@ class SamplesPart(NamedTuple):
     numbers: Mapping[str, str] = {}
     answers: int = 1  # to a document, at most
 
+    def of_its_task(self) -> "SamplesPart":
+        """The part as one of its task, where the tasks of a group count in place of its own score."""
+        common = self.file.common | Claim(benchmark=self.file.task)
+        return self._replace(file=replace(self.file, common=common))
+
 
 def is_samples(path: Path) -> bool:
     """Whether a file has the name that lm-eval gives to samples."""

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from numbers import Real
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 T = TypeVar("T")
 
@@ -79,9 +79,3 @@ def is_known(value: T | Missing | None) -> TypeGuard[T]:
 def number(value: float | Missing | None) -> float:
     """The value for arithmetic and figures: NaN where it is missing."""
     return float(value) if value is not None and not isinstance(value, Missing) else math.nan
-
-
-def as_columns(interval: object, low: str = "low", high: str = "high") -> dict[str, Any]:
-    """The ends of an interval as two columns of a table; what is no pair, such as a `Missing`, is in both."""
-    ends = interval if isinstance(interval, tuple) else (interval, interval)
-    return dict(zip((low, high), ends, strict=True))

@@ -81,11 +81,6 @@ def between(low: str, high: str) -> str:
     return f"is {low}" if low == high else f"lies between {low} and {high}"
 
 
-def at_extreme(values: Mapping[str, float], extreme: float) -> list[str]:
-    """The names whose value is `extreme`, but for rounding errors: where several share it, none of them is the one."""
-    return [name for name, value in values.items() if math.isclose(value, extreme, abs_tol=1e-9)]
-
-
 def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
     """Of `{"Models without a score: {}.": names}` the sentences that have names, with their listing in them."""
     return [sentence.format(listing(names, limit)) for sentence, names in sentences.items() if names]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from lm_validity.missing import Missing, ReasonCode, is_known, known, number
-from lm_validity.words import at_extreme, decimal, no_scores, with_interval
+from lm_validity.words import decimal, no_scores, with_interval
 
 REASON = "Fewer than two models have scores."
 
@@ -31,8 +31,3 @@ def test_numbers_in_sentences_and_pictures_have_a_real_minus_sign():
     ]
     assert [decimal(value, 1, signed=True) for value in (-0.26, np.float64(-0.04), 0.26)] == ["−0.3", "+0.0", "+0.3"]
     assert with_interval(-0.5, (-0.75, 0.25)) == "−0.50 (95% interval −0.75 to 0.25)"
-
-
-def test_names_that_share_the_extreme_are_all_named():
-    values = {"a": 0.3, "b": 0.1 + 0.2, "c": 0.4}
-    assert at_extreme(values, min(values.values())) == ["a", "b"] and at_extreme(values, 0.4) == ["c"]

@@ -182,27 +182,6 @@ def key(*entries: tuple[str, str]) -> Markup:
     return Markup('<div class="key">{}</div>').format(spans)
 
 
-def named_rows(
-    label: str,
-    rows: Sequence[tuple[str, float, Sequence[float] | None]],
-    values: Sequence[float],
-    written: Sequence[str],
-    kind: str = "k",
-    dashed: float | None = None,
-) -> Markup:
-    """A panel's picture: a row for each (name, value, interval), above an axis with `values` and what is `written`."""
-    numbers = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
-    axis, step = Axis(min(numbers), max(numbers), 108, 348), max(100 / len(rows), 14)
-    bottom = 8 + step * len(rows)
-    marks = [ticks(axis, values, 4, bottom, written)]
-    if dashed is not None:
-        marks.append(line(axis(dashed), 4, axis(dashed), bottom, "chance"))
-    for index, (name, value, ends) in enumerate(rows):
-        y = 6 + step * (index + 0.5)
-        marks += [text(0, y + 4, shortened(name, 17), "lab"), estimate(axis, value, ends, y, kind)]
-    return svg(360, bottom + 22, label, *marks)
-
-
 MOST_TICKS = 100
 
 

@@ -465,7 +465,7 @@ class PooledTau(NamedTuple):
     """Agreement over all pairs of benchmarks together, in [-1, 1].
 
     `mean`: concordant less discordant comparisons over their number; `standard_error`: over models, by the jackknife;
-    `by_benchmark`: (k,) each benchmark with the others; `comparisons`: (pair of models, pair of benchmarks) with all
+    `comparisons`: (pair of models, pair of benchmarks) with all
     four cells known. `difference_error`: standard error of what `expected` signs change. NaN where there is no
     comparison.
     """
@@ -473,7 +473,6 @@ class PooledTau(NamedTuple):
     mean: float
     standard_error: float
     difference_error: float
-    by_benchmark: np.ndarray
     comparisons: int
 
 
@@ -503,13 +502,10 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
         result: np.ndarray = estimate(keep) - _ratio(keep(agreeing), keep(number))
         return result
 
-    by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(everywhere).sum(axis=0))
-    corrected = (_with_others(signs.sign) - _with_others(measured)).sum(axis=0)
     return PooledTau(
         mean=float(estimate(np.sum)),
         standard_error=_jackknife(signs, estimate),
         difference_error=_jackknife(signs, difference),
-        by_benchmark=by_model + _ratio(corrected, _with_others(signs.known).sum(axis=0)),
         comparisons=round(number.sum()),
     )
 
@@ -531,12 +527,6 @@ Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models 
 def _products(values: np.ndarray) -> np.ndarray:
     """(pairs,) sum over a < b of v_a v_b, from the square of the sum."""
     result: np.ndarray = (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
-    return result
-
-
-def _with_others(values: np.ndarray) -> np.ndarray:
-    """(pairs, benchmarks) v_a times the sum of the other benchmarks' v."""
-    result: np.ndarray = values * (values.sum(axis=1, keepdims=True) - values)
     return result
 
 

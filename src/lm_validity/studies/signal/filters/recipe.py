@@ -10,7 +10,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -207,24 +207,24 @@ JUDGE_SETTINGS |= {"promptings": int, "cache": str}
 EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": str}
 
 
-def check_values(settings: Mapping[str, object], annotations: Mapping[str, Any], where: str) -> None:
-    """Raises InputError naming the first setting whose value is not of its annotated type, and the value.
+def check_settings(settings: Mapping[str, object], annotations: Mapping[str, Any], where: str) -> None:
+    """Raises InputError naming the first setting that there is none of, or whose value is not of its annotated type.
 
     Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do. `.nan`, which
     YAML takes for a number, compares with nothing and is refused.
     """
     for name, value in settings.items():
+        if name not in annotations:
+            hint = did_you_mean(name, annotations, f"one of {', '.join(annotations)}.")
+            raise InputError(f"{where}: unknown key {name!r}.", hint)
         if value != value:
             raise InputError(f"{where}, {name}: {value!r} is not a number.", "write a number.")
-        if name not in annotations:  # other code says which names there are
-            continue
         try:
             TypeAdapter(annotations[name], config=ConfigDict(strict=True)).validate_python(value)
         except ValidationError as error:
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
-            raise InputError(
-                f"{where}, {name}: {value!r} ({reason}).", "write a value of that kind; numbers without quotes."
-            ) from None
+            hint = "write a value of that kind; numbers without quotes."
+            raise InputError(f"{where}, {name}: {value!r} ({reason}).", hint) from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -438,14 +438,12 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     settings = read_values(path)
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not a mapping.", f"write a recipe's keys: {', '.join(_KEYS)}.")
-    _check_keys(settings, _KEYS, f"{path}")
+    check_settings(settings, _KEYS, f"{path}")
     for key in ("name", "benchmark", "filters"):
         if not settings.get(key):
             raise InputError(f"{path}: key {key!r} is missing.", "a recipe has at least name, benchmark and filters.")
-    check_values(settings, _KEYS, f"{path}")
     export = settings.get("export") or {}
-    _check_keys(export, EXPORT_SETTINGS, f"{path}: export")
-    check_values(export, EXPORT_SETTINGS, f"{path}: export")
+    check_settings(export, EXPORT_SETTINGS, f"{path}: export")
     return Recipe(
         name=check_name(str(settings["name"]), f"{path}, name: "),
         benchmark=str(settings["benchmark"]),
@@ -478,29 +476,22 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
     if not isinstance(settings, dict):
         raise InputError(f"{where}: settings of {name!r} are not a mapping.", "write {setting: value}.")
     if name == "llm_judge":
-        check_values(settings, JUDGE_SETTINGS, f"{where}, {name}")
+        check_settings(settings, JUDGE_SETTINGS, f"{where}, {name}")
         return make_judge(settings)
     if name not in kinds.KINDS:
         kinds_known = [*kinds.KINDS, "any_of", "llm_judge"]
         hint = did_you_mean(name, kinds_known, f"one of {', '.join(kinds_known)}.")
         raise InputError(f"{where}: unknown filter {name!r}.", hint)
     kind = kinds.KINDS[name]
-    _check_keys(settings, [field.name for field in fields(kind)], f"{where}, {name}")
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
-    check_values(settings, get_type_hints(kind), f"{where}, {name}")
+    hints = get_type_hints(kind)
+    check_settings(settings, {field.name: hints[field.name] for field in fields(kind)}, f"{where}, {name}")
     try:
         result: ItemFilter = kind(**settings)
         return result
     except TypeError as error:
         hint = f"its settings are {', '.join(field.name for field in fields(kind))}."
         raise InputError(f"{where}, {name}: {error}.", hint) from error
-
-
-def _check_keys(settings: Mapping[object, object], keys_known: Collection[str], where: str) -> None:
-    for key in settings:
-        if key not in keys_known:
-            hint = did_you_mean(key, keys_known, f"one of {', '.join(keys_known)}.")
-            raise InputError(f"{where}: unknown key {key!r}.", hint)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
     run("report", "screening", "--scores", scores, "--benchmarks", sheet, *arguments)
     table = pd.read_csv(folder / "screening" / "tables" / "screening.csv")
     assert len(table) == 24 and table["kept"].all() and (table["models"] == 61).all()
-    assert table.set_index("benchmark").loc["commonsense_qa", "not_improved"] == 7
+    assert table.set_index("subject").loc["commonsense_qa", "not_improved"] == 7
     assert table["not_improved"].sum() == 48 and table["training_examples"].min() >= 1000
 
     rows = read_table(scores, SCORES)
@@ -208,7 +208,7 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
     text += "".join("\n" + like.replace("arc_easy", name, 1) for name in ("backwards", "stuck")) + "\n"
     (folder / "more.csv").write_text(text)
     run("report", "screening", "--scores", folder / "more.parquet", "--benchmarks", folder / "more.csv", *arguments)
-    table = pd.read_csv(folder / "screening" / "tables" / "screening.csv").set_index("benchmark")
+    table = pd.read_csv(folder / "screening" / "tables" / "screening.csv").set_index("subject")
     assert "61 of 61" in table.loc["stuck", "reason"] and table.loc["stuck", "not_improved"] == 61
     assert "24 of 24" in table.loc["backwards", "reason"]
     assert table["kept"].sum() == 24

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.compared import compare_models
 
 import lm_validity
 from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.answers import model_scores
-from lm_validity.studies.items.compare import compare_models
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables import counted as counted_scores
 from lm_validity.tables.counted import count_scores, last_checkpoints

@@ -5,10 +5,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.compared import compare_models
 
 from lm_validity.missing import is_known
 from lm_validity.studies.items.answers import mean_items, model_answers, model_scores
-from lm_validity.studies.items.compare import Margins, compare_models, judged
+from lm_validity.studies.items.compare import Margins, judged
 from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.formats.joining import typed_scores

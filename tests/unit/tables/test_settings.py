@@ -4,12 +4,12 @@ import json
 
 import pandas as pd
 import pytest
+from tests.unit.compared import compare_models
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
-from lm_validity.studies.items.compare import compare_models
 from lm_validity.tables.counted import count_scores
 from lm_validity.tables.schema import SCORES, SETTINGS, read_table, write_table
 

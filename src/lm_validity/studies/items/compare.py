@@ -18,7 +18,6 @@ from lm_validity.studies.items.answers import (
     cell_scores,
     mean_items,
     model_answers,
-    model_scores,
     noise_of_runs,
     unlike_items,
 )
@@ -120,24 +119,6 @@ class Comparison:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The comparison: on common items, else by standard errors.
-
-
-def compare_models(
-    first: str,
-    second: str,
-    scores: str | Path,
-    items: str | Path | None = None,
-    benchmarks: str | Path | None = None,
-    *,
-    unlike: Unlike = "refused",
-) -> Comparison:
-    """Compare two models on every benchmark and protocol under which both have a score.
-
-    unlike: what becomes of unlike versions of a task, or unlike parts of the items. Raises InputError where they are
-    refused, for a model without scores, and as `compare_counted`.
-    """
-    counted = model_scores(scores, [first, second], benchmarks, unlike=unlike)
-    return compare_counted(first, second, counted, items, unlike=unlike)
 
 
 def compare_counted(

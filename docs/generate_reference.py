@@ -27,6 +27,8 @@ from lm_validity.results.rows import COLUMNS as RESULTS
 from lm_validity.results.rows import INTERVALS, UNIQUE
 from lm_validity.site.cards.values import FROM, QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
+from lm_validity.tables.formats.engine import Spec
+from lm_validity.tables.formats.import_files import FORMATS
 from lm_validity.tables.roles import WORDS
 from lm_validity.tables.schema import COLUMNS
 
@@ -242,7 +244,17 @@ def roles_page() -> str:
              "from being a score. [How tables are read](../how_to/importing.md) says the rest.", "",
              "| role | header | words |", "|---|---|---|"]  # fmt: skip
     rows = (line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:])
-    return "\n".join([*lines, *(f"| {role} | {where} | {words} |" for role, where, words in rows), ""])
+    lines += [f"| {role} | {where} | {words} |" for role, where, words in rows]
+    lines += ["", "## Files of harnesses", "", "They are told by what is in them, and need no roles.", ""]
+    lines += ["| harness | files | what is read of scores | of how they were made |", "|---|---|---|---|"]
+    for each in FORMATS:
+        if isinstance(each, Spec):
+            columns = sorted(name for name in {*each.columns, *each.common} if name)
+            settings = sorted({*each.made, *each.made_of_score})
+            ends = " ".join(f"`{suffix or 'none'}`" for suffix in each.suffixes)
+            read = ", ".join(columns) if each.columns else "what a score has"
+            lines.append(f"| {each.name} | {ends} | {read} | {', '.join(settings)} |")
+    return "\n".join([*lines, ""])
 
 
 PAGES = {

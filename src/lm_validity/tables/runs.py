@@ -57,7 +57,7 @@ class Averaged(NamedTuple):
 def average_runs(rows: pd.DataFrame, source: object) -> Averaged:
     """The mean over the runs of each score, with the error for other items and other runs.
 
-    rows: of SCORES, with a column `run`. A score's standard error becomes sqrt(max(s² - d², 0) + d² / K), with s the
+    rows: of SCORES, with a column `run`. A score's standard error becomes `error_of_mean`(s, d, K), with s the
     root mean square of its runs' errors, d the typical spread between runs of the benchmark's models, and K its runs.
     `sampling_error` is the part d / sqrt(K), NaN where a benchmark has no model with two runs. A model's likeliest
     answers (no run) stay out where it has runs too, as do runs with another number of items than most of the model's;

@@ -48,7 +48,9 @@ def test_a_table_without_runs_stays_as_it_is():
 
 def test_one_run_among_models_with_several_has_the_noise_of_one():
     rows, *_ = average_runs(table({("a", "x"): [0.40, 0.44], ("b", "x"): [0.5]}, error=0.01), "f")
-    assert rows.set_index("model")["stderr"].to_dict() == pytest.approx({"a": 0.02, "b": np.sqrt(0.0008)})
+    assert rows.set_index("model")["stderr"].to_dict() == pytest.approx(
+        {"a": np.sqrt(0.5e-4 + 0.0008 / 2), "b": np.sqrt(0.5e-4 + 0.0008)}  # half of s² = 1e-4 is the items'
+    )
 
 
 def test_one_run_each_measures_nothing():

@@ -211,6 +211,9 @@ def test_ready_early_asks_for_signal_and_order():
     assert (ready(early), ready(wide), ready(late)) == (NOT_KNOWN, NOT_KNOWN, NO)  # chance is unknown
     assert ready(early, measured("signal_from", None, 30.0, **points)) == YES
     assert ready(early, measured("signal_from", None, 60.0, **points)) == NO  # ordered early, above chance late
+    # not surely early, but before the end, by the number that the page of the signal study has: 51 of 100 billion
+    mark = verdict_of(wide, measured("signal_from", None, 30.0, **points)).marks["ready"]
+    assert (mark.outcome, mark.word) == (NOT_KNOWN, "by 51%")
     assert ready(measured("signal_from", None, 30.0, **points)) == NOT_KNOWN  # the order is not known
     assert ready(early, measured("signal_at_end", None, 0)) == NOT_KNOWN
     with_mean = (early, measured("signal_from", None, 30.0, **points), measured("signal_at_end", None, 0))

@@ -550,7 +550,7 @@ class SignalData:
 
     @property
     def options(self) -> SignalConventions:
-        """The conventions that the page and summary.json name."""
+        """The conventions that the page names."""
         return self.section.signal
 
     @cached_property

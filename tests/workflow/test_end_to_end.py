@@ -78,15 +78,11 @@ def test_no_token_is_in_any_file(finished):
 
 
 def test_cost_learns_from_the_finished_cells_and_status_sees_them(finished):
-    """Measured hours are given back; how well each model's cells are predicted from the other's is said."""
+    """Measured hours are given back."""
     done = finished.lm_validity("cost", *CONFIG)
-    found = re.search(r"calibrated with (\d+) finished cells on a processor without GPU", done.stdout)
-    assert (
-        int(found[1]) == len(finished.sidecars())
-        and "half of the models' totals within" in done.stdout
-        and "uncalibrated" not in done.stdout
-    )
-    hours = float(re.search(r"^ *finetune_adapter +8 +4 +([\d.]+)", done.stdout, re.MULTILINE)[1])
+    found = re.search(r"by (\d+) finished cells on a processor without GPU", done.stdout)
+    assert int(found[1]) == len(finished.sidecars()) and "uncalibrated" not in done.stdout
+    hours = float(re.search(r"^ *fine-tune +8 +4 +([\d.]+)", done.stdout, re.MULTILINE)[1])
     assert 0 < hours < 1
     done = finished.lm_validity("status", *CONFIG, "--html", "status.html")
     assert re.search(r"^(\d+) of \1 cells done \(100\.0%\)", done.stdout, re.MULTILINE)
@@ -224,8 +220,6 @@ def test_a_changed_recipe_computes_what_it_changes(project):
     found = [json.loads((store / cell / "sidecar.json").read_text()) for cell in trained]
     assert {(one["side_by_side"], one["resumed_epochs"]) for one in found} == {(2, 0)}
     assert {one["counters"]["by_phase"]["train"]["optimizer_steps"] for one in found} == {75}
-    page = json.loads((project.folder / RESULTS / "reports/computation/page.json").read_text())
-    assert "have no counters" not in page["findings"][0]["basis"]
 
 
 def test_forget_drops_cells_by_pattern(project):

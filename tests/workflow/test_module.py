@@ -65,7 +65,7 @@ def test_a_cell_is_computed_under_the_prefix(outer):
     sheets = json.loads((outer.folder / PLACE / "sheets.json").read_text())
     assert sheets["replay/models.tsv"] == (outer.folder / "replay/models.tsv").read_text()
     done = outer.lm_validity("status", "--configfile", f"{PLACE}/configuration.json", "--no-matrix")
-    assert re.search(r"evaluate_model +2 ", done.stdout)
+    assert re.search(r"score models +2 ", done.stdout)
 
 
 def test_a_run_that_is_locked_keeps_its_configuration(outer):

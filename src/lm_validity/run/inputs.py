@@ -59,7 +59,7 @@ def is_as_recorded(path: str, recorded: State) -> bool:
 
 
 def own_files(run: Run, kind: str, name: str) -> list[str]:
-    """The user's files that a row of a sheet names; not those that the run makes. kind: of `KINDS`."""
+    """The user's files that a row of a sheet names, and a model's that the run makes. kind: of `KINDS`."""
     if run.configuration.replay:
         return [run.configuration.replay.scores]
     row = getattr(run, kind)[name]
@@ -71,6 +71,7 @@ def own_files(run: Run, kind: str, name: str) -> list[str]:
         files = list(_model_files(row.path, row.folders if isinstance(row, Model) else ("",)))
         for adapter in row.adapters if isinstance(row, Model) else ():
             files += _model_files(adapter, ("",))
+        return files
     return [file for file in files if not Path(file).is_relative_to(run.results)]
 
 

@@ -105,6 +105,10 @@ def of_any_format(
     _import(results, output, options)
 
 
+for _name, _files in (("lm-eval", "lm-eval"), ("csv", "a table"), ("every-eval-ever", "every_eval_ever")):
+    app.command(_name, help=f"The same, of files of {_files}.")(of_any_format)
+
+
 @app.command("lm-harmony")
 def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_results.json.")], output: Output) -> None:
     """Turn the train-before-test authors' all_results.json into scores.parquet."""

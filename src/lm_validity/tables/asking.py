@@ -289,16 +289,13 @@ def meaning(finals: Sequence[Scaled]) -> str:
 
 def sure(columns: Columns) -> Told | None:
     """The reading that headers and marks alone give, and that leaves no column that nothing explains; else None."""
-    by_word: dict[str, list[str]] = {}
-    for c in columns.values():
-        if c.word and c.distinct:
-            by_word.setdefault(c.word, []).append(c.name)
+    by_word = _by_word(columns)
     texts = [c for c in columns.values() if c.textual and c.kind == "cell"]
     model = [name for name in by_word.get("model", []) if columns[name].distinct > 1] or by_word.get("model", [])
     if not model and len(texts) == 1 and texts[0].all_different and texts[0].word is None:
         model = [texts[0].name]
     told: Told = {"model": one(model[0])} if len(model) == 1 else {}
-    for role in ("benchmark", "metric", "item", "run", "checkpoint", *SETTINGS):
+    for role in ("benchmark", "metric", "item", "subject", "run", "checkpoint", *SETTINGS):
         names = by_word.get(role, [])
         names = sorted(names, key=lambda name: columns[name].head == "filter")
         if role == "metric" and len(names) == 2 and columns[names[1]].head == "filter":
@@ -322,6 +319,17 @@ def sure(columns: Columns) -> Told | None:
 
 
 _WEAK = ("id", "idx", "index", "no", "example")  # may number anything
+
+
+def _by_word(columns: Columns) -> dict[str, list[str]]:
+    """The columns whose headers say a role; a subject is one of answers to items of a benchmark, else a benchmark."""
+    by_word: dict[str, list[str]] = {}
+    for c in columns.values():
+        if c.word and c.distinct:
+            by_word.setdefault(c.word, []).append(c.name)
+    if "subject" in by_word and ("benchmark" not in by_word or "item" not in by_word):
+        by_word["benchmark"] = by_word.get("benchmark", []) + by_word.pop("subject")
+    return by_word
 
 
 def _sure_scores(columns: Columns, by_word: Mapping[str, list[str]], told: Told) -> Told | None:

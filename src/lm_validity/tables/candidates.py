@@ -302,6 +302,9 @@ class _Rest:
             if errors and (not wide or any(c.parts & columns[name].parts for c in errors for name in names)):
                 told["error"] = [Given((c.name,), c.error_of) for c in errors]
         named = {c.name for c in columns.values() if c.word in {"benchmark", "metric"}}
+        if "item" in told:
+            subjects = [c.name for c in columns.values() if c.word == "subject" and c.name not in used]
+            told |= {"subject": one(subjects[0])} if len(subjects) == 1 else {}
         told |= {role: sources for role, sources in self.settings.items() if sources[0].names[0] not in used}
         rules = [given for given in self.ignored if str(given.names[0]) in {*needed(told), *named}]
         return told | ({"ignore": rules} if rules else {})
@@ -375,7 +378,7 @@ class _Rest:
 
 _RIGHT_WORDS = {
     "model": {None, "model", "setting", "about", "item", "checkpoint"},
-    "benchmark": {None, "benchmark", "metric"},
+    "benchmark": {None, "benchmark", "metric", "subject"},
     "item": {None, "item"},
     "run": {None, "run", "item"},
     "checkpoint": {None, "checkpoint"},

@@ -17,8 +17,8 @@ WORDS = Path(__file__).parent / "roles.tsv"
 # Roles that --columns gives, in the order in which it is printed
 SETTINGS = ("protocol", "num_fewshot", "iteration", "tokens_b", "seed", "split", "prompt", "prompt_variant",
             "prepared_on", "higher_is_better")  # fmt: skip
-ROLES = ("model", "benchmark", "metric", "score", "answer", "item", "n", "error", "run", "checkpoint", *SETTINGS,
-         "ignore")  # fmt: skip
+ROLES = ("model", "benchmark", "metric", "score", "answer", "item", "subject", "n", "error", "run", "checkpoint",
+         *SETTINGS, "ignore")  # fmt: skip
 # The kinds of an error's column: a standard error, a standard deviation, half of a 95% interval, numbers of items from
 # which the error of a share follows
 ERRORS = ("se", "sd", "ci95", "items")

@@ -16,7 +16,16 @@ from lm_validity.tables.roles import ERRORS, ROLES, SETTINGS, Column, Columns, v
 from lm_validity.words import count, listing
 
 HEADER = "*"  # in the place of a column: the header of each score column
-NAMES = ("model", "benchmark", "metric", "item", "run", "checkpoint", *SETTINGS)  # roles whose cells are names
+NAMES = (
+    "model",
+    "benchmark",
+    "metric",
+    "item",
+    "subject",
+    "run",
+    "checkpoint",
+    *SETTINGS,
+)  # roles whose cells are names
 _MANY = ("score", "answer", "error", "ignore")  # roles of several columns
 HINT = "write --columns 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header of a score column."
 _PART = re.compile(r'"(?:[^"]|"")*"|[^",]+|"')
@@ -154,7 +163,7 @@ class Long:
     @property
     def keys(self) -> list[str]:
         """The columns that name a score."""
-        return [name for name in NAMES if name in self.rows and name != "item"]
+        return [name for name in NAMES if name in self.rows and name not in ("item", "subject")]
 
     @cached_property
     def scores(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.asking import Question, Reader
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.told import parse, show
 
@@ -191,6 +192,15 @@ def test_a_container_is_read_like_the_same_table_as_csv_alone_and_in_a_folder(tm
     path = save(rows, tmp_path / f"board.{kind}")
     assert scores(reader_of(path), None) == truth
     assert scores(reader_of(tmp_path), None) == truth
+
+
+def test_the_subject_of_answers_reaches_the_table_of_items(tmp_path):
+    """A column `subject` beside the benchmark's is a fact of the items, without a benchmark's it is the benchmark."""
+    lines = [f"{m},quiz,q{i},s{i % 9},{(i + len(m)) % 2}" for m in ("ant", "wasp") for i in range(18)]
+    (tmp_path / "a.csv").write_text("\n".join(["model,benchmark,question_id,subject,correct", *lines]))
+    import_files([tmp_path / "a.csv"], tmp_path / "out")
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert items["subject"].nunique() == 9 and set(items["benchmark"]) == {"quiz"} and len(items) == 36
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ class _ItemRows:
         """Each answer in turn."""
         for row in self.rows.to_dict("records"):
             item: Any = {**_place(row, self.runs), "doc_id": row["item"], "correct": float(row["correct"])}
-            yield item
+            yield item | {"subject": row["subject"]} if row.get("subject") else item
 
 
 def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:

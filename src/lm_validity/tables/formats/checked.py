@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, absent, check_encodable
 from lm_validity.tables.schema import LARGEST_SCORE
 
@@ -57,6 +57,18 @@ def _values(text: str) -> object:
         while start < len(stripped) and stripped[start].isspace():
             start += 1
     return objects_found
+
+
+def read_yaml_file(path: Path, hint: str) -> Any:
+    """The value of others' YAML file. Raises InputError, with the hint, for what cannot be read."""
+    import yaml
+
+    try:
+        if path.stat().st_size > _LARGEST_YAML:
+            raise InputError(f"{path}: too large for YAML.", hint)
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}).", hint) from error
 
 
 def part(value: object, *names: str) -> Document:

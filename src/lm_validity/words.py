@@ -76,11 +76,6 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
     return names_shown if len(all_names) <= limit else f"{names_shown} and {len(all_names) - limit} more"
 
 
-def between(low: str, high: str) -> str:
-    """`lies between 0.1 and 0.3`, or of two ends that are written alike `is 0.1`."""
-    return f"is {low}" if low == high else f"lies between {low} and {high}"
-
-
 def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
     """Of `{"Models without a score: {}.": names}` the sentences that have names, with their listing in them."""
     return [sentence.format(listing(names, limit)) for sentence, names in sentences.items() if names]

@@ -13,9 +13,6 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_m
 from lm_validity.tables.schema import DIRECT, SCORES, read_scores
 from lm_validity.words import count
 
-OWN, OTHERS = "yours", "others"
-_COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
-
 
 @dataclass(frozen=True)
 class Beside:

@@ -23,7 +23,6 @@ _FILE = "accuracies.csv"
 _PLACE = re.compile(
     r"/(?:accuracies_)?(?P<experiment>[^/]+)(?:/accuracies)?/m(?P<m>\d+)/n(?P<n>\d+)/(?P<lm>[^/]+)/(?P<task>[^/]+)/[^/]+$"
 )
-MAJORITY = r"^majority (\d\.\d+)$"  # a `test_hash` that holds the share of the largest class
 COUNT_TOLERANCE = 1e-3  # of one answer: room for accuracies printed with six decimals, none for a wrong n
 
 

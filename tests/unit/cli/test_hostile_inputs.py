@@ -76,7 +76,7 @@ def test_compare_where_the_protocol_is_not_known(place):
     [
         ("import", "given/table.csv"),
         ("report", "given/table.csv"),
-        ("export", "lm-eval", "given/scores.parquet"),
+        ("export", "every-eval-ever", "given/scores.parquet", "--organization", "me"),
         ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet"),
     ],
 )

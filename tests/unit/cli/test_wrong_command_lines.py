@@ -61,7 +61,6 @@ def test_one_line_names_the_option_and_the_value(monkeypatch, capsys, tmp_path, 
         (("compare", "runs", "runs/"), "name two"),
         (("compare", "run", "runs"), "did you mean 'runs'?"),
         (("compare", "a", "b", "runs", "--markdown"), "`lm-validity compare --help`"),
-        (("export", "lm-eval", "s.parquet", "-o", "o"), "check the path"),
         (("report", "agreement", *FILES, "--benchmarks", "b.tsv"), "check the path"),
     ],
 )

@@ -590,7 +590,7 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
     everyone, in_both = len(data.matrix.models), len(data.models_in_both)
     some = compared and in_both < everyone
     models = count(in_both if compared else everyone, "model")
-    parts = []
+    parts = list[str]()
     for p, share in shares.items():
         rows_of = {over: rows.row(quantity, over, protocol=p, component=1) for over in ("models", "families")}
         words = [
@@ -598,12 +598,12 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
         ]
         if found[p] != 0:
             intervals = f" ({'; '.join(words)})" if words else ""
-            parts.append(f"{percent(share)} {UNDER[p]}{intervals}")
+            parts.append(f"{percent(share)}{'' if parts else ' of the variance'} {UNDER[p]}{intervals}")
     sentence = "The first factor explains no more than in tables with shuffled columns."
     if parts:
         assumed = "no heavy tails" + (" and that cells are missing by chance" if data.lacks_many else "")
         whose = f"Among the {models} known under both protocols, the" if some else "The"
-        sentence = f"{whose} first factor (intervals assume {assumed}) explains of the variance {' and '.join(parts)}."
+        sentence = f"{whose} first factor (intervals assume {assumed}) explains {' and '.join(parts)}."
     without = [
         f"{percent(rest)} {UNDER[p]}"
         for p in PROTOCOLS

@@ -27,7 +27,7 @@ from lm_validity.tables.told import Given, Long, Told, apply_table, averages, fi
 TRIED = 40  # readings of a table that are executed, of a long one fewer
 _MOST_OPTIONS = 800  # readings of a table that are compared before
 _MOST_TABLES = 6
-_CELLS_TRIED = 200_000  # rows times readings
+_CELLS_TRIED = 120_000  # rows times readings
 _FEW = 12  # different values of runs
 _HEADER = [Given((None,))]
 _NO_TASK = vocabulary("has")["average"] | {"rank", "cost", "total"}
@@ -73,7 +73,7 @@ def find(data: Frame, tables: Sequence[Table], of: Callable[[Table], Columns], b
         if not any(column.numeric for column in columns.values()) and not _answers(columns):
             continue
         options = {show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}
-        tried = max(8, min(TRIED >> place, _CELLS_TRIED // len(table.cells)))
+        tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(table.cells)))
         before = {text: _before(columns, told) for text, told in options.items()}
         for text in sorted(options, key=lambda text: -sum(before[text].values()))[:tried]:
             if first_with(tables, options[text]) is not table:

@@ -165,9 +165,10 @@ def _pooled_errors(tasks: pd.DataFrame) -> pd.Series:
 
 def _as_shares(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
     """The rows with shares of items in place of percentages: what a file has under a metric that is one, where a value
-    of the file there is above 1. The other metrics of a file are in the units of its program."""
+    of the file there is above 1. Other metrics, and tables, are in the units of their program or reader."""
     metrics = frame["metric"].dropna().unique()
     share = frame["metric"].isin([name for name in metrics if name.partition(",")[0] in _SHARES])
+    share &= frame["source"] != "table"  # whose units are settled
     beyond = share & (frame["value"].abs() > _ONE)
     if not beyond.any():
         return frame

@@ -127,3 +127,17 @@ def test_one_score_of_a_file(read, files, row):
     scores, _ = read(files)
     (found,) = scores.reset_index().to_dict("records")
     assert {name: found[name] for name in row} == pytest.approx(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("mteb.json", {"mteb_version": "1", "task_name": "t", "scores": "high"}),
+        ("eval.json", {"eval": {"task": "t", "model": "m", "config": {"epochs": "two"}, "model_args": {},
+                                "task_args": {}}, "status": "success", "plan": {}, "results": {"scores": []}}),
+        ("ant-retail.json", [{"task_id": None, "trial": 0, "reward": 1.0}]),
+    ],
+)  # fmt: skip
+def test_a_mangled_file_of_a_harness_is_named(read, name, document):
+    with pytest.raises(InputError, match=name):
+        read({name: document}, strict=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lm_validity.config.rows import read_text
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, mean_of_items
@@ -173,9 +173,16 @@ class Spec:
 
     def read(self, opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         """The scores of a file, of answers a file for each model. Raises InputError, with the place, for what no column
-        can hold, and where nothing names the model."""
-        if opened.path.name in self.beside:
-            return []
+        can hold, where nothing names the model, and for a file that is not as its harness writes it."""
+        try:
+            return [] if opened.path.name in self.beside else self._read(opened, options)
+        except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
+            problem = (
+                f"{opened.path}: not as {self.name} writes its files ({type(error).__name__}: {first_line(error)})."
+            )
+            raise InputError(problem, "has somebody edited it? else write its scores as a table.") from error
+
+    def _read(self, opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         path, document = opened.path, self.load(opened, options)
         root = Place(document, document, path)
         common = check_columns(_taken(root, self.common), str(path))
@@ -213,7 +220,8 @@ class Spec:
                 missing += 1
                 continue
             row = check_columns(shared | found, where)
-            CHECKS["benchmark"](row.get("benchmark"), f"{where}, 'benchmark'")
+            for name in {"benchmark", "model", "doc_id"} & {"benchmark", *self.columns}:
+                checked.required_text(row.get(name), f"{where}, {name!r}", _OTHER_HINT)
             settings = known_settings(_taken(place, self.made_of_score))
             places.append(place)
             rows.append(row | ({"made": settings} if settings else {}))

@@ -57,7 +57,6 @@ def test_the_contract_quantities(report, tmp_path):
     assert {row.n for row in rows.all("slices_excluding_zero")} == {20}
     assert set(READING_NOTES) <= set(page["notes"])
     assert {path.stem for path in (tmp_path / "bias" / "tables").iterdir()} == {"cells", "tasks", "posterior"}
-    assert not any(part["figures"] for part in page["sections"])
     assert "pca_simulation" not in json.dumps(page)
 
 

@@ -413,6 +413,7 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
     if scores:
         why["evidence"] = 3.0 * float(np.mean([c.evidence for c in scores])) / 2 + 0.3 * min(5, len(scores))
         why["evidence"] -= 2.0 * sum(c.whole and c.evidence < 2 for c in scores) / len(scores)
+        why["averages"] = -1.0 * sum(named_average(columns, c.name, [s.name for s in scores]) for c in scores)
     why["names"] = _names(of, header, [c.name for c in scores])
     joins = [g for role in ("model", "benchmark") for g in told.get(role, []) if len(g.names) > 1]
     why["run"] = -1.5 * sum(c.textual and c.word != "run" and c.like["run"] < 0.5 for c in of["run"])

@@ -95,7 +95,8 @@ class Column:
         self.numeric = kind == "cell" and 0 < _MOST_NUMBERS * rows <= with_number
         given = values[~blank]
         known = given[~np.isnan(given)]
-        self.whole = bool(self.numeric and np.all(known == np.round(known)))
+        decimal = any("." in text for text, no in zip(self.texts, blank, strict=True) if not no)
+        self.whole = bool(self.numeric and not decimal and np.all(known == np.round(known)))
         self.low, self.high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
         words = {text.lower() for text, no in zip(self.texts, blank, strict=True) if not no}
         self.boolean = bool(words) and (words <= {"true", "false"} or words <= {"0", "1", "0.0", "1.0"})

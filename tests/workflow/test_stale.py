@@ -1,7 +1,7 @@
 """A run notices that what it was computed from is another thing now, whatever the times of its files say.
 
-Change, run again, and compare with a fresh run's scores: data, code beside and outside of the task's folder, a
-corpus, weights behind a link or replaced with size and time kept. All files are dated ahead, which Snakemake refuses.
+Change, run again, and compare with a fresh run's scores: data and code outside of the task's folder,
+replaced with size and time kept, and a link to weights. All files are dated ahead, which Snakemake itself refuses.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.workflow.conftest import Project
-from tests.workflow.test_own_models import write_letters, write_models, write_task
+from tests.workflow.test_own_models import write_models, write_task
 
 from lm_validity.config.load import load_run
 from lm_validity.files import read_json
@@ -34,19 +34,17 @@ metric_list: [{{metric: acc}}]
 MAPPED = "def _add(doc):\n    return {**doc, 'q': ask(doc)}\n\n\ndef prepare(docs):\n    return docs.map(_add)\n"
 ASK = "def ask(doc):\n    return f'The capital of {doc[\"country\"]} is'\n"
 CODE = {
-    "function": f"{ASK}\n\n{MAPPED}",
     "outside": f"import sys\n\nsys.path.insert(0, 'common')\nfrom wording import ask\n\n\n{MAPPED}",
 }
 BENCHMARKS = (*CODE, "data", "kept")
-MODELS = {"link": "models/latest", "place": "models/place", "same": "models/same"}
+MODELS = {"link": "models/latest", "same": "models/same"}
 
 
 def write_project(folder: Path) -> None:
-    """Three benchmarks with code or data of their own, one that nobody changes, a corpus; three models."""
+    """A benchmark with code outside of its folder, one with data of its own, one that nobody changes; two models."""
     texts = write_task(folder / "data")
     write_models(folder / "models", texts)
-    for name in ("place", "same"):
-        shutil.copytree(folder / "models/neox", folder / "models" / name)
+    shutil.copytree(folder / "models/neox", folder / "models/same")
     (folder / "models/latest").symlink_to("neox")
     for name in BENCHMARKS:
         place, data = folder / "tasks" / name, "changing" if name == "data" else "capitals_test"
@@ -58,11 +56,10 @@ def write_project(folder: Path) -> None:
     (folder / "common").mkdir()
     (folder / "common/wording.py").write_text(ASK)
     shutil.copy(folder / "data/capitals_test.jsonl", folder / "data/changing.jsonl")
-    write_letters(folder / "texts")
     rows = "".join(f"{name}\t{path}\tminiature\tfloat32\n" for name, path in MODELS.items())
     (folder / "models.tsv").write_text(f"model\tpath\tsize_class\tdtype\n{rows}")
-    rows = "".join(f"{name}\ttasks/{name}\t\n" for name in BENCHMARKS)
-    (folder / "benchmarks.tsv").write_text(f"benchmark\tinclude_path\tcorpus\n{rows}letters\t\ttexts\n")
+    rows = "".join(f"{name}\ttasks/{name}\n" for name in BENCHMARKS)
+    (folder / "benchmarks.tsv").write_text(f"benchmark\tinclude_path\n{rows}")
     (folder / "my.yaml").write_text("name: mine\nmodels: models.tsv\nbenchmarks: benchmarks.tsv\n")
     ahead = time.time() + 10_000  # Snakemake itself refuses inputs from the future, and removes what was made of them
     for path in (path for path in folder.rglob("*") if path.is_file()):
@@ -79,18 +76,11 @@ def in_place(path: Path, old: str, new: str) -> None:
 
 def change(folder: Path) -> None:
     """Everything but the model `same` and the benchmark `kept`, each with its size and an old time."""
-    for path in ("tasks/function/utils.py", "common/wording.py"):
-        in_place(folder / path, "The capital of", "One capital in")
+    in_place(folder / "common/wording.py", "The capital of", "One capital in")
     lines = (folder / "data/changing.jsonl").read_text().splitlines(keepends=True)
     in_place(folder / "data/changing.jsonl", lines[0] + lines[1], lines[1] + lines[0])
-    in_place(folder / "texts/letter_0.txt", "kalo", "loka")
     (folder / "models/latest").unlink()
     (folder / "models/latest").symlink_to("qwen")
-    weights = folder / "models/place/model.safetensors"
-    before, content = weights.stat(), bytearray(weights.read_bytes())
-    content[-1000:] = bytes(1000)
-    weights.write_bytes(content)
-    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 class Study(Project):
@@ -129,12 +119,12 @@ def test_what_changed_is_computed_again_and_nothing_else(tmp_path):
     write_project(study.folder)
     study.compute()
     first, sidecars = study.scores(), study.sidecars("mine")
-    assert len(first) == 2 * len(MODELS) * (len(BENCHMARKS) + 1)
+    assert len(first) == 2 * len(MODELS) * len(BENCHMARKS)
     assert "prefetch" not in study.compute("-n"), "nothing is to be done"
     change(study.folder)
     said = study.lm_validity("preflight", "--configfile", "my.yaml", "--fast", code=None).stdout
     named = set(re.findall(r"will be computed again: (?:model|benchmark) '(\w+)'", said))
-    assert named == {"link", "place", *CODE, "data", "letters"}
+    assert named == {"link", *CODE, "data"}
     assert set(re.findall(r"prefetch/changed/\w+/(\w+)\.json", study.compute("-n"))) == named
     study.compute()
     second = study.scores()
@@ -143,8 +133,9 @@ def test_what_changed_is_computed_again_and_nothing_else(tmp_path):
     shutil.copytree(study.folder, fresh.folder, symlinks=True, dirs_exist_ok=True, ignore=own)
     fresh.compute()
     assert second == fresh.scores()
-    changed = {key for key in first if key[0] != "same" or key[1] != "kept"}
-    assert {key for key in first if first[key] != second[key]} == changed
+    of_data = {("same", "data", "test")}  # its validation documents are of the training file, which nobody changed
+    changed = of_data | {key for key in first if key[0] == "link" or key[1] in CODE}
+    assert {key for key in first if first[key] != second[key]} <= changed
     assert {key for key, folders in study.stored().items() if len(folders) > 1} == changed
     assert sidecars.items() <= study.sidecars("mine").items(), "what was finished is not computed again"
     assert "prefetch" not in study.compute("-n")

@@ -226,7 +226,10 @@ def contact_page() -> str:
     lines = ["# What the world brings", "", MADE, "Files, models, tasks and situations that nobody here had made up",
              "beforehand, each a test in `tests/contact`, by kind. *First* is what came out at the first try.", "",
              "| kind | first right | first refused | first wrong |", "|---|---|---|---|"]  # fmt: skip
-    for kind, counts in [*sorted(kinds.items()), ("all", sum(kinds.values(), Counter[str]()))]:
+    single = [counts for counts in kinds.values() if counts.total() == 1]
+    shown = [(kind, counts) for kind, counts in sorted(kinds.items()) if counts.total() > 1]
+    shown += [(f"{len(single)} kinds of one case", sum(single, Counter[str]()))]
+    for kind, counts in [*shown, ("all", sum(kinds.values(), Counter[str]()))]:
         lines.append(f"| {kind} | {' | '.join(str(counts[outcome]) for outcome in ('right', 'refused', 'wrong'))} |")
     counted = "; ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
     lines += ["", "## A batch of public files", "", f"{len(batch) - 1} files of repositories that no test names, read",

@@ -143,7 +143,7 @@ class Reader:
             lines += ["", f"  {number}. {self.preview(reading)}"]
             lines.append(f"     {self.command} --columns {quote(text)}")
         if not readings:
-            return Question("\n".join(lines), self._why_none())
+            return Question("\n".join(lines), f"{self._why_none()} Correct the files, or write --columns yourself.")
         used = {name for long in readings[0] for name in needed(long.told)}
         left = [name for name in shown.cells if name not in used and self.of(shown)[name].distinct]
         lines += ["", f"Reading 1 does not use: {some(left) or 'nothing'}.{self.skipped(readings[0])}"]
@@ -173,14 +173,13 @@ class Reader:
         for table in self.frame.tables[:3]:
             columns = self.of(table)
             texts = sorted((c for c in columns.values() if c.textual), key=lambda c: (c.word != "model", c.distinct))
+            tried = [told] if (told := sure(columns)) else []
             for names in score_sets(columns, ())[:1] if texts else ():
                 scores = [Given((name,)) for name in names]
+                tried.append({"model": one(texts[0].name), "score": scores, "benchmark": [Given((None,))]})
+            for told in tried[:1]:
                 try:
-                    apply_table(
-                        self.frame,
-                        columns,
-                        {"model": one(texts[0].name), "score": scores, "benchmark": [Given((None,))]},
-                    )
+                    apply_table(self.frame, columns, told)
                 except Refused as refused:
                     return f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
         return "no column has numbers that may be scores, or right and wrong answers." + self.skipped([])

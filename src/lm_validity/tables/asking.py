@@ -182,6 +182,8 @@ class Reader:
                     apply_table(self.frame, columns, told)
                 except Refused as refused:
                     return f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
+        if any(score_sets(self.of(table), ()) for table in self.frame.tables[:3]):
+            return "nothing names the models: --model PATH=NAME names that of a file."
         return "no column has numbers that may be scores, or right and wrong answers." + self.skipped([])
 
     def skipped(self, longs: Sequence[Long]) -> str:

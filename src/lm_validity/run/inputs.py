@@ -163,7 +163,8 @@ def note_changes(run: Run, results: Path | None = None) -> list[Change]:
 
 
 class Study(NamedTuple):
-    """Whose a results folder is: its configuration's file, the keys and values, the digests of the sheets by path."""
+    """Whose a results folder is: its configuration's file as seen from there, so that both may be moved together; the
+    keys and values, the digests of the sheets by path."""
 
     configfile: str
     keys: dict[str, object]
@@ -174,7 +175,7 @@ def study_of(run: Run, configfile: str | Path, sheets: Sheets) -> Study:
     """What `study.json` says beside its format."""
     digests = {path: hashlib.sha256((text or "").encode()).hexdigest() for path, text in sheets.texts.items()}
     keys = {key: value for key, value in key_values(run.configuration).items() if key != "results"}
-    return Study(os.path.abspath(configfile), keys, digests)
+    return Study(os.path.relpath(configfile, run.results), keys, digests)
 
 
 def study_text(study: Study) -> str:
@@ -200,6 +201,7 @@ def check_study(results: Path, study: Study) -> None:
     differing += [key for key in study.sheets if written.sheets.get(key, study.sheets[key]) != study.sheets[key]]
     if differing and written.configfile != study.configfile:
         raise InputError(
-            f"{results}: the results of another study, {written.configfile}; {differing[0]!r} is another here.",
+            f"{results}: the results of another study, {os.path.normpath(results / written.configfile)}; {differing[0]!r} "
+            "is another here.",
             f"{another}; if it is the same study in a new file, delete {path}.",
         )

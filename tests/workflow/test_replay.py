@@ -73,7 +73,7 @@ def test_a_second_run_has_nothing_to_do(copied):
 
 
 def test_a_real_run_cannot_read_what_a_replay_wrote(copied):
-    """The same run without `replay`: the replay's records are refused, its cells are not found."""
+    """The same run without `replay`: the replay's records and its folder are refused."""
     text = (MADE_UP / "replay.yaml").read_text()
     (copied.folder / "real.yaml").write_text(text.replace("replay: { scores: replay/scores.json }", ""))
     done = copied.lm_validity(
@@ -82,8 +82,11 @@ def test_a_real_run_cannot_read_what_a_replay_wrote(copied):
         code=2,
     )
     assert "made with another `replay` setting" in done.stderr
-    done = copied.run(*copied.snakemake_command("-n", "--quiet", "rules", "--configfile", "real.yaml"))
-    assert re.search(r"prefetch_model\s+6\b", done.stdout)  # fetched anew, and everything after it
+    done = copied.run(*copied.snakemake_command("-n", "--quiet", "rules", "--configfile", "real.yaml"), code=1)
+    assert (
+        "the results of another study" in done.stdout + done.stderr
+        and "'replay' is another" in done.stdout + done.stderr
+    )
 
 
 def test_failed_cells_are_set_aside_and_the_rest_is_reported_where_results_has_a_blank(project):

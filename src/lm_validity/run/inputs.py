@@ -201,7 +201,7 @@ def check_study(results: Path, study: Study) -> None:
     differing += [key for key in study.sheets if written.sheets.get(key, study.sheets[key]) != study.sheets[key]]
     if differing and written.configfile != study.configfile:
         raise InputError(
-            f"{results}: the results of another study, {os.path.normpath(results / written.configfile)}; {differing[0]!r} "
-            "is another here.",
+            f"{results}: the results of another study, {os.path.normpath(results / written.configfile)}; "
+            f"{differing[0]!r} is another here.",
             f"{another}; if it is the same study in a new file, delete {path}.",
         )

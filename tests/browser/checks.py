@@ -59,7 +59,8 @@ def press(driver, key: str, code: int) -> None:
 def assert_accessible(driver, page: Path, width: int, theme: str, tables: bool = True, rows: int = 3) -> None:
     """axe-core's rules, contrast among them; `tables`: with every table open, of each the first `rows`. A figure is one
     image with a label, so that its thousands of marks are not looked at."""
-    assert violations(driver, page, width, theme, tables, rows) == []
+    found = violations(driver, page, width, theme, tables, rows)
+    assert found == [], found
 
 
 def violations(driver, page: Path, width: int, theme: str, tables: bool, rows: int) -> list[tuple[str, list[str]]]:

@@ -36,11 +36,17 @@ def tuned_from(wildcards):
 
 def benchmark_source(wildcards):
     """input: the task files that the workflow makes, and the note that the user's own changed."""
-    row, note = RUN.benchmarks[wildcards.benchmark], note_of_change("benchmarks", wildcards.benchmark)
+    row, note = RUN.benchmarks[wildcards.benchmark], note_of_change(
+        "benchmarks", wildcards.benchmark
+    )
     if RUN.configuration.replay or row.corpus or row.include_path is None:
         return note
     if row.include_path.startswith(f"{RESULTS}/miniature/"):
-        return [f"{RESULTS}/miniature/world.json", f"{row.include_path}/{row.task}.yaml", *note]
+        return [
+            f"{RESULTS}/miniature/world.json",
+            f"{row.include_path}/{row.task}.yaml",
+            *note,
+        ]
     return note
 
 

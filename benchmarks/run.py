@@ -22,7 +22,13 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = Path("results/benchmark")
 PAGE = Path("docs/explanation/lab_record.md")  # where it exists, what is between the marks is what was measured last
 MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
-NO_MEASUREMENTS = ("run", "sparse_grid", "gpu_pack", "gpu_quarter_hour")  # the others write tables of their own
+NO_MEASUREMENTS = (
+    "run",
+    "sparse_grid",
+    "gpu_check",
+    "gpu_pack",
+    "gpu_quarter_hour",
+)  # the others write tables of their own
 KEYS = (
     "name",
     "baseline",

@@ -96,7 +96,7 @@ def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
     partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "trials.parquet")
     assert set(partial.experiment) == {"clean"} and len(partial) == 2 * 2 * 4 * 3
     assert " 9" in next(
-        line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "pretrain" in line
+        line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "bias trials" in line
     )
 
 

@@ -83,16 +83,6 @@ def test_each_rate_ends_two_epochs_after_its_best_and_that_epoch_is_selected(sto
         assert chosen.validation_value == rows.validation_value.max()
 
 
-def test_the_page_says_what_was_spared(stopped):
-    cells = fine_tunes(stopped).values()
-    numbers = [len(cell["result"]["epochs"]) for cell in cells]
-    page = json.loads((stopped.folder / RESULTS / "reports/computation/page.json").read_text())
-    stopped_early, spared = sum(number < EPOCHS for number in numbers), 4 * EPOCHS - sum(numbers)
-    said = f"{stopped_early} of 4 fine-tunes stopped early, which saved {spared} of 20 epochs."
-    assert said in [one["sentence"] for one in page["findings"]]
-    assert said in (stopped.folder / RESULTS / "report/index.html").read_text()
-
-
 @pytest.mark.slow
 def test_a_killed_fine_tune_goes_on_and_stops_where_it_would_have(stopped, tmp_path):
     """Killed after its second epoch: no epoch is trained twice, and the cell is the same bytes."""

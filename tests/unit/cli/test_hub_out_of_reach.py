@@ -35,7 +35,7 @@ def study(monkeypatch, tmp_path):
 
 def prefetch(model: str) -> None:
     jobs.prefetch_model(model, Path("run.yaml"))
-    assert read_json("results/run/prefetch/models/" + model + ".json") == {"model": model}
+    assert read_json("results/run/prefetch/models/" + model + ".json") == {"model": model, "sources": {}}
 
 
 @pytest.fixture

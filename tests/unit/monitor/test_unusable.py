@@ -210,9 +210,11 @@ def test_a_cut_file_that_the_workflow_takes_for_finished_is_named(built, name, s
 
 def test_a_report_without_its_page_is_not_left_out_in_silence(built):
     folder = built.results / "reports" / "agreement"
-    write_json(folder / "summary.json", {"models": 2})
+    (folder / "results.parquet").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "results.parquet").touch()
     with pytest.raises(InputError, match=r"page.json: no such file"):
         report_folders(built)
+    (folder / "results.parquet").unlink()
     write_json(folder / "page.json", {"name": "agreement"})
     assert report_folders(built) == [folder]
     (folder / "results.parquet").write_bytes(b"PAR1 and no end")

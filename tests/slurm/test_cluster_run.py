@@ -56,8 +56,8 @@ def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_
         project.stop()
     assert tables(project.folder) == tables(local) and len(tables(local)) == 5
     for name in ("agreement", "factors"):
-        summary = f"results/test/reports/{name}/summary.json"
-        assert (project.folder / summary).read_bytes() == (local / summary).read_bytes()
+        rows = f"results/test/reports/{name}/results.parquet"
+        assert (project.folder / rows).read_bytes() == (local / rows).read_bytes()
 
     comments = {comment for _, comment in seen}
     assert f"rule_finetune_adapter_wildcards_{MODEL}_cloze.plain.all-rates.seed0" in comments

@@ -128,7 +128,7 @@ FORCE:
 
 # What pages of scores need; nothing where more is installed.
 .venv/installed-reports: pyproject.toml envs/constraints.txt envs/bootstrap.sh
-	@test .venv/installed -nt pyproject.toml || envs/bootstrap.sh figures
+	@test .venv/installed -nt pyproject.toml || envs/bootstrap.sh
 	@touch $@
 
 # NUTS (bambi, nutpie) is large and only slow tests run it; without it those tests skip, visibly.

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Creates or updates .venv with the versions of envs/constraints.txt. The Makefile runs it; running it again is harmless.
 #
-#   envs/bootstrap.sh EXTRAS       extras of pyproject.toml, e.g. cells,slurm,test
+#   envs/bootstrap.sh [EXTRAS]     extras of pyproject.toml, e.g. cells,slurm,test
 #   PYTHON=/path/to/python3        interpreter (default: the first usable of python3.11, 3.12, 3.13, python3)
 #   TORCH_INDEX=URL                take torch from this package index, e.g. https://download.pytorch.org/whl/cpu
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-extras=$1
+extras=${1:-}
 here=$(pwd -P)
 log=.venv/install.log
 
@@ -100,7 +100,7 @@ if [ -n "${TORCH_INDEX:-}" ]; then
     # --no-deps: everything else comes from the usual index
     install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' envs/constraints.txt)"
 fi
-install --constraint envs/constraints.txt --editable ".[$extras]"
+install --constraint envs/constraints.txt --editable ".${extras:+[$extras]}"
 # What few commands import is compiled when it is imported. Packages ship some files that do not compile.
 .venv/bin/python -m compileall -qq -j 0 .venv/lib \
     -x '/(tests|transformers/models|torch/(testing|_inductor)|mypyc?|nltk|pip|pygments/lexers|selenium|setuptools)/' || true

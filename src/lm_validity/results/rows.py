@@ -38,7 +38,6 @@ INTERVALS = {
     "differences": "the differences between models, within their noise",
     "coin_flips": "the order of the models, as though coins decided it",
     "pairs": "benchmarks, each model compared with every other one",
-    "convention": "nothing: it is a setting",
     "tasks": "tasks",
     "subsamples": "subsamples",
     "middle_subsamples": "subsamples: the middle half of them",

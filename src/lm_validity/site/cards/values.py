@@ -535,9 +535,7 @@ BY_CHANCE = "at most by chance"  # of a range over prompts
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
 # what a card reads of each report beside `FROM`
 USED = {report: {quantity for study, quantity, _ in FROM.values() if study == report} | extra for report, extra in {
-    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "benchmark_scored_pairs", "reruns",
-                  "sampled_models", "prompt_range_by_chance", "prompt_range_models", "prompts",
-                  "typical_difference"},
+    "agreement": {"benchmarks", "benchmark_models", "prompt_range_by_chance", "prompts", "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),
     "items": {"models", "items", "neighbours"},
@@ -611,21 +609,25 @@ def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[
     def basis(quantity: str, **conditions: Condition) -> float | None:
         return sources.number("agreement", quantity, benchmark, protocol, **conditions)
 
+    def counted(quantity: str, **conditions: Condition) -> float | None:
+        row = sources.row("agreement", quantity, benchmark, protocol, **conditions)
+        return None if row is None else row.n or None
+
     models = {"models": basis("benchmark_models")}
     others = {"benchmarks": None if benchmarks is None else float(benchmarks - 1)}
     of_items = {"items": None if items is None else float(items)}
     bases: dict[str, dict[str, float | None]] = {
         **dict.fromkeys(of_scores, models),
         "reliability": models | of_items,
-        "training_noise": models | {"second trainings": basis("reruns") or None},
-        "sampling_noise": models | {"models with several runs": basis("sampled_models") or None},
+        "training_noise": models | {"second trainings": counted("training_noise")},
+        "sampling_noise": models | {"models with several runs": counted("sampling_noise")},
         "smallest_difference": models | of_items,
         "items_needed": models | of_items | {"typical difference": basis("typical_difference")},
-        "separated_within_2": {"pairs": basis("benchmark_pairs_of_models", **_SIMILAR)},
-        "separated_all": {"pairs": basis("benchmark_pairs_of_models", **_ALL_PAIRS)},
+        "separated_within_2": {"pairs": counted("separated", **_SIMILAR)},
+        "separated_all": {"pairs": counted("separated", **_ALL_PAIRS)},
         **dict.fromkeys(("tau", "tau_ceiling", "tau_corrected"), models | others),
         **dict.fromkeys(("tau_within_2", "tau_ceiling_within_2"),
-                        {"pairs": basis("benchmark_scored_pairs", **_SIMILAR)} | others),
+                        {"pairs": counted("tau_with_others_by_ratio", **_SIMILAR)} | others),
     }  # fmt: skip
     known_similar = False
     for name, rests_on in bases.items():
@@ -742,11 +744,11 @@ def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:
 
 def _prompts(sources: CardSources, benchmark: str) -> Value:
     """How much scores depend on the prompt."""
-    models = sources.count("agreement", "prompt_range_models", benchmark)
-    if models is not None:
+    row = sources.row("agreement", "prompt_range", benchmark)
+    if row is not None and row.n:
         prompts = sources.count("agreement", "prompts", benchmark)
         basis = {BY_CHANCE: sources.number("agreement", "prompt_range_by_chance", benchmark)}
-        return sources.figure("prompt_range", benchmark, None, models=models, prompts=prompts, **basis)
+        return sources.figure("prompt_range", benchmark, None, models=row.n, prompts=prompts, **basis)
     reason = "No model has scores under two prompts with everything else equal."
     if "agreement" not in sources.results:
         reason = "There is no agreement report on these data, which compares prompts."

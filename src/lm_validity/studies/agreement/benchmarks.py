@@ -94,7 +94,6 @@ def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float,
         of, pairs = at.of(subject=name), int((tested[index] & mask).sum()) // 2
         separated = known(shares[index].value, reason or FEW_PAIRS)
         interval = ends(separated, shares[index].interval, reason or FEW_PAIRS)
-        of.put("benchmark_pairs_of_models", pairs, "pairs")
         of.put("separated", separated, "share", {"models": interval}, counted=("pairs_of_models", pairs))
         if distance == ANY:
             continue
@@ -104,7 +103,6 @@ def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float,
         opposed = name in data.opposed[protocol]
         over_models = Missing(NO_DIRECTION) if opposed else ends(tau, either_way, LOST_MODEL)
         limit = known(float(ceilings[index]), "There is no noise ceiling over such pairs of models.")
-        of.put("benchmark_scored_pairs", counted[1], "pairs")
         of.put("tau_with_others_by_ratio", tau, "tau", {"models": over_models}, counted=counted)
         of.put("tau_with_others_ceiling_by_ratio", tau if isinstance(tau, Missing) else limit, "tau", counted=counted)
 
@@ -163,13 +161,11 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     training = matrix.training.get(protocol, {}).get(name)
     reruns, sd = (0, Missing(NOT_MEASURED)) if training is None else (training.reruns, training.sd)
     at.put("training_noise", sd, "score", counted=("reruns", reruns))
-    at.put("reruns", reruns, "trainings")
     sampling = matrix.sampling.get((protocol, name))
     sampled = 0 if sampling is None else sampling.models
     for part, unit, field in SAMPLING:
         value = Missing(NO_RUNS) if sampling is None else known(getattr(sampling, field), NO_ERRORS)
         at.put(part, value, unit, counted=("sampled_models", sampled))
-    at.put("sampled_models", sampled, "models")
     gap = known(separation.smallest_difference(noises[:, index]), NO_ERRORS)
     at.put("smallest_difference", gap, "score", counted=None if isinstance(items, Missing) else ("items", items))
     near, sizes = _within(matrix.sizes().parameters, *LIKE), matrix.sizes().parameters
@@ -232,7 +228,6 @@ def put_prompt_ranges(rows: Rows, scores: pd.DataFrame, matrix: ScoreMatrix) -> 
         by_chance = float(chance.groupby(of_one["model"]).mean().mean(skipna=False))
         at.put("prompt_range", mean, "score", {"models": interval or ONE_MODEL}, counted=counted)
         at.put("prompt_range_by_chance", by_chance, "score", counted=counted, why=PROMPT_WITHOUT_ERROR)
-        at.put("prompt_range_models", len(by_model), "models")
         at.put("prompts", int(of_one["prompts"].max()), "prompts")
 
 

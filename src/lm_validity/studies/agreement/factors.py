@@ -181,7 +181,6 @@ def factor_rows(data: FactorData) -> Rows:
     rows.put("models", len(matrix.models), "models")
     rows.put("benchmarks", len(data.tasks), "benchmarks")
     rows.put("cells_in_both", int(data.in_both.sum()), "cells")
-    rows.put("models_in_both", len(data.models_in_both), "models")
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
     for p in PROTOCOLS:
         at = rows.of(protocol=p)

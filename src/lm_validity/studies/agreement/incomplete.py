@@ -3,7 +3,7 @@
 Taus are never those of a filled table. Predictions stand apart from results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -75,13 +75,14 @@ class Fitted(NamedTuple):
 # The numbers.
 
 
-def put_incomplete(rows: Rows, data: Data) -> None:
+def put_incomplete(rows: Rows, data: Data) -> dict[str, Trust | None]:
     """Of each protocol that has scores and lacks some, as rows: how many cells are measured and missing, of these not
     planned, of the measured ones chosen by earlier scores; pooled agreement; ranks and predictions with intervals.
 
-    Cells that earlier scores chose are in ranks and predictions, and in no agreement.
+    Cells that earlier scores chose are in ranks and predictions, and in no agreement. Returns how far the predictions
+    of each protocol can be trusted, None where there are none.
     """
-    matrix = data.matrix
+    matrix, trusted = data.matrix, dict[str, Trust | None]()
     for p in data.incomplete:
         at, scores, planned = rows.of(protocol=p), data.scores[p], matrix.planned(p)[:, ~matrix.is_corpus]
         measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
@@ -93,14 +94,16 @@ def put_incomplete(rows: Rows, data: Data) -> None:
         # agreement must not learn of cells that scores chose, not even through a prediction
         process = None if fitted is None else fitted.process
         _put_pooled(at, scores, _fit(matrix, p, scores) if by_scores else process)
+        trusted[p] = None if fitted is None else fitted.trust
         if fitted is None:
             lacks = Missing(NO_PROCESS)
             at.put("rank_predicted", lacks, "rank", {"missing_cells": lacks})
-            at.put("predictions_checked", lacks, "cells")
         else:
             _put_ranks(at, matrix, fitted)
-            _put_trust(at, fitted.trust)
+            counted = ("cells", fitted.trust.cells)
+            at.put("predictions_coverage", fitted.trust.coverage, "share", counted=counted)
             _put_predictions(at, matrix, fitted, planned)
+    return trusted
 
 
 def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None) -> None:
@@ -110,7 +113,6 @@ def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None
     measured = sparse.pooled_tau(signs)
     counted, mean = ("comparisons", measured.comparisons), known(measured.mean, NO_COMPARISON)
     interval = _jackknifed(measured.mean, measured.standard_error, models)
-    at.put("comparisons", measured.comparisons, "comparisons")
     at.put("tau_pooled", mean, "tau", {"models": interval}, counted=counted)
     assisted: Value = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
     differ, ends = assisted, assisted if isinstance(assisted, Missing) else None
@@ -143,16 +145,6 @@ def _put_ranks(at: Rows, matrix: ScoreMatrix, fitted: Fitted) -> None:
     ranks[1:, scored] = np.quantile(sparse.rank_draws(tables), [0.025, 0.975], axis=0)
     for model, rank, low, high in zip(matrix.models, *ranks.tolist(), strict=True):
         at.put("rank_predicted", rank, "rank", {"missing_cells": (low, high)}, subject=model, why=NOWHERE)
-
-
-def _put_trust(at: Rows, trust: Trust) -> None:
-    counted = ("cells", trust.cells)
-    at.put("predictions_checked_by", trust.source, "text")
-    at.put("predictions_checked", trust.cells, "cells")
-    at.put("predictions_coverage", trust.coverage, "share", counted=counted)
-    at.put("predictions_widening", trust.widening, "factor", counted=counted)
-    for place, family in enumerate(trust.hardly_measured, 1):
-        at.put("family_hardly_measured", family, "text", place=place)
 
 
 def _put_predictions(at: Rows, matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> None:
@@ -258,9 +250,9 @@ class Despite(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def despite_missing_cells(rows: Rows, data: Data) -> Despite:
+def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Trust | None]) -> Despite:
     """Of each protocol that lacks cells: ranks with intervals, and predictions in a table of their own. Findings only
-    where so many cells are missing that headlines are pooled."""
+    where so many cells are missing that headlines are pooled. `trusted`: how far predictions can be."""
     if not data.incomplete:
         return Despite()
     labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
@@ -268,7 +260,7 @@ def despite_missing_cells(rows: Rows, data: Data) -> Despite:
     tables, notes, findings = [], list[str](), list[Finding]()
     for p in data.incomplete:
         title, place = svg.NAMES[p].capitalize(), {"protocol": p}
-        notes += _trust_notes(rows, p)
+        notes += _trust_notes(svg.NAMES[p].capitalize(), trusted[p])
         if np.isfinite(rows.value("tau_pooled", **place)) and data.lacks_many:
             findings.append(_finding(rows, data, p))
         for quantity, index, form, words, caption in (
@@ -326,14 +318,12 @@ def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
     return Finding(f"{sentence}.", " ".join(filter(None, basis)))
 
 
-def _trust_notes(rows: Rows, protocol: str) -> list[str]:
+def _trust_notes(label: str, trust: Trust | None) -> list[str]:
     """How often known cells lie inside their intervals, and warnings where that is too seldom."""
-    label, place = svg.NAMES[protocol].capitalize(), {"protocol": protocol}
-    checked, source = rows.row("predictions_checked", **place), rows.row("predictions_checked_by", **place)
-    if checked is None or source is None:
+    if trust is None:
         return [f"{label}: no predictions. {NO_PROCESS}"]
-    cells, audited = int(number(checked.value)), source.text == AUDIT
-    coverage, widening = (rows.value(f"predictions_{name}", **place) for name in ("coverage", "widening"))
+    cells, audited, hardly = trust.cells, trust.source == AUDIT, trust.hardly_measured
+    coverage, widening = number(trust.coverage), number(trust.widening)
     what = f"{count(cells, 'random cell')} of the audit"
     if not audited:
         what = f"{count(cells, 'measured cell')}, each predicted from the others"
@@ -347,7 +337,6 @@ def _trust_notes(rows: Rows, protocol: str) -> list[str]:
         )
     if coverage < LEAST_COVERAGE:
         notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
-    hardly = [row.text for row in rows.all("family_hardly_measured", **place)]
     if hardly:
         notes.append(
             f"{label}: fewer than 3 measured cells per model in {listing(hardly)}. Predictions for these families are "

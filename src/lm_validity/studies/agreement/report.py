@@ -17,7 +17,6 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.notes import SelectedOnTest, selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
-from lm_validity.studies.agreement.similar import put_pooled
 from lm_validity.studies.agreement.values import (
     Estimate,
     Value,
@@ -149,8 +148,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
                 {"distance": "by", "at_least": "at least", "at_most": "at most", "protocol": "protocol"},
                 {"pairs": Column("tau_mean_by_ratio", "pairs of models", part="n")}
                 | with_families("tau_mean_by_ratio", "tau")
-                | {"ceiling": Column("tau_ceiling_by_ratio", "noise ceiling", ".3f")}
-                | with_families("tau_mean_corrected_by_ratio", "without noise"),
+                | {"ceiling": Column("tau_ceiling_by_ratio", "noise ceiling", ".3f")},
                 "Agreement by distance in size",
             ),
             explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
@@ -196,8 +194,6 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
             "Counting significant differences only",
             Says("significance_tau_mean", "{protocol}, mean tau is {value} ({interval}) where models that do not "
                  "differ significantly count as tied.", by=UNDERS),
-            charts=[Dots(protocol_series("significance_tau_with_others"), "Mean tau with all other benchmarks",
-                         sorted=True)],
             explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
             "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
             "models, since a tie of A with B and of B with C does not mean that A ties with C.",
@@ -255,14 +251,12 @@ def agreement(
     similar.put_by_size(rows, data)
     similar.put_perplexity(rows, data)
     benchmarks.put_seeds(rows, data)
-    put_pooled(rows, data)
+    similar.put_pooled(rows, data)
     chosen = selected_on_test(matrix, data.scores)
     if chosen is not None:
         rows.put("selected_on_test_equal", chosen.equal, "cells", counted=("cells", chosen.cells))
-        rows.put("selected_on_test_cells", chosen.cells, "cells")
         rows.put("tau_mean_without_selected_on_test", chosen.mean_tau_without, "tau")
-    incomplete.put_incomplete(rows, data)
-    despite = incomplete.despite_missing_cells(rows, data)
+    despite = incomplete.despite_missing_cells(rows, data, incomplete.put_incomplete(rows, data))
     sections = {group: [one.drawn(rows) for one in of_group if one.tells(rows)] for group, of_group in FOLDS.items()}
     sections[RESTS] = [despite.section] if despite.section is not None else []
     if scores is not None:

@@ -27,7 +27,7 @@ TABLE = TableOf(
         "training_examples": Column("training_examples", "training examples", ".0f"),
         "models": Column("models", "models", ".0f"),
         "not_improved": Column("models_not_improved", "models not improved", ".0f"),
-        "others": Column("others", "others", ".0f"),
+        "others": Column("tau_with_kept", "others", ".0f", "n"),
         "negative_agreement": Column("others_with_negative_tau", "others with negative tau", ".0f"),
         "mean_tau": Column("tau_with_kept", "mean tau, direct", ".3f"),
     },
@@ -71,7 +71,6 @@ def report_screening(
         at.put("models", screening.models[i], "models")
         improved = ("models", int(screening.models[i]))
         at.put("models_not_improved", screening.unimproved[i], "models", counted=improved)
-        at.put("others", screening.eligible[i], "benchmarks")
         at.put("others_with_negative_tau", screening.negative[i], "benchmarks", counted=others)
         at.put("tau_with_kept", screening.mean_tau[i], "tau", counted=others, why=NO_OTHER)
     kept = [bool(row.value) for row in rows.all("kept")]

@@ -1,7 +1,7 @@
 """Agreement among models of like size or compute, with rankings by perplexity, and pooled, as rows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -36,33 +36,10 @@ from lm_validity.words import count, no_scores
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
+LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
+TOO_FEW_PAIRS = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
+NO_TAU_AMONG = "No pair of benchmarks has a tau among these pairs of models."
 ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {WHY_ABOVE}"
-
-
-@dataclass(frozen=True)
-class RatioRow:
-    """Agreement among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any), its
-    noise ceiling, and without noise (`corrected`); intervals over models and over families."""
-
-    at_most: float | None
-    at_least: float
-    pairs_of_models: int
-    mean: Value
-    ceiling: Value
-    corrected: Value
-    models: Range
-    families: Range
-    corrected_models: Range
-    corrected_families: Range
-
-
-class Scored(NamedTuple):
-    """Scores (models, benchmarks) under a protocol with their noise ceiling, and the models' families."""
-
-    protocol: str
-    scores: np.ndarray
-    ceiling: noise.Ceiling
-    families: np.ndarray
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -87,23 +64,28 @@ def _put_by_ratio(
     kinds = zip(("size", "compute"), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True)
     for (distance, size, quantity), p in product(kinds, PROTOCOLS):
         scored, (first, second) = np.isfinite(scores[p]).any(axis=1), np.triu_indices(len(size), 1)
-        at = rows.of(protocol=p, distance=distance)
+        by_ratio = rows.of(protocol=p, distance=distance)
         if not data.matrix.has(p) or np.isfinite(size[scored]).sum() < 2:
             few = Reason(f"Fewer than two of the models compared here have known {quantity}.", ReasonCode.TOO_FEW)
             none = Missing(few if data.matrix.has(p) else no_scores(p))
-            at.put(f"tau_mean{where}_by_ratio", none, "tau", {"models": none, "families": none})
+            by_ratio.put(f"tau_mean{where}_by_ratio", none, "tau", {"models": none, "families": none})
             continue
         ratios, present = size_ratios(size)[first, second], scored[first] & scored[second]
-        masks = [present & (ratios > low if high is None else ratios <= high) for low, high in RATIOS]
-        for row in among_pairs(Scored(p, scores[p], ceilings[p], data.matrix.families), masks, RATIOS):
-            of = at.of(at_least=row.at_least, at_most=row.at_most)
-            counted = "pairs_of_models", row.pairs_of_models
-            means = {"models": row.models, "families": row.families}
-            of.put(f"tau_mean{where}_by_ratio", row.mean, "tau", data.sure(means, p), counted=counted)
-            of.put(f"tau_ceiling{where}_by_ratio", row.ceiling, "tau", counted=counted)
-            if not where:
-                corrected = {"models": row.corrected_models, "families": row.corrected_families}
-                of.put("tau_mean_corrected_by_ratio", row.corrected, "tau", data.sure(corrected, p), counted=counted)
+        masks = np.array([present & (ratios > low if high is None else ratios <= high) for low, high in RATIOS])
+        over_models, over_families, reason = clusters_left_out(data, p, scores[p], ceilings[p], masks)
+        for index, (low, high) in enumerate(RATIOS):
+            mean: Value = TOO_FEW_PAIRS
+            limit: Value = TOO_FEW_PAIRS
+            intervals: dict[str, Range] = dict.fromkeys(("models", "families"), TOO_FEW_PAIRS)
+            if masks[index].sum() >= LEAST_PAIRS:
+                mean = known(float(over_models[index].taus[0]), NO_TAU_AMONG)
+                limit = known(over_models[index].limit, reason or LOST_MODEL)
+                intervals = left_out_intervals(
+                    mean, over_models[index], over_families[index], data.matrix.families, tau_interval
+                )
+            between, counted = by_ratio.of(at_least=low, at_most=high), ("pairs_of_models", int(masks[index].sum()))
+            between.put(f"tau_mean{where}_by_ratio", mean, "tau", data.sure(intervals, p), counted=counted)
+            between.put(f"tau_ceiling{where}_by_ratio", limit, "tau", counted=counted)
 
 
 class TausWithoutClusters(NamedTuple):
@@ -115,39 +97,57 @@ class TausWithoutClusters(NamedTuple):
     sizes: np.ndarray
 
 
-def among_pairs(
-    scored: Scored, masks: list[np.ndarray], ratios: Sequence[tuple[float, float | None]]
-) -> list[RatioRow]:
-    """For each mask of pairs of models, of one of the `ratios` of sizes: the mean tau over them, its ceiling, and both
-    corrected for noise."""
-    signs, ceiling = ranking.pair_signs(scored.scores), scored.ceiling
-    reason = no_correction(ceiling, scored.scores, scored.protocol)
-    expected, clusters = ceiling.expected if reason is None else None, no_clusters(scored.families)
-    enough = [index for index, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
-    chosen = np.array([masks[index] for index in enough], dtype=bool).reshape(len(enough), len(signs.first))
-    models = _left_out(signs, expected, chosen, np.arange(len(scored.families)))
-    families = (
-        _left_out(signs, expected, chosen, resampling.cluster_numbers(scored.families)) if clusters is None else []
-    )
-    rows = []
-    for index, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
-        size = high, low, int(pairs.sum())
-        if index not in enough:
-            too_few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
-            rows.append(RatioRow(*size, *[too_few] * 7))
-            continue
-        row_index = enough.index(index)
-        of_families = families[row_index] if clusters is None else Missing(clusters)
-        rows.append(_ratio_row(scored, size, models[row_index], of_families, reason))
-    return rows
+class LeftOut(NamedTuple):
+    """Of each mask of pairs of models the taus without each model and without each family, or why families give no
+    clusters; and why nothing is corrected for noise, None where it is."""
+
+    models: list[TausWithoutClusters]
+    families: list[TausWithoutClusters | Missing]
+    reason: str | None
+
+
+def clusters_left_out(
+    data: Data, protocol: str, scores: np.ndarray, ceiling: noise.Ceiling, masks: np.ndarray
+) -> LeftOut:
+    """Of the `scores` (models, benchmarks) among the pairs of models of each of the `masks` (masks, pairs)."""
+    signs, reason = ranking.pair_signs(scores), no_correction(ceiling, scores, protocol)
+    expected, families = ceiling.expected if reason is None else None, data.matrix.families
+    clusters = no_clusters(families)
+    over_families: list[TausWithoutClusters | Missing] = [Missing(clusters or "")] * len(masks)
+    if clusters is None:
+        over_families = [*_left_out(signs, expected, masks, resampling.cluster_numbers(families))]
+    return LeftOut(_left_out(signs, expected, masks, np.arange(len(families))), over_families, reason)
+
+
+def tau_interval(part: TausWithoutClusters, sizes: np.ndarray | None) -> Interval[float]:
+    """The interval of a mean tau, of clusters of these sizes."""
+    return resampling.transformed_interval(part.taus[0], part.taus[1:], "tau", sizes)
+
+
+def corrected_interval(part: TausWithoutClusters, sizes: np.ndarray | None) -> Interval[float]:
+    """The interval of a mean tau without noise, of clusters of these sizes."""
+    return noise.corrected_interval(part.taus[0], part.limit, part.taus[1:], sizes)
+
+
+def left_out_intervals(
+    value: Value,
+    models: TausWithoutClusters,
+    families: TausWithoutClusters | Missing,
+    names: np.ndarray,
+    interval: Callable[[TausWithoutClusters, np.ndarray | None], Interval[float]],
+) -> dict[str, Range]:
+    """The intervals of a tau over models and over families; `names`: the models' families."""
+    over_models = ends(value, interval(models, None), LOST_MODEL)
+    if isinstance(families, Missing):
+        return {"models": over_models, "families": families}
+    clustered = ends(value, interval(families, families.sizes), LOST_CLUSTER)
+    return {"models": over_models, "families": over_families(clustered, over_models, names)}
 
 
 def _left_out(
     signs: ranking.PairSigns, expected: noise.ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
 ) -> list[TausWithoutClusters]:
     """Of each mask (masks, pairs)."""
-    if not len(masks):
-        return []
     left_out_sizes = []
     for pairs, taus, limit in zip(masks, *noise.mean_tau_left_out(signs, expected, masks, clusters), strict=True):
         in_pairs = np.zeros(len(clusters), dtype=bool)
@@ -156,41 +156,6 @@ def _left_out(
         not_empty = np.concatenate([[True], sizes > 0])
         left_out_sizes.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
     return left_out_sizes
-
-
-def _ratio_row(
-    scored: Scored,
-    size: tuple[float | None, float, int],
-    models: TausWithoutClusters,
-    families: TausWithoutClusters | Missing,
-    reason: str | None,
-) -> RatioRow:
-    """`reason`: why nothing is corrected for noise, None where it is."""
-    tau, limit = models.taus[0], models.limit
-    mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
-    corrected = known(float(noise.noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
-    interval = ends(mean, resampling.transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
-    of_corrected = ends(corrected, noise.corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
-    clustered: Range
-    corrected_clustered: Range
-    if isinstance(families, Missing):
-        clustered = corrected_clustered = families
-    else:
-        taus, sizes = families.taus, families.sizes
-        clustered = ends(mean, resampling.transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
-        corrected_clustered = ends(
-            corrected, noise.corrected_interval(taus[0], families.limit, taus[1:], sizes), LOST_CLUSTER
-        )
-    return RatioRow(
-        *size,
-        mean=mean,
-        ceiling=known(limit, reason or LOST_MODEL),
-        corrected=corrected,
-        models=interval,
-        families=over_families(clustered, interval, scored.families),
-        corrected_models=of_corrected,
-        corrected_families=over_families(corrected_clustered, of_corrected, scored.families),
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -308,7 +273,6 @@ def _no_before_after(data: Data, kind: str) -> str:
 
 
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
-LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
 NO_COMPARISON = "No two models are known on two benchmarks."
 FEW_MODELS = Reason(f"Fewer than {JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW)
 

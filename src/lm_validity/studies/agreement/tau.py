@@ -12,7 +12,12 @@ from lm_validity.results.put import Rows
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import Data, draws
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
-from lm_validity.studies.agreement.similar import ABOVE_CEILING, Scored, among_pairs
+from lm_validity.studies.agreement.similar import (
+    ABOVE_CEILING,
+    clusters_left_out,
+    corrected_interval,
+    left_out_intervals,
+)
 from lm_validity.studies.agreement.statistics import noise, ranking, resampling
 from lm_validity.studies.agreement.values import (
     FEW_IN_BOTH,
@@ -124,7 +129,7 @@ def _resampled(data: Data, protocol: str, mean: Value, with_others: list[Value])
 def _put_significant(at: Rows, data: Data, protocol: str) -> None:
     """Agreement where models that do not differ significantly count as tied."""
     signs = data.significant[protocol]
-    tau, reason = ranking.kendall_tau_matrix(signs), data.no_tau(protocol, NO_SIGNIFICANT)
+    tau = ranking.kendall_tau_matrix(signs)
     mean, interval = data.mean_or_reason(protocol, ranking.mean_over_pairs(tau), NO_SIGNIFICANT), None
     if data.no_intervals is None:
         interval = resampling.percentile_interval(
@@ -132,8 +137,6 @@ def _put_significant(at: Rows, data: Data, protocol: str) -> None:
         )
     over_models = data.sure({"models": ends(mean, interval, data.no_intervals)}, protocol)
     at.put("significance_tau_mean", mean, "tau", over_models)
-    for name, value in zip(data.tasks, ranking.mean_with_others(tau), strict=True):
-        at.put("significance_tau_with_others", value, "tau", subject=name, why=reason)
 
 
 def _put_above_chance(at: Rows, data: Data, protocol: str) -> None:
@@ -141,17 +144,13 @@ def _put_above_chance(at: Rows, data: Data, protocol: str) -> None:
     there is none without such a model."""
     counts = {row.subject: row.value for row in at.all("above_chance", protocol=protocol) if row.value is not None}
     above = [index for index, name in enumerate(data.tasks) if counts.get(name)]
-    square, names = np.ix_(above, above), ("tau_mean_above_chance", "tau_ceiling_above_chance")
     if len(above) == len(counts):
-        for name in names:
-            at.put(name, Missing("No benchmark is known to be one on which no model is above chance."), "tau")
+        none = Missing("No benchmark is known to be one on which no model is above chance.")
+        at.put("tau_mean_above_chance", none, "tau")
         return
-    too_few = Reason(
-        "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling.", ReasonCode.TOO_FEW
-    )
-    for name, taus in zip(names, (data.tau[protocol], data.ceiling[protocol].by_pair), strict=True):
-        mean = ranking.mean_over_pairs(taus[square]) if above else np.nan
-        at.put(name, mean, "tau", counted=("above", len(above)), why=too_few)
+    too_few = Reason("Fewer than two benchmarks on which a model is above chance have a tau.", ReasonCode.TOO_FEW)
+    mean = ranking.mean_over_pairs(data.tau[protocol][np.ix_(above, above)]) if above else np.nan
+    at.put("tau_mean_above_chance", mean, "tau", counted=("above", len(above)), why=too_few)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -168,24 +167,23 @@ def _put_corrected(at: Rows, data: Data, protocol: str, observed: Range, by_name
     it.
     """
     ceiling, names, counted = data.ceiling[protocol], data.tasks, ("models", data.models(protocol))
-    scored = Scored(protocol, data.scores[protocol], ceiling, data.matrix.families)
-    reason = no_correction(ceiling, scored.scores, protocol)
-    nothing = Missing(reason or ABOVE_CEILING)
-    mean: Value = nothing
-    over_models: Range = nothing
-    families: Range = nothing
+    scores = data.scores[protocol]
+    reason = no_correction(ceiling, scores, protocol)
+    mean: Value = Missing(reason or ABOVE_CEILING)
+    corrected: dict[str, Range] = dict.fromkeys(("models", "families"), Missing(reason or ABOVE_CEILING))
     taus, intervals = np.full(len(names), np.nan), dict[int, Interval[float]]()
     if reason is None:
         mean = known(float(noise.noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
         if not isinstance(mean, Missing):
-            everyone = np.ones(len(ranking.pair_signs(scored.scores).first), dtype=bool)
-            (row,) = among_pairs(scored, [everyone], ((1.0, None),))
-            over_models = _extended(row.corrected_models, observed, ceiling.mean_tau)
-            families = row.corrected_families
+            number = len(data.matrix.models)
+            everyone = np.ones((1, number * (number - 1) // 2), dtype=bool)
+            (of_models,), (of_families,), _ = clusters_left_out(data, protocol, scores, ceiling, everyone)
+            value = known(float(noise.noise_corrected_tau(of_models.taus[0], of_models.limit)), ABOVE_CEILING)
+            corrected = left_out_intervals(value, of_models, of_families, data.matrix.families, corrected_interval)
+            corrected["models"] = _extended(corrected["models"], observed, ceiling.mean_tau)
         means = np.array([ranking.finite_mean(taus_of) for taus_of in ceiling.observed_by_pair])
         taus = np.asarray(noise.noise_corrected_tau(means, ceiling.by_benchmark))
         intervals = _corrected_intervals(data, protocol)
-    corrected = {"models": over_models, "families": families}
     at.put("tau_mean_corrected", mean, "tau", data.sure(corrected, protocol), counted=counted)
     why = reason or "The benchmark has no tau or no noise ceiling, or its tau is above the ceiling."
     for index, (name, tau) in enumerate(zip(names, taus, strict=True)):
@@ -234,7 +232,6 @@ def put_change(rows: Rows, data: Data) -> None:
     improved, compared = data.improved
     rows.put("pairs", len(data.tasks) * (len(data.tasks) - 1) // 2, "pairs")
     rows.put("cells_in_both", int(data.in_both.sum()), "cells")
-    rows.put("models_in_both", len(models), "models")
     pairs = improved if compared else Missing(reason)
     rows.put("improved_pairs", pairs, "pairs", counted=("compared_pairs", compared))
     rows.put("compared_pairs", compared, "pairs")

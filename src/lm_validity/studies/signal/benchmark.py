@@ -26,13 +26,11 @@ from lm_validity.studies.signal.curves import (
 )
 from lm_validity.studies.signal.statistics import quality as scores_of
 from lm_validity.studies.signal.statistics import ranking as ranks
+from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.studies.signal.statistics.quality import SignalQuality
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows, ScienceLead, WindowMasks
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
 from lm_validity.words import scale_of
-
-CHOSEN, FITTED = "chosen", "fitted"
-FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
 Value = float | Missing
 Found = bool | Missing  # whether something is found: False does not say that it is not there
@@ -158,8 +156,7 @@ class CurveDesign:
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
     sizes: dict[str, list[str]]  # scored models by size
-    windows: dict[str, RankingWindows]  # of ranking consistency: chosen, and fitted to each pair's training
-    ranking_pairs: dict[str, list[Pair]]  # the same pairs under either
+    ranking_pairs: list[Pair]  # of ranking consistency
     compliance_pairs: list[Pair]  # first: science, second: web
     alignment: CommonPoints  # of the scored models
 
@@ -168,7 +165,7 @@ class CurveDesign:
         """The curves of a benchmark, and which models, pairs, points and windows belong together: decided once."""
         by_model, facts, selection = learning.curves[benchmark], learning.model_facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
-        scored, windows = learning.scored(benchmark), {CHOSEN: windows_of(learning, options), FITTED: FITTED_WINDOWS}
+        scored, windows = learning.scored(benchmark), windows_of(learning, options)
         sizes: dict[str, list[str]] = {}
         for model in scored:
             if (size := facts[model].size) is not None:
@@ -182,10 +179,7 @@ class CurveDesign:
             selected={model: select(curve, selection) for model, curve in curves.items()},
             scored=scored,
             sizes=sizes,
-            windows=windows,
-            ranking_pairs={
-                kind: _ranking_pairs(curves, facts, sizes, selection, window) for kind, window in windows.items()
-            },
+            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows),
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
         )
@@ -261,7 +255,7 @@ class CurveScores:
 
     quality: dict[str, SignalQuality]
     mean_quality: np.ndarray  # over scored models
-    orders: dict[str, np.ndarray]  # ranking consistency, by windows
+    order: np.ndarray  # ranking consistency
     lead: ScienceLead  # of the science models over the web models
     overall: np.ndarray
 
@@ -272,16 +266,14 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
         model: scores_of.signal_quality(values[model][..., design.selected[model]], options) for model in design.curves
     }
     mean_quality = mean_of_known([quality[model].signal_quality for model in design.scored])
-    orders = {
-        kind: _mean_over_sizes(pairs, [ranks.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
-        for kind, pairs in design.ranking_pairs.items()
-    }
+    pairs = design.ranking_pairs
+    order = _mean_over_sizes(pairs, [ranks.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
     lead = compliance_of(design, values, options.normalisation, chance)
-    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN], lead.value), -1)
+    parts = np.stack(np.broadcast_arrays(mean_quality, order, lead.value), -1)
     return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
-        orders=orders,
+        order=order,
         lead=lead,
         overall=parts @ np.array(options.weights),  # NaN where a part is
     )
@@ -305,23 +297,13 @@ def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 # A benchmark with its scores, their resamples, and what they would be by chance.
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A filter under one design and item score (`statistics.items.FilterTrial`), with why a value is unknown."""
+class Trial(NamedTuple):
+    """A filter under one design and item score, and what came of it."""
 
     filter: str
     score: str
     design: str
-    unfiltered: Value
-    in_sample: Value
-    held_out: Value
-    control_mean: Value
-    control_high: Value
-    p: Value
-    useful: bool
-    items: int
-    kept_in_sample: int
-    per_item_score_ratio: Value
+    found: FilterTrial
 
 
 @dataclass(frozen=True)
@@ -351,13 +333,12 @@ class BenchmarkCurves(CurveDesign):
     scores: CurveScores
     resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
     resampled_scores: CurveScores | Missing  # leading axis: resamples
-    interval_source: str | Missing  # items or standard errors
     items: ItemAnalysis | Missing
     chance: Value  # the score of guessing, in the metric's own direction
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
     noise: np.ndarray | Missing  # (points, models, models) covariances of the scored models' errors, common points
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    order_draws: dict[str, OrderDraws]  # by windows
+    order_draws: OrderDraws
     quality: Value  # signal quality, mean over the scored models
     fall_p: Value  # as `walk_p`, of the curves upside down; where the direction is assumed
 
@@ -415,16 +396,14 @@ def analyze_benchmark(
     level = design.direction * number(chance)
     values, selected = design.values, design.selected_curves
     curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
-    of_order, of_walks, of_fits = (
-        section_generator(f"{section} {design.benchmark}") for section in ("order", "walks", "fits")
-    )
+    of_order, of_walks = (section_generator(f"{section} {design.benchmark}") for section in ("order", "walks"))
     walked = scores_of.walked_quality(curves, names, resamples, of_walks, options)
     errors = {
         model: curve.errors if isinstance(items, Missing) or not np.isnan(curve.errors).any() else items.errors[model]
         for model, curve in design.curves.items()
     }
     noise = _noise(design, errors, items)
-    resampled, interval_source = _resampled(values, errors, items, resamples)
+    resampled = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
     return BenchmarkCurves(
         **vars(design),
@@ -433,16 +412,12 @@ def analyze_benchmark(
         resampled_scores=resampled
         if isinstance(resampled, Missing)
         else compute_scores(design, resampled, options, level),
-        interval_source=interval_source,
         items=items,
         chance=chance,
         errors=errors,
         noise=noise,
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
-        order_draws={
-            kind: _consistency_draws(design.ranking_pairs[kind], values, resamples, generator)
-            for kind, generator in ((CHOSEN, of_order), (FITTED, of_fits))
-        },
+        order_draws=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
         quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
         fall_p=_fall_p(design, scores, options, resamples),
     )
@@ -482,22 +457,17 @@ def _noise(design: CurveDesign, errors: Values, items: ItemAnalysis | Missing) -
     return NO_NOISE if np.isnan(covariance).any() else covariance
 
 
-def _resampled(
-    values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int
-) -> tuple[Values | Missing, str | Missing]:
-    """Curves under resampled items, else drawn around their values by their standard errors; and which of both."""
+def _resampled(values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int) -> Values | Missing:
+    """Curves under resampled items, else drawn around their values by their standard errors."""
     if not resamples:
-        return (SKIPPED, SKIPPED)
+        return SKIPPED
     if isinstance(items, ItemAnalysis):
-        return (items.resampled, "items")
+        return items.resampled
     if any(np.isnan(errors_of_model).any() for errors_of_model in errors.values()):
-        none = Missing(
-            Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
-        )
-        return (none, none)
+        lacks = f"{items.reason} Not all of its scores have a standard error either."
+        return Missing(Reason(lacks, ReasonCode.NO_ERRORS))
     generator = np.random.default_rng(0)
-    drawn = {model: scores_of.drawn_around(values[model], errors[model], resamples, generator) for model in values}
-    return (drawn, "standard errors")
+    return {model: scores_of.drawn_around(values[model], errors[model], resamples, generator) for model in values}
 
 
 def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, generator: Generator) -> OrderDraws:

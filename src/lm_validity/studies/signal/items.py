@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import SignalConventions
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known
+from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.studies.signal.benchmark import (
     CONTROLS,
     SKIPPED,
@@ -24,7 +24,6 @@ from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import ItemFilter
 from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
 from lm_validity.studies.signal.statistics import quality as scores_of
-from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import listing
 
@@ -173,35 +172,5 @@ def _trials(
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
             judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
-            for design, trial in judged.items():
-                trials.append(_trial(name, score, design, trial))
+            trials += [Trial(name, score, design, trial) for design, trial in judged.items()]
     return (trials, notes)
-
-
-def _trial(name: str, score: str, design: str, trial: FilterTrial) -> Trial:
-    """The trial of a filter, with the reason where it leaves something unknown."""
-    nothing = "The filter keeps no item where it was fitted."
-    if np.isnan(trial.unfiltered):
-        nothing = "The score is unknown for some items, such as those with one choice."
-    in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
-    held_out = known(trial.held_out, nothing)
-    ratio: Value = held_out
-    if not trial.kept_in_sample or not trial.unfiltered:
-        ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
-    elif is_known(ratio):
-        ratio = known(trial.per_item_score_ratio, nothing)
-    return Trial(
-        filter=name,
-        score=score,
-        design=design,
-        unfiltered=known(trial.unfiltered, nothing),
-        in_sample=in_sample,
-        held_out=held_out,
-        control_mean=known(trial.control_mean, nothing),
-        control_high=known(trial.control_high, nothing),
-        p=known(trial.p, nothing),
-        useful=trial.useful,
-        items=trial.items,
-        kept_in_sample=trial.kept_in_sample,
-        per_item_score_ratio=ratio,
-    )

@@ -29,7 +29,6 @@ TOKENS = "billion_tokens"
 def signal_rows(data: SignalData) -> Rows:
     """All numbers of the signal report."""
     rows = Rows("signal")
-    _convention_rows(rows, data)
     for name, benchmark in data.benchmarks.items():
         at = rows.of(subject=name)
         _curve_rows(at, data, benchmark)
@@ -37,23 +36,9 @@ def signal_rows(data: SignalData) -> Rows:
         _settling_rows(at, benchmark)
         _compliance_rows(at, benchmark, data)
         _filter_rows(at, benchmark.items if isinstance(benchmark.items, Missing) else benchmark.items.trials)
-    for kind, prefix in ((base.CHOSEN, ""), (base.FITTED, "fitted_")):
-        _consistency_rows(rows, data, kind, prefix)
+    _consistency_rows(rows, data)
     _ready_rows(rows, data)
     return rows
-
-
-def _convention_rows(rows: Rows, data: SignalData) -> None:
-    options, windows = data.options, data.windows
-    rows.put("selection", data.learning.selection, "text")
-    rows.put("convention", options.convention, "text")
-    rows.put("ties", options.ties, "text")
-    rows.put("normalisation_convention", options.normalisation, "text")
-    for part, weight in zip(("signal_quality", "ranking_consistency", "compliance"), options.weights, strict=True):
-        rows.put("weight", weight, "share", part=part)
-    rows.put("window_base", RANGE, TOKENS, {"convention": windows.base})
-    rows.put("window_later", RANGE, TOKENS, {"convention": windows.later})
-    rows.put("windows_relative", windows.relative, "yes_or_no")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -88,7 +73,6 @@ def _benchmark_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> N
     at.put("chance", benchmark.chance, "score")
     at.put("above_chance", benchmark.models_above_chance, "models", counted=models)
     at.put("above_chance_from_mean", _above_chance_from(benchmark), TOKENS, counted=models)
-    at.put("interval_source", benchmark.interval_source, "text")
     at.put("common_points", none or len(alignment.progress), "points")
     at.put("common_points_at_end", none or alignment.at_end, "yes_or_no")
     # a score beyond 1 is no share, so that its distance from chance has no points
@@ -118,33 +102,32 @@ def _above_chance_from(benchmark: BenchmarkCurves) -> Value:
 # The order of the models: whether an early order lasts, and from when on it is the final one.
 
 
-def _consistency_rows(rows: Rows, data: SignalData, kind: str, prefix: str) -> None:
-    """Ranking consistency by benchmark under one kind of windows, mean over pairs of one size, then over sizes: beside
-    coin tosses, and on which benchmarks the order lasts longer than these would keep it."""
+def _consistency_rows(rows: Rows, data: SignalData) -> None:
+    """Ranking consistency by benchmark, mean over pairs of one size, then over sizes: beside coin tosses, and on which
+    benchmarks the order lasts longer than these would keep it."""
     p = dict[str, Value]()
     for name, benchmark in data.benchmarks.items():
-        draws, scores = benchmark.order_draws[kind], benchmark.scores.orders[kind]
-        value = known(float(scores), _no_consistency(benchmark, kind))
+        draws = benchmark.order_draws
+        value = known(float(benchmark.scores.order), _no_consistency(benchmark, data.windows))
         p[name] = tail = base.p_value(value, draws.coins)
         coins: Bounds = tail if isinstance(tail, Missing) else base.SKIPPED
         if is_known(tail) and not isinstance(draws.coins, Missing):
             low, high = np.quantile(draws.coins, [0.025, 0.975])
             coins = float(low), float(high)
-        over_items = base.bounds(value, benchmark.draws(lambda drawn: drawn.orders[kind]), 0.0, 1.0)
+        over_items = base.bounds(value, benchmark.draws(lambda drawn: drawn.order), 0.0, 1.0)
         at = rows.of(subject=name)
         intervals = {"checkpoints": base.bounds(value, draws.blocks, 0.0, 1.0), "items": over_items}
-        at.put(f"{prefix}consistency", value, "share", intervals)
-        at.put(f"{prefix}consistency_coin_flips", RANGE, "share", {"coin_flips": coins})
-        at.put(f"{prefix}consistency_coin_flip_p", p[name], "probability")
-        at.put(f"{prefix}consistency_pairs", len(benchmark.ranking_pairs[kind]), "pairs")
+        at.put("consistency", value, "share", intervals)
+        at.put("consistency_coin_flips", RANGE, "share", {"coin_flips": coins})
+        at.put("consistency_coin_flip_p", p[name], "probability")
+        at.put("consistency_pairs", len(benchmark.ranking_pairs), "pairs")
     for name, lasts in base.discoveries(p).items():
-        rows.put(f"{prefix}consistency_lasts", lasts, "yes_or_no", subject=name)
+        rows.put("consistency_lasts", lasts, "yes_or_no", subject=name)
 
 
-def _no_consistency(benchmark: BenchmarkCurves, kind: str) -> str:
+def _no_consistency(benchmark: BenchmarkCurves, windows: RankingWindows) -> str:
     """Why a benchmark has no ranking consistency, where it has none."""
-    pairs = benchmark.ranking_pairs[kind]
-    windows: RankingWindows = benchmark.windows[kind]
+    pairs = benchmark.ranking_pairs
     if not pairs:
         return "There are no two architectures of one size (columns size and architecture of the models sheet)."
     reasons = [pair.alignment.reason for pair in pairs]
@@ -292,11 +275,9 @@ FILTER_UNITS: Mapping[str, str] = {
     "in_sample": "index",
     "held_out": "index",
     "control_mean": "index",
-    "control_high": "index",
     "p": "probability",
     "useful": "yes_or_no",
     "kept_in_sample": "items",
-    "per_item_score_ratio": "ratio",
 }
 
 
@@ -306,10 +287,15 @@ def _filter_rows(at: Rows, trials: list[Trial] | Missing) -> None:
         if isinstance(trials, Missing):
             at.put(f"filter_{name}", trials, unit)
             continue
-        for trial in trials:
+        for kind, score, design, trial in trials:
             counted = None if name == "useful" else ("items", trial.items)
-            of_trial = at.of(filter=trial.filter, score=trial.score, design=trial.design)
-            of_trial.put(f"filter_{name}", getattr(trial, name), unit, counted=counted)
+            why = "The filter keeps no item where it was fitted."
+            if name == "in_sample":
+                why = "The filter keeps no item when it sees all models that are scored."
+            elif np.isnan(trial.unfiltered):
+                why = "The score is unknown for some items, such as those with one choice."
+            of_trial = at.of(filter=kind, score=score, design=design)
+            of_trial.put(f"filter_{name}", getattr(trial, name), unit, counted=counted, why=why)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -329,7 +315,7 @@ def notes_on(data: SignalData) -> list[str]:
     ]
     if constant:
         notes.append(f"Constant curves, scored 0: {listing(constant)}.")
-    pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs[base.CHOSEN]]
+    pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs]
     later = sorted({int(pair.windows.later.sum()) for pair in pairs if pair.counts})
     if later and later[0] < E2LM_LATER_CHECKPOINTS:
         ends = later[0] if later[0] == later[-1] else f"{later[0]} to {later[-1]}"

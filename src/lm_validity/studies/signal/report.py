@@ -115,7 +115,6 @@ QUALITY_SECTION = SectionOf(
             "models_above_chance": Column("above_chance", "models above chance"),
             "above_chance_from_b": Column("above_chance_from_mean", "above chance from (billion tokens)", ".4g"),
             "items": Column("items", "items"),
-            "interval_from": Column("interval_source", "interval from"),
         },
         "By benchmark",
         sorted_by="signal_quality",
@@ -150,7 +149,6 @@ ORDER_SECTION = SectionOf(
             "coin_flip_p": Column("consistency_coin_flip_p", "p (coin flips)", "p"),
             "lasts": Column("consistency_lasts", "shown to last"),
             "pairs": Column("consistency_pairs", "pairs of models"),
-            "fitted": Column("fitted_consistency", "consistency, fitted windows", ".3f"),
             "separable_pairs": Column("separable_pairs", "pairs told apart at the end"),
             "settled_from_b": Column("settled_from", "nearly settled, pairs told apart", ".4g"),
             "settled_low_b": Column("settled_from", "from", ".4g", "low"),
@@ -209,12 +207,10 @@ FILTER_SECTION = SectionOf(
             "in_sample": Column("filter_in_sample", "where it was fitted", ".3f"),
             "held_out": Column("filter_held_out", "held out", ".3f"),
             "control_mean": Column("filter_control_mean", "random choices, mean", ".3f"),
-            "control_high": Column("filter_control_high", "97.5th percentile of random choices", ".3f"),
             "p": Column("filter_p", "p", "p"),
             "useful": Column("filter_useful", "useful"),
             "items": Column("filter_kept_in_sample", "items", part="n"),
             "kept_in_sample": Column("filter_kept_in_sample", "items kept"),
-            "per_item_score_ratio": Column("filter_per_item_score_ratio", "score per item, ratio", ".3f"),
         },
         "All trials",
         folded=True,
@@ -437,29 +433,25 @@ def settling_panel(data: SignalData, rows: Rows) -> Panel | None:
     return Panel(question, words, chart.svg, _outcome(surely, len(found)))
 
 
-def lasting(rows: Rows) -> tuple[Panel, Answer] | None:
-    """The share of later checkpoints with an early order, beside what coin tosses give: of windows that are fitted to
-    each training where no benchmark has a value in the chosen ones."""
-    prefix = "" if yes_of(rows, "consistency")[1] else "fitted_"
-    values = [row for row in rows.all(f"{prefix}consistency") if row.value is not None]
-    if not values:
+def lasting(data: SignalData, rows: Rows) -> tuple[Panel, Answer] | None:
+    """The share of later checkpoints with an early order, beside what coin tosses give."""
+    if not yes_of(rows, "consistency")[1]:
         return None
     chart = Dots(
         [
-            Series(f"{prefix}consistency", OF_BENCHMARK, words="later checkpoints with the early order"),
-            Series(f"{prefix}consistency_coin_flips", OF_BENCHMARK, mark="s", words="95% of coin tosses"),
+            Series("consistency", OF_BENCHMARK, words="later checkpoints with the early order"),
+            Series("consistency_coin_flips", OF_BENCHMARK, mark="s", words="95% of coin tosses"),
         ],
         "Share of later checkpoints with the early order",
         dashed=(0.5,),
         sorted=True,
     )
-    pairs = count(int(max(row.value or 0 for row in rows.all(f"{prefix}consistency_pairs"))), "pair")
-    relative = bool(prefix) or rows.value("windows_relative") == 1
-    windows = [ends for name in ("base", "later") if (row := rows.row(f"window_{name}")) and (ends := ends_of(row))]
-    when = f"{windows[0][0]:g} to {windows[0][1]:g} billion tokens, and after {windows[1][0]:g}"
-    basis = f"{pairs} of equally large models. Order at "
-    basis += "10% to 20% of training, and after 22%." if relative else f"{when}."
-    lasts, tested = yes_of(rows, f"{prefix}consistency_lasts")
+    pairs = count(int(max(row.value or 0 for row in rows.all("consistency_pairs"))), "pair")
+    windows = data.windows
+    when = f"{windows.base[0]:g} to {windows.base[1]:g} billion tokens, and after {windows.later[0]:g}"
+    when = "10% to 20% of training, and after 22%" if windows.relative else when
+    basis = f"{pairs} of equally large models. Order at {when}."
+    lasts, tested = yes_of(rows, "consistency_lasts")
     of_all = count(len(tested), "benchmark")
     words = f"On {_some_of(len(lasts), len(tested))}, it lasts longer than coin tosses would (false discovery rate 5%)."
     sentence = f"On {len(lasts)} of {of_all}, an early ranking lasts longer than coin tosses would."
@@ -532,8 +524,7 @@ def windows_in_words(data: SignalData) -> str:
     return (
         "Ranking consistency asks whether two models keep, in a later window of training "
         f"({low:g} to {high:g} billion tokens), the order that they had in a base window ({base_low:g} to "
-        f"{base_high:g}).{source} Fitted windows: 10% to 20% of each pair's training up to its last common "
-        "checkpoint, and from 22%."
+        f"{base_high:g}).{source}"
     )
 
 
@@ -553,13 +544,9 @@ def sections(data: SignalData, rows: Rows) -> list[SectionOf]:
         quality = replace(quality, finding=Says("signal_quality_mean", template))
     found = {
         ("signal_quality_mean",): quality,
-        ("consistency", "fitted_consistency", "nearly_stable_from"): replace(
-            ORDER_SECTION, explanation=windows_in_words(data)
-        ),
+        ("consistency", "nearly_stable_from"): replace(ORDER_SECTION, explanation=windows_in_words(data)),
         ("compliance",): replace(COMPLIANCE_SECTION, explanation=compliance.format(*options.weights)),
-        ("filter_p",): replace(
-            FILTER_SECTION, explanation=f"Score per item: near 2 for any half of the items, good or bad. {told}"
-        ),
+        ("filter_p",): replace(FILTER_SECTION, explanation=told),
     }
     return [section for quantities, section in found.items() if any(yes_of(rows, each)[1] for each in quantities)]
 
@@ -575,7 +562,7 @@ def signal_page(data: SignalData, rows: Rows) -> Page:
         curves = Picture(
             drawn.svg + Markup('<p class="note">{}</p>').format(drawn.note) + heading + curves.svg, curves.note
         )
-    shown = [found for found in (lasting(rows), above_chance(rows)) if found is not None]
+    shown = [found for found in (lasting(data, rows), above_chance(rows)) if found is not None]
     panels = [*([] if ready is not None else [settling_panel(data, rows)]), *(panel for panel, _ in shown)]
     return Page(
         name="signal",

@@ -221,8 +221,8 @@ def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):
     rows.loc[rows["benchmark"] == "b", "stderr"] = np.nan
     sizes = "model,family,parameters_b\n" + "".join(f"{name},F,1\n" for name in NAMES)
     found, place = agreement_of(tmp_path, rows, models=sizes), {"protocol": DIRECT, "at_most": 2.0}
-    tested, scored = (by_subject(found, f"benchmark_{name}", **place) for name in ("pairs_of_models", "scored_pairs"))
-    assert [tested[name] for name in "ab"] == [6, 0] and [scored[name] for name in "ab"] == [6, 6]
+    for name, pairs in (("separated", [6, 0]), ("tau_with_others_by_ratio", [6, 6])):
+        assert [found.row(name, subject=subject, **place).n for subject in "ab"] == pairs
     tau = estimate(found, "tau_with_others_by_ratio", subject="b", **place)
     assert tau.value == pytest.approx(1) and tau.models == Missing(LOST_MODEL)
 

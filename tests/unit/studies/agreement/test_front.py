@@ -158,7 +158,7 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
 @pytest.mark.parametrize("trained", [1, 3])
 def test_a_run_that_is_not_at_its_end_says_how_far_it_is_and_shows_direct_scores(tmp_path, trained):
     page, rows = page_of(tmp_path, few_trained(trained))
-    assert rows.value("models_in_both") == trained
+    assert rows.row("tau_change").n == trained
     for sentence in (page.lede.heading, page.answers[0].sentence):
         assert sentence.startswith(f"Not known yet: {trained} of 16 models")
     assert page.panels[0].outcome == "not known" and page.panels[0].svg.count('class="t" style') == trained

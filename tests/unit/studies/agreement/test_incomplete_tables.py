@@ -10,7 +10,7 @@ from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.factors import report_factors
-from lm_validity.studies.agreement.incomplete import Trust, _put_trust, _trust_notes, fit_cells
+from lm_validity.studies.agreement.incomplete import Trust, _trust_notes, fit_cells
 from lm_validity.studies.agreement.notes import coverage_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -93,7 +93,7 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
     assert {row.subject for row in ranks} == set(NAMES) and min(row.value for row in ranks) == 1
     assert all(row.low <= row.high for row in ranks)
     # an audit of one cell shows nothing: every measured cell is checked
-    assert rows.row("predictions_checked_by").text == "left out" and rows.value("predictions_checked") == 44
+    assert rows.row("predictions_coverage").n == 44 and "44 measured cells" in notes
     assert f"{UNDER[TRAINED].capitalize()}, 26 of 70 cells are not planned" in notes and "are missing (" not in notes
 
 
@@ -126,7 +126,7 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
     assert np.isfinite(without.oriented(TRAINED)).sum() == 44 and np.isfinite(without.measured(TRAINED)).sum() == 48
     # also the assisted tau, whose predictions must not have seen them; and as if they had never been measured
     never, _ = incomplete_of(read_score_matrix(*files_of(tmp_path, tables)), TRAINED)
-    for name in ("tau_pooled", "tau_assisted", "tau_pooled_and_assisted_differ", "comparisons"):
+    for name in ("tau_pooled", "tau_assisted", "tau_pooled_and_assisted_differ"):
         assert one.row(name) == other.row(name) == never.row(name)
     counted = ("cells", "cells_by_scores", "cells_missing", "cells_unplanned")
     assert [one.value(name) for name in counted] == [48, 4, 22, 22]
@@ -215,12 +215,10 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
         matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
-        found[name] = incomplete_of(matrix, TRAINED)[0]
-    checked = {(rows.row("predictions_checked_by").text, rows.value("predictions_checked")) for rows in found.values()}
-    assert checked == {("audit", 21)}
+        found[name] = fit_cells(matrix, TRAINED).trust
+    assert {(trust.source, trust.cells) for trust in found.values()} == {("audit", 21)}
     far, like = found["far off"], found["like the others"]
-    assert far.value("predictions_coverage") < 0.5 < 0.85 < like.value("predictions_coverage")
-    assert far.value("predictions_widening") > 2 * like.value("predictions_widening")
+    assert far.coverage < 0.5 < 0.85 < like.coverage and far.widening > 2 * like.widening
 
 
 def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
@@ -238,9 +236,7 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     ],
 )
 def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    rows = Rows("agreement")
-    _put_trust(rows.of(protocol=TRAINED), Trust(*trust))
-    text = " ".join(_trust_notes(rows, TRAINED))
+    text = " ".join(_trust_notes("Trained", Trust(*trust)))
     assert all(words in text for words in told)
     assert ("fewer than 90%" in text) == (trust[2] < 0.9)
 

@@ -83,7 +83,7 @@ def test_nothing_rests_on_impossible_standard_errors(tmp_path, error):
     found = agreement(data)[1]
     place = {"protocol": DIRECT, "subject": "a"}
     assert np.isnan(found.value("reliability", **place))
-    assert found.value("benchmark_pairs_of_models", at_most=None, **place) == 1
+    assert found.row("separated", at_most=None, **place).n == 1
     assert np.abs(data.significant[DIRECT].sign[:, 0]).sum() == 1
 
 

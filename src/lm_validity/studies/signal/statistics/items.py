@@ -179,14 +179,6 @@ class FilterTrial:
     items: int
     kept_in_sample: int
 
-    @property
-    def per_item_score_ratio(self) -> float:
-        """Team Shaikespear's: held-out quality per item that was kept, over that of all items.
-
-        It rises whenever the set shrinks faster than its score, so a random half of a benchmark has a ratio near 2.
-        """
-        return self.held_out * self.items / (self.kept_in_sample * self.unfiltered)
-
 
 def leave_one_group_out(groups: list[str | None], checkpoints: list[int]) -> list[Fold]:
     """Folds that score one group's models (an architecture, a size) and fit on the other groups'.

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.schema import ITEMS, read_table
 
@@ -155,27 +154,6 @@ def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
     scores, *_ = imported(tmp_path, says=["3 of each of 1 score"])
     assert by_run(scores) == {n: round(s / 30, 9) for n, s in enumerate(solved)}
     assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
-
-
-@pytest.mark.parametrize("tau2", [False, True])
-def test_trials_of_agents(tmp_path, tau2):
-    trials = [
-        {"task_id": n, "trial": run, "reward": float(v)} for run, own in enumerate(ANSWERS) for n, v in enumerate(own)
-    ]
-    trials = [each | ({"reward_info": {"reward": each.pop("reward")}} if tau2 else {"traj": []}) for each in trials]
-    info = {"agent_info": {"llm": "acme/ant"}, "environment_info": {"domain_name": "airline"}}
-    document = {"info": info, "simulations": trials} if tau2 else trials
-    write(tmp_path / "in/ant-airline.json", document)
-    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
-    assert by_run(scores, "acme/ant" if tau2 else "ant") == expected() and set(scores["benchmark"]) == {"airline"}
-    check_items(items)
-
-
-def test_a_task_with_two_rewards_in_one_trial_is_refused(tmp_path):
-    trials = [{"task_id": 0, "trial": 0, "reward": 1.0}, {"task_id": 0, "trial": 0, "reward": 0.0}]
-    write(tmp_path / "ant-airline.json", trials)
-    with pytest.raises(InputError, match=r"two answers of ant to 0 in run 0"):
-        import_files([tmp_path / "ant-airline.json"], tmp_path / "out")
 
 
 def lighteval(tmp_path, run, value, *, choices=0.5, day=None):

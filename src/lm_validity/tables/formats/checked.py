@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lm_validity.errors import InputError, first_line
+from lm_validity.errors import InputError
 from lm_validity.files import Document, absent, check_encodable
 from lm_validity.tables.schema import LARGEST_SCORE
 
 NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
 _LARGEST = 2**63 - 1  # of a table's integers
 _LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
-_LARGEST_YAML = 2**23  # bytes; it is read slowly
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 
@@ -59,18 +58,6 @@ def _values(text: str) -> object:
     return objects_found
 
 
-def read_yaml_file(path: Path, hint: str) -> Any:
-    """The value of others' YAML file. Raises InputError, with the hint, for what cannot be read."""
-    import yaml
-
-    try:
-        if path.stat().st_size > _LARGEST_YAML:
-            raise InputError(f"{path}: too large for YAML.", hint)
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)}).", hint) from error
-
-
 def part(value: object, *names: str) -> Document:
     """An object, or that under `names`, each in the one before; {} where there is none."""
     for name in names:
@@ -94,16 +81,14 @@ def finite(value: object) -> float | None:
     return as_float if math.isfinite(as_float) else None
 
 
-def cell_number(text: str | None, where: str, *, lenient: bool = False) -> float | None:
-    """The number in a cell of a table that a program wrote; None for an empty one and for a dash, and with `lenient`
-    for any that is no number. InputError otherwise."""
+def cell_number(text: str | None, where: str) -> float | None:
+    """The number in a cell of a table that a program wrote; None for an empty one and for a dash. InputError
+    otherwise."""
     if (text or "").strip().casefold() in ("", "-", "nan", "none", "n/a"):
         return None
     try:
         return score(float(str(text)), where, "mend the cell, or leave it empty.")
     except ValueError:
-        if lenient:
-            return None
         raise InputError(f"{where}: {_shown(text)} is no number.", "mend the cell, or leave it empty.") from None
 
 

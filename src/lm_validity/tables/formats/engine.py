@@ -9,15 +9,15 @@ paths and the function that makes a value of what they lead to.
 import csv
 import io
 import json
+import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+import pandas as pd
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
@@ -30,6 +30,7 @@ Source = str | tuple[Any, ...]
 Columns = Mapping[str, Source]
 _NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.I)  # a number as a text, which is refused
 _OTHER_HINT = "mend it, or leave it out."
+_ANSWER = ("model", "benchmark", "metric", "doc_id")
 
 
 class Place(NamedTuple):
@@ -141,7 +142,7 @@ class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
     scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
     are the scores. `rows`: instead of both, gives checked claims, None for a missing one. `common`: what all share; the
-    columns of a mapping under "" are columns too. `keep`: which places count. `of_file`: fields of ScoreFile; `made`,
+    columns of a mapping under "" are columns too. `of_file`: fields of ScoreFile; `made`,
     `made_of_score`: settings. `named_by`: the model by a file's path, where nothing else names it. `beside`: names of
     files that others are read with. `load`: what makes a root of files that are not JSON. `finish`: what no path can
     say, of the file, its root and the places of its rows."""
@@ -152,7 +153,6 @@ class Spec:
     each: str | Callable[[Place], Iterable[Place]] = ""
     rows: Callable[[Place], Iterable[Claim | None]] | None = None
     common: Columns = field(default_factory=dict)
-    keep: Callable[[Place], bool] = lambda place: True
     of_file: Columns = field(default_factory=dict)
     made: Columns = field(default_factory=dict)
     made_of_score: Columns = field(default_factory=dict)
@@ -212,8 +212,6 @@ class Spec:
         path = root.path
         rows, places, missing = list[dict[str, Any]](), list[Place](), 0
         for place in self.each(root) if callable(self.each) else root.follow(self.each):
-            if not self.keep(place):
-                continue
             found = _taken(place, self.columns)
             value, where = found.get("value"), f"{path}, {'.'.join(place.keys) or 'the score'}"
             if value is None or value != value or (isinstance(value, str) and not _NUMBER.search(value)):
@@ -234,43 +232,36 @@ def _taken(place: Place, columns: Columns) -> dict[str, Any]:
 
 
 def _of_answers(file: ScoreFile) -> list[ScoreFile]:
-    """A file of scores and items for each model in a file of answers: the means over documents, of which each is in a
-    run once; without runs, several answers to one are averaged. The first metric is the items' `correct`."""
-    models: dict[str, dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(lambda: defaultdict(dict))
-    for row in file.rows:
-        answer: Any = file.common | row
-        key = tuple(answer.get(name) for name in ("benchmark", "run", "num_fewshot", "metric"))
-        values = models[answer["model"]][key].setdefault(answer["doc_id"], [])
-        if values and answer.get("run") is not None:
-            problem = f"{file.path}: two answers of {answer['model']} to {answer['doc_id']} in run {answer['run']}."
-            raise InputError(problem, "leave one of them out, or number the runs.")
-        values.append(answer["value"])
+    """A file of scores and items for each model in a file of answers: the means over documents, of several answers to
+    one their mean. The first metric is the items' `correct`."""
+    answers = pd.DataFrame([{**file.common, **row} for row in file.rows], columns=[*_ANSWER, "value"])
+    means = answers.groupby([*_ANSWER], sort=False)["value"].agg(["mean", "size"])
     files = []
-    for model, answers in models.items():
-        scores = {key: {name: float(np.mean(each)) for name, each in values.items()} for key, values in answers.items()}
-        rows: list[Claim] = [
-            {"benchmark": benchmark, "run": run, "num_fewshot": shots, "metric": metric}
-            | mean_of_items(np.array([*values.values()]))
-            for (benchmark, run, shots, metric), values in scores.items()
+    for model, of_model in means.groupby("model", sort=False):
+        rows = [
+            Claim(benchmark=benchmark, metric=metric) | mean_of_items(values.to_numpy())
+            for (benchmark, metric), values in of_model.groupby(["benchmark", "metric"], sort=False)["mean"]
         ]
-        several = sum(len(each) > 1 for values in answers.values() for each in values.values())
+        several = int((of_model["size"] > 1).sum())
         note = f"{file.path.name}: the mean of several answers counts: {count(several, 'item')}."
         notes = (*file.notes, note) if several else file.notes
-        common = file.common | Claim(model=model)
-        files.append(replace(file, rows=rows, common=common, notes=notes, items=lambda scores=scores: _items(scores)))  # type: ignore[misc]
+        common = file.common | Claim(model=str(model))
+        files.append(replace(file, rows=rows, common=common, notes=notes, items=partial(_items, of_model["mean"])))
     return files
 
 
-def _items(scores: Mapping[tuple[Any, ...], Mapping[str, float]]) -> Iterator[Item]:
-    places: dict[tuple[Any, ...], dict[str | None, Mapping[str, float]]] = defaultdict(dict)
-    for (*place, metric), values in scores.items():
-        places[*place][metric] = values
-    for (benchmark, run, shots), metrics in places.items():
-        for document in dict.fromkeys(document for values in metrics.values() for document in values):
-            named = [(metric, values[document]) for metric, values in metrics.items() if document in values and metric]
-            first = next(iter(metrics.values()))
-            item: Item = {"benchmark": benchmark, "run": run, "num_fewshot": shots, "doc_id": document}
-            yield item | {"correct": first.get(document), "metric_values": named if len(metrics) > 1 else None}
+def _items(means: pd.Series) -> Iterator[Item]:
+    for benchmark, of_benchmark in means.droplevel("model").groupby("benchmark", sort=False):
+        table = of_benchmark.droplevel("benchmark").unstack("metric")
+        table = table[of_benchmark.index.unique("metric")]
+        for document, *values in table.itertuples():
+            named = [(metric, value) for metric, value in zip(table, values, strict=True) if not math.isnan(value)]
+            item: Item = {"benchmark": str(benchmark), "doc_id": document, "metric_values": None}
+            yield (
+                item
+                | Item(correct=None if math.isnan(values[0]) else values[0])
+                | (Item(metric_values=named) if len(values) > 1 else Item())
+            )
 
 
 def json_lines(path: Path, hint: str = _OTHER_HINT) -> list[Any]:

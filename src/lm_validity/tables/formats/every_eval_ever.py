@@ -124,7 +124,8 @@ def _results(root: Place) -> Iterator[Place]:
         benchmark, metric = _named(name, *map(place.find, (
             f"{_METRIC}.metric_id|{_METRIC}.metric_name", f"{_METRIC}.evaluation_description", "^eval_library.name",
             "source_data.dataset_name")))  # fmt: skip
-        yield root.below(f"result {number} ({name})", result | {"_benchmark": benchmark, "_metric": metric})
+        if metric != "mean_win_rate,none":  # HELM's, of places among models
+            yield root.below(f"result {number} ({name})", result | {"_benchmark": benchmark, "_metric": metric})
 
 
 def _factor(own: object, unit: object, most: object) -> float:
@@ -199,7 +200,6 @@ EVERY_EVAL_EVER = Spec(
         "selected": (f"{_DETAILS}.{OWN}selected", lambda text: text == "true"),
     },
     _results,
-    keep=lambda at: at.find("_metric") != "mean_win_rate,none",  # HELM's, of places among models
     common={
         "model": ("^model_info.id", "%", lambda name, path: checked.required_text(
             name, f"{path}, 'model_info', 'id'", _HINT)),

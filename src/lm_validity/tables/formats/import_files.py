@@ -60,16 +60,9 @@ from lm_validity.words import count, listing
 # In the order in which they are asked: the first that recognises a file reads it
 FORMATS: tuple[Format | Spec, ...] = (
     specs.HELM,
-    specs.HELM_TABLES,
-    published.TERMINAL,
     specs.MTEB,
-    published.LISTS,
     specs.PROMPTFOO,
     specs.DEEPEVAL,
-    specs.EVALPLUS,
-    specs.EVALS,
-    specs.VLM,
-    specs.NEMO,
     specs.OPENCOMPASS,
     specs.SIMPLE_EVALS,
     specs.OLMES,
@@ -79,7 +72,6 @@ FORMATS: tuple[Format | Spec, ...] = (
     import_inspect.INSPECT,
     lm_eval.LM_EVAL,
     published.LM_HARMONY,
-    published.TRIALS,
     published.E2LM,
 )
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
@@ -243,7 +235,7 @@ def _read_all(
         except InputError as error:
             log.skip(found_file.path, error.problem, error.hint, named=found_file.named)
     results += _of_tables(tables, given, options, log, beside=bool(results or samples))
-    results = published.with_totals(with_runs(results))
+    results = with_runs(results)
     names_given = {file.path: name for file in samples if (name := _of_place(file.path, options.names))}
     matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, names_given, log)]
     log.formats += Counter({"lm-eval": len(matched)})
@@ -289,10 +281,9 @@ def _opened(file: Found, options: ImportOptions) -> Opened | None:
     """The file, parsed where it is JSON, with the name that the reader gives its model; None for what is no JSON, as a
     table's file may be."""
     model = _of_place(file.path, options.names)
-    read = checked.read_json_file if file.path.suffix in (".json", "") else checked.read_yaml_file
-    if file.path.suffix in (".json", "", ".yml", ".yaml"):
+    if file.path.suffix in (".json", ""):
         try:
-            return Opened(file.path, file.named, read(file.path, _HINT), model=model)
+            return Opened(file.path, file.named, checked.read_json_file(file.path, _HINT), model=model)
         except InputError:
             return None
     try:

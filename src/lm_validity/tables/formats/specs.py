@@ -7,7 +7,7 @@ read by `lm_eval.py`, logs of Inspect by `import_inspect.py`, files of every_eva
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,14 +16,13 @@ from typing import Any
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.files import Document, as_written
+from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, plain
 from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines
 from lm_validity.tables.formats.model_names import folder_name, training_point
-from lm_validity.tables.formats.score_files import EVERY, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.words import listing
+from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -119,36 +118,6 @@ HELM = Spec(
     finish=_helm_with_items,
 )  # fmt: skip
 
-
-def _helm_table(root: Place) -> Iterator[Place]:
-    """The cells of the table of accuracies, else of the first one."""
-    tables = root.root if isinstance(root.root, list) else [root.root]
-    table = next((each for each in tables if str(each.get("title")).casefold() == "accuracy"), tables[0])
-    names, *rows = [[cell["value"] for cell in row] for row in (table["header"], *table["rows"])]
-    for number, (model, *values) in enumerate(rows, 1):
-        if len(values) + 1 != len(names):
-            raise InputError(
-                f"{root.path}, row {number}: {len(values) + 1} cells for {len(names)} columns.", _HELM_HINT
-            )
-        for name, value in zip(names[1:], values, strict=True):
-            if plain(str(name)) != "mean_win_rate":
-                yield root.below(f"row {number}", {"model": str(model), "benchmark": str(name), "value": value})
-
-
-def _is_helm_table(opened: Opened) -> bool:
-    tables = opened.document if isinstance(opened.document, list) else [opened.document]
-    rows = [
-        row
-        for table in tables
-        for row in (checked.part(table).get("header"), *(checked.part(table).get("rows") or [0]))
-    ]
-    return len(rows) > 1 and all(
-        isinstance(row, list) and row and all(isinstance(cell, dict) and "value" in cell for cell in row)
-        for row in rows
-    )
-
-
-HELM_TABLES = Spec("helm-tables", _is_helm_table, _same("model", "benchmark", "value"), _helm_table)
 
 # ---- lighteval: results/MODEL/results_DATE.json, tasks `suite|task|shots` or `task|shots` ----------------------------
 
@@ -353,7 +322,7 @@ _ERRORED = 2  # of `failureReason`: no answer came
 
 def _promptfoo(root: Place) -> Iterator[Place]:
     """The tests, each with the prompt's label where a provider has several prompts, which are benchmarks."""
-    tests = root.root["results"]["results"]
+    tests = [test for test in root.root["results"]["results"] if test.get("failureReason") != _ERRORED]
     labels = defaultdict[str, set[Any]](set)
     for test in tests:
         labels[str(test.get("provider"))].add(_prompt(test))
@@ -380,7 +349,6 @@ PROMPTFOO = Spec(
                   lambda score, success: int(success is True) if checked.finite(score) is None else score),
     },
     _promptfoo,
-    keep=lambda at: at.find("failureReason") != _ERRORED,
 )  # fmt: skip
 
 # ---- DeepEval: {"testCases": [{"name", "metricsData": [{"name", "score", ...}]}]} ------------------------------------
@@ -419,96 +387,6 @@ DEEPEVAL = Spec(
         for row in file.rows]),
 )  # fmt: skip
 
-# ---- EvalPlus: `*_eval_results.json`, outcomes of solutions on the original tests and on more of them ----------------
-
-# By the end of the benchmark's name the keys that must say `pass`: the further tests count with the original ones
-_TESTS = {"": ("base_status",), "+": ("base_status", "plus_status")}
-_SAMPLING = re.compile(r"_temp_\d+(\.\d+)?$|_(vllm|hf|openai|google|anthropic|bedrock|ollama|gptqmodel)(?=_temp_)")
-
-
-def _evalplus(root: Place) -> Iterator[Place]:
-    """Whether each solution passes; of several solutions of a task, the number of each is that of its run."""
-    solutions = {task: checked.objects(outcomes) for task, outcomes in root.root["eval"].items()}
-    several = max(map(len, solutions.values()), default=0) > 1
-    for task, outcomes in solutions.items():
-        for number, outcome in enumerate(outcomes):
-            for end, keys in _TESTS.items():
-                if all(isinstance(outcome.get(key), str) for key in keys):
-                    passed = all(outcome[key] == "pass" for key in keys)
-                    yield root.below(task, {"doc_id": task, "benchmark": f"{task.partition('/')[0]}{end}",
-                                            "run": number if several else None, "value": float(passed)})  # fmt: skip
-
-
-def _is_evalplus(opened: Opened) -> bool:
-    outcomes = [checked.objects(each) for each in checked.part(opened.document, "eval").values()]
-    return any(outcomes) and all("base_status" in outcome for each in outcomes for outcome in each)
-
-
-EVALPLUS = Spec(
-    "evalplus",
-    _is_evalplus,
-    _same("doc_id", "benchmark", "run", "value") | {"metric": "=pass@1,none"},
-    _evalplus,
-    named_by=lambda opened: _SAMPLING.sub(
-        "", re.sub(r"[._-]?eval_results$", "", opened.path.stem) or opened.path.parent.name).replace("--", "/"),
-)  # fmt: skip
-
-# ---- OpenAI's evals: JSON lines, the first of them the `spec` --------------------------------------------------------
-
-
-def _answered(line: object) -> bool:
-    """Whether an event says that an answer is right or wrong."""
-    return bool(checked.part(line).get("sample_id")) and type(checked.part(line, "data").get("correct")) is bool
-
-
-def _evals(root: Place) -> Iterator[Place]:
-    """The answers in the commonest kind of event that says whether they are right; else the final report's numbers."""
-    events = [line for line in root.root["lines"] if _answered(line)]
-    kind = Counter(event.get("type") for event in events).most_common(1)[0][0] if events else None
-    for event in events:
-        if event.get("type") == kind:
-            answer = {"doc_id": event["sample_id"], "metric": "accuracy", "value": float(event["data"]["correct"])}
-            yield root.below(event["sample_id"], answer | {"kind": kind})
-    report: Document = next(
-        (line["final_report"] for line in root.root["lines"] if checked.part(line, "final_report")), {}
-    )
-    for name, number in report.items() if not events else ():
-        if checked.finite(number) is not None and "std" not in name:
-            yield root.below(name, {"doc_id": "report", "metric": name, "value": number})
-
-
-def _evals_file(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
-    """The file; the numbers of a final report are no answers. Raises InputError where there are neither."""
-    if answers := sum(map(_answered, root.root["lines"])):
-        others, kind = answers - len(places), places[0].value["kind"]
-        note = f"{root.path.name}: answers in other events than {kind!r} do not count: {others}."
-        return replace(file, notes=(*file.notes, note)) if others else file
-    rows = [Claim(benchmark=row["benchmark"], metric=row["metric"], value=row["value"]) for row in file.rows]
-    return replace(file, rows=rows, items=None)
-
-
-def _evals_lines(opened: Opened, options: ImportOptions) -> dict[str, Any]:
-    lines = json_lines(opened.path)
-    if not any(_answered(line) or checked.part(line, "final_report") for line in lines):
-        raise InputError(f"{opened.path}: no answers and no final report.", "run it again: it was stopped.")
-    return {"spec": lines[0]["spec"], "lines": lines}
-
-
-EVALS = Spec(
-    "openai-evals",
-    lambda opened: opened.path.suffix == ".jsonl" and re.match(rb'\s*\{"spec": ?\{', opened.head) is not None,
-    {"doc_id": "doc_id", "metric": ("metric", metric_key), "value": "value"},
-    _evals,
-    common={
-        "model": ("^spec.completion_fns", lambda names: names[0] if isinstance(names, list) and names else None),
-        "benchmark": "^spec.eval_name",
-    },
-    of_file={"date": ("^spec.created_at", lambda text: date_in(str(text)))},
-    load=_evals_lines,
-    finish=_evals_file,
-    suffixes=(".jsonl",),
-)
-
 # ---- OpenCompass: summary_DATE.csv with dataset, version, metric, mode and a column a model --------------------------
 
 _KEYS = ("dataset", "version", "metric", "mode")
@@ -520,7 +398,7 @@ def _opencompass(root: Place) -> Iterator[Place]:
     for number, row in enumerate(root.root, 2):
         if _MEANS.fullmatch(row["metric"] or "") or row["dataset"].startswith("--"):
             continue
-        for model in filter(None, row.keys() - {*_KEYS}):
+        for model in (name for name in row if name and name not in _KEYS):
             value = checked.cell_number(row[model], f"{root.path}, row {number}, column {model!r}")
             yield root.below(f"row {number}", row | {"model": model, "value": value and value / 100})
 
@@ -590,67 +468,3 @@ OLMES = Spec(
     load=lambda opened, options: json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document],
     suffixes=(".json", ".jsonl"),
 )
-
-# ---- NeMo Evaluator: results.yml with results.tasks.TASK.metrics.METRIC.scores.SCORE ---------------------------------
-
-
-def _nemo(root: Place) -> Iterator[Place]:
-    """The scores of tasks; of groups only where no task has any."""
-    for kind in ("tasks", "groups"):
-        places = [*root.follow(f"results.{kind}.*.metrics.*.scores.*")]
-        if any("value" in checked.part(place.value) for place in places):
-            several = Counter(place.keys[:2] for place in places)
-            yield from (place.below(several[place.keys[:2]] > 1, place.value) for place in places)
-            return
-
-
-def _nemo_file(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
-    groups = sorted(checked.part(root.root, "results", "groups").keys() - {place.keys[0] for place in places})
-    note = f"{root.path.name}: scores of groups ({listing(groups, 2)}) do not count, those of tasks do."
-    return replace(file, notes=(note,) if groups else ())
-
-
-NEMO = Spec(
-    "nemo-evaluator",
-    lambda opened: any(_nemo(Place(opened.document, opened.document, opened.path))),
-    {
-        "benchmark": "@0",
-        "metric": ("@1", "@2", "@3", lambda metric, name, several: f"{metric}_{name}" if several == "True" else metric),
-        "value": ("value", checked.finite),
-        "stderr": ("stats.stderr", lambda error: error if (checked.finite(error) or 0) > 0 else None),
-        "n_items": ("stats.count", lambda count: int(count) if (checked.finite(count) or 0) >= 1 else None),
-    },
-    _nemo,
-    common={"model": "^target.api_endpoint.model_id"},
-    finish=_nemo_file,
-    suffixes=(".yml", ".yaml", ".json"),
-)
-
-# ---- VLMEvalKit: MODEL/MODEL_BENCHMARK_acc.csv with the columns split, Overall and one a part ------------------------
-
-
-def _vlm(root: Place) -> Iterator[Place]:
-    """The overall score of a benchmark, and its parts, whose group it is; of several splits each."""
-    folder = as_written(root.path).parent.name
-    name = re.sub(r"_(acc|acc_all|score|scores|rating)$", "", root.path.stem.removeprefix(f"{folder}_"))
-    for number, cells in enumerate(root.root, 2):
-        benchmark = f"{name}/{cells.get('split')}" if len(root.root) > 1 else name
-        for column in filter(lambda column: plain(column or "") != "split", cells):
-            part = {"benchmark": f"{benchmark}/{column}", "group": benchmark}
-            value = checked.cell_number(cells[column], f"{root.path}, row {number}, column {column!r}", lenient=True)
-            yield root.below(
-                f"row {number}",
-                {"benchmark": benchmark, "value": value} if plain(column) == "overall" else part | {"value": value},
-            )
-
-
-VLM = Spec(
-    "vlmevalkit",
-    lambda opened: opened.path.suffix == ".csv" and {"split", "overall"} <= set(map(plain, _head(opened).split(",")))
-    and opened.path.name.startswith(f"{as_written(opened.path).parent.name}_"),
-    _same("benchmark", "group", "value"),
-    _vlm,
-    named_by=lambda opened: folder_name(opened.path),
-    load=lambda opened, options: csv_rows(opened.path),
-    suffixes=(".csv",),
-)  # fmt: skip

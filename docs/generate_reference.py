@@ -25,7 +25,7 @@ from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
 from lm_validity.results.rows import COLUMNS as RESULTS
 from lm_validity.results.rows import INTERVALS, UNIQUE
-from lm_validity.site.cards.values import FROM, QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.formats.engine import Spec
 from lm_validity.tables.formats.import_files import FORMATS
@@ -135,12 +135,6 @@ def results_page() -> str:
     for record in sorted((FOLDER.parent.parent / "tests" / "golden" / "rows").glob("*.json")):
         names = sorted({name for world in json.loads(record.read_text()).values() for name in world})
         lines += [f"### {record.stem}", "", f"{', '.join(f'`{name}`' for name in names)}.", ""]
-    lines += ["## Quantities of cards", "", "Those of a [benchmark card](cards.md) that are rows of a report, of the",
-              "card's benchmark. The others come from the tables, the benchmarks sheet or the splits.", "",
-              "| quantity of the card | report | quantity | conditions |", "|---|---|---|---|"]  # fmt: skip
-    for name, (study, quantity, conditions) in FROM.items():
-        words = _cell(", ".join(f"`{key}`: {json.dumps(value)}" for key, value in conditions.items()))
-        lines.append(f"| `{name}` | {study} | `{quantity}` | {words} |")
     return "\n".join([*lines, ""])
 
 
@@ -199,10 +193,13 @@ def cards_page() -> str:
     text = (FOLDER / "cards.md").read_text(encoding="utf-8")
     keys = [(f"`{name}`", str(key.default), _cell(key.description or "")) for name, key in Cards.model_fields.items()]
     text = _with_table(text, "| key | default | meaning |", keys)
-    lines = [(f"`{one.name}`", one.label, one.section, one.unit, _cell(one.explanation)) for one in QUANTITIES.values()]
+    lines = [
+        (f"`{one.name}`", one.label, f"{one.report} `{one.of_report}`" if one.report else "", _cell(one.explanation))
+        for one in QUANTITIES.values()
+    ]
     clauses = [(f"{words[0].upper()}{words[1:]}".format(share="*N*%"), when) for words, when in CLAUSES.values()]
     text = _with_table(text, "| clause | when |", clauses)
-    return _with_table(text, "| quantity | line of the card | section | unit | what it is |", lines)
+    return _with_table(text, "| quantity | line of the card | row of a report | what it is |", lines)
 
 
 def _with_table(text: str, header: str, rows: Sequence[tuple[str, ...]]) -> str:

@@ -58,7 +58,8 @@ def test_a_new_benchmark_goes_through_and_into_the_sheet(project):
     assert len(kept["rivers", "train_before_test"]) == 3
     assert Rows.read(report / "agreement/results.parquet").value("benchmarks") == 2  # the same items count once
     card = json.loads((report / "cards/rivers/card.json").read_text())
-    assert card["values"]["models.train_before_test"]["estimate"] == 3
+    rows = {(row["quantity"], row["protocol"]): row["value"] for row in card["rows"]}
+    assert rows["models", "train_before_test"] == 3
     assert done.stdout.splitlines()[-1] == "The card: results/test-rivers/report/cards/rivers/index.html"
     # adopted: its row in the sheet computes nothing
     settings = yaml.safe_load((config / "test.yaml").read_text())

@@ -56,7 +56,8 @@ def test_a_run_gives_tables_reports_and_a_page(finished):
     assert Rows.read(root / "reports" / "agreement" / "results.parquet").value("models") == 2
     assert "<html" in (root / "report" / "index.html").read_text()[:400]
     card = json.loads((root / "report" / "cards" / "cloze" / "card.json").read_text())
-    assert card["values"]["train_leakage"]["estimate"] is not None and card["values"]["models.direct"]["estimate"] == 2
+    rows = {(row["quantity"], row["protocol"]): row["value"] for row in card["rows"]}
+    assert rows["train_leakage", None] is not None and rows["models", "direct"] == 2
 
 
 def test_recipes_are_those_on_record(finished):

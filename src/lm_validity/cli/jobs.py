@@ -292,7 +292,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.computation import computation_page, count_spent
     from lm_validity.pages.page import write_page
-    from lm_validity.site.cards.write import run_sources
+    from lm_validity.site.cards.card import run_sources
     from lm_validity.site.first_page import about_run
     from lm_validity.site.first_page import build_site as build
     from lm_validity.site.partial import lead_to_report

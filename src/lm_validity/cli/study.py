@@ -248,7 +248,7 @@ def _say_code(task: Path, *, refuse: bool) -> None:
 
 def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     """The Markdown of cards in the run's site. Raises InputError for one that is not there."""
-    from lm_validity.site.cards.write import FOLDER, folder_name
+    from lm_validity.site.cards.card import FOLDER, folder_name
 
     run = load_run(configfile)
     cards = []

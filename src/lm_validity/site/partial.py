@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from lm_validity.config.load import Run
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_html
-from lm_validity.site.cards.write import run_sources
+from lm_validity.site.cards.card import run_sources
 from lm_validity.site.first_page import about_run, build_site
 from lm_validity.site.report import ReportJob, run_reports
 from lm_validity.tables.merge import Merger

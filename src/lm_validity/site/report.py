@@ -27,8 +27,8 @@ from lm_validity.files import write_text
 from lm_validity.outputs import replaced_folder
 from lm_validity.pages.page import Page, Section, Table, write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
+from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.values import CardSources
-from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories

@@ -234,7 +234,8 @@ def test_the_report_has_a_card_of_the_task(project, finished):
     assert lines[-1].endswith(": results/mine-rivers/report/cards/rivers/index.html")
     folder = Path("results/mine-rivers/report/cards/rivers")
     card = json.loads((folder / "card.json").read_text())
-    assert card["source"] == "the run mine-rivers" and card["values"]["models.train_before_test"]["estimate"] == 3
+    rows = {(row["quantity"], row["protocol"]): row["value"] for row in card["rows"]}
+    assert card["source"] == "the run mine-rivers" and rows["models", "train_before_test"] == 3
     assert card["verdict"]["sentence"] == lines[-2] and re.findall(r"\d+", lines[-3]) == ["1"]
     assert {*pd.read_parquet("results/mine-rivers/report/scores.parquet")["benchmark"]} == {"arc_easy", "rivers"}
     texts = [path.read_text() for path in folder.parents[1].rglob("*") if path.suffix in (".html", ".json", ".tsv")]

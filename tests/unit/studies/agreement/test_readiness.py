@@ -180,8 +180,9 @@ def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_pat
     folder = site("site", "seen")
     change = Rows.read(folder / "readiness" / "results.parquet").row("readiness_change", subject="quiz")
     card = json.loads((folder / "cards" / "quiz" / "card.json").read_text())
-    assert card["values"]["readiness_change"]["estimate"] == change.value
-    assert card["values"]["lead.direct"]["basis"] == {"group": "seen", "models": 16}
+    rows = {(row["quantity"], row["protocol"]): row for row in card["rows"]}
+    assert rows["readiness_change", None]["value"] == change.value
+    assert rows["lead", "direct"]["n"] == 16 and json.loads(rows["lead", "direct"]["conditions"]) == {"group": "seen"}
     low, high = (f"−{-100 * end:.0f}" for end in (change.low, change.high))
     assert f"95% of the change: {low} to {high}" in (folder / "cards" / "quiz" / "index.html").read_text()
     assert "Do seen models lead because they were prepared?" in (folder / "index.html").read_text()

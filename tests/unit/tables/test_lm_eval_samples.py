@@ -2,15 +2,12 @@
 
 import json
 import math
-import tracemalloc
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats import import_samples
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.import_samples import read_sample
 from lm_validity.tables.formats.score_files import ImportOptions
@@ -300,22 +297,6 @@ def test_a_folder_of_several_models_needs_the_date(tmp_path):
     _, log = import_files([tmp_path], tmp_path / "out")
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["model"]) == {"b"}
     assert len(log.skipped) == 1 and "several models" in log.skipped[0][1]
-
-
-def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
-    """A file of 40 MB in portions of 1 MB: a few portions are held at a time, never the file."""
-    monkeypatch.setattr(import_samples, "_BYTES", 2**20)
-    path = tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl"
-    path.parent.mkdir(parents=True)
-    with open(path, "w") as handle:
-        for number in range(400):
-            handle.write(json.dumps(answer_line(number, "x" * 100_000, "none", 1.0)) + "\n")
-    tracemalloc.start()
-    import_files([path], tmp_path / "out")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 12e6
-    assert pq.ParquetFile(tmp_path / "out" / "items.parquet").num_row_groups > 20
 
 
 def test_half_a_surrogate_pair_in_an_answer(tmp_path):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from lm_validity.errors import InputError, first_line
-from lm_validity.files import absent, as_written, made_folder, replace_file
+from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.formats import (
     checked,
@@ -33,7 +33,6 @@ from lm_validity.tables.formats import (
 from lm_validity.tables.formats.engine import Spec, forget_files
 from lm_validity.tables.formats.import_samples import (
     SampleFile,
-    SamplesPart,
     is_samples,
     match_all_samples,
     read_all_samples,
@@ -180,19 +179,14 @@ def _import(
         [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
     )
     with ExitStack() as stack:
-        parts: list[SamplesPart] = []
-        if samples:
-            stack.enter_context(made_folder(output))
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
-            parts, of_samples = read_all_samples(samples, Path(folder), log)
-            results += [_completed(file, options, "lm-eval") for file in of_samples]
-        scores = _settled(results, options, log)
-        parts = [part.of_its_task() if part.file.benchmark in log.split else part for part in parts]
         with_items = [file for file in results if file.items is not None]
-        if parts or with_items:
+        of_samples = read_all_samples(samples, log)
+        results += [_completed(file, options, "lm-eval") for file in of_samples if file.rows]
+        scores = _settled(results, options, log)
+        if of_samples or with_items:
             # Replaced when everything is written: the tables belong together
             path = stack.enter_context(replace_file(output / "items.parquet"))
-            log.items = write_items(parts, with_items, path, {"model": log.renamed})
+            log.items = write_items(of_samples, with_items, path, log)
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.name_as_given()

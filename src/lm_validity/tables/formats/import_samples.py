@@ -1,18 +1,19 @@
 """lm-eval's samples: answers to documents, as items."""
 
 import filecmp
+import itertools
 import json
 import math
 import re
-from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, first_line
@@ -24,7 +25,6 @@ from lm_validity.tables.formats.score_files import (
     Found,
     ImportLog,
     ScoreFile,
-    Ticker,
     date_in,
     date_text,
     mean_of_items,
@@ -186,25 +186,13 @@ def _loglikelihood(answer: Any) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# lm-eval's samples_*.jsonl -> items.parquet, line by line: a file may be larger than memory.
-#
-# A file's documents go to a table of their own under a temporary folder, while the numbers (metrics) stay in memory;
-# then all of them are put together. What only the whole file tells (which filter an answer belongs to, whether every
-# right choice is known) is known by then.
+# Files of samples.
 
 _HINT = "lm-eval writes such a file with --log_samples: samples_<task>_<date>.jsonl."
 _NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl$")
-# Columns that a file's lines fill; the others are the same for a whole file, or made of the metrics
-_OF_DOCUMENT = (
-    "doc_id", "doc_hash", "subject", "gold", "choice_loglikelihoods", "unconditional_loglikelihoods",
-    "choice_characters", "choice_bytes", "response",
-)  # fmt: skip
-_PART = pa.schema([ITEMS.field(name) for name in _OF_DOCUMENT])
-_Names = Mapping[str, Mapping[str, str]]  # by column, other names by name
-_OF_FILE = [name for name in ITEMS.names[: ITEMS.names.index("doc_id")]]
+_OF_FILE = ITEMS.names[: ITEMS.names.index("doc_id")]  # the columns that name an evaluation
 # Metrics whose score is not the mean over documents
 _NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity", "bits_per_byte", "mcc", "f1"))
-_ROWS, _BYTES = 20_000, 2**24  # documents and bytes of text that are held before they are written
 
 
 @dataclass(frozen=True)
@@ -222,44 +210,19 @@ class SampleFile:
     identity: dict[str, str] = field(default_factory=dict)
 
     @property
-    def benchmark(self) -> str:
-        """The benchmark of its items."""
-        return str(self.common["benchmark"])
-
-    @property
     def rank(self) -> tuple[bool, float]:
         """As that of a result file: larger is better."""
         return (not self.limited, -math.inf if self.date is None else self.date)
 
-
-class SamplesPart(NamedTuple):
-    """A samples file that was read: its documents are in `path`, its metrics in `values`, by document. `numbers`: what
-    the task's first file calls a document, where this one has the same documents in another order."""
-
-    file: SampleFile
-    path: Path
-    values: dict[tuple[str, str], "array[float]"]  # by metric and filter, NaN where a document has none
-    gold_known: bool
-    notes: tuple[str, ...]
-    numbers: Mapping[str, str] = {}
-    answers: int = 1  # to a document, at most
-
-    def of_its_task(self) -> "SamplesPart":
-        """The part as one of its task, where the tasks of a group count in place of its own score."""
-        common = self.file.common | Claim(benchmark=self.file.task)
-        return self._replace(file=replace(self.file, common=common))
+    @property
+    def evaluation(self) -> tuple[object, ...]:
+        """What two files of the same answers have in common."""
+        return (self.task, *map(self.common.get, _OF_FILE))
 
 
 def is_samples(path: Path) -> bool:
     """Whether a file has the name that lm-eval gives to samples."""
     return _NAME.match(path.name) is not None
-
-
-def benchmark_of(path: Path) -> str:
-    """The task in the name of a samples file."""
-    match = _NAME.match(path.name)
-    assert match is not None, path
-    return match.group(1)
 
 
 def match_all_samples(
@@ -275,21 +238,22 @@ def match_all_samples(
             places.setdefault((result.path.parent, task), []).append(result)
     matched = []
     for sample in samples:
-        score_files = places.get((sample.path.parent, benchmark_of(sample.path)), [])
+        task = _NAME.sub(r"\1", sample.path.name)
         try:
-            matched.append(_match(sample, score_files, names.get(sample.path)))
+            score_files = places.get((sample.path.parent, task), [])
+            matched.append(_match(sample, task, score_files, names.get(sample.path)))
         except InputError as error:
             log.skip(sample.path, error.problem, error.hint, named=sample.named)
     return matched
 
 
-def _match(file: Found, score_files: list[ScoreFile], given_name: str | None) -> SampleFile:
+def _match(file: Found, task: str, score_files: list[ScoreFile], given_name: str | None) -> SampleFile:
     """A samples file with what one of `score_files` says: that of its date, else the best one.
 
     Without one the model is `given_name` or the folder's. Raises InputError where `score_files` are result files of
     several models and none of its date.
     """
-    task, date = benchmark_of(file.path), date_in(file.path.stem)
+    date = date_in(file.path.stem)
     of_date = [result for result in score_files if date is not None and date_in(result.path.stem) == date]
     best = max(of_date or score_files, key=lambda result: result.rank, default=None)
     if best is None:
@@ -314,54 +278,49 @@ def _completed(common: Claim) -> Claim:
     return as_record(Claim, {name: common.get(name, DEFAULTS.get(name)) for name in _OF_FILE})
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
-
-
-def read_all_samples(
-    samples: list[SampleFile], folder: Path, log: ImportLog
-) -> tuple[list[SamplesPart], list[ScoreFile]]:
-    """The parts of items.parquet, of the newest samples file of each evaluation, and the scores of files without a
-    result file.
+def read_all_samples(samples: list[SampleFile], log: ImportLog) -> list[ScoreFile]:
+    """The newest samples file of each evaluation with its items, and with scores where it has no result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
     Their hashes tell, where lines have them; the same documents in another order are named as in the first file.
     """
-    parts, scores, reordered = list[SamplesPart](), list[ScoreFile](), list[Path]()
-    first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
-    for number, file in enumerate(with_progress(_newest(_with_runs(samples), log), "files of samples")):
-        path, reader = file.found.path, _Reader(file)
+    files, reordered, many = list[ScoreFile](), list[Path](), list[Path]()
+    first: tuple[str, Path, dict[str, str]] = "", Path(), {}  # task, path and hashes of the first file of the task
+    for sample in with_progress(_newest(_with_runs(samples), log), "files of samples"):
+        path = sample.found.path
         try:
-            part = reader.part(folder / f"{number}.parquet")
+            part = _read(sample)
         except InputError as error:
-            log.skip(path, error.problem, error.hint, named=file.found.named)
+            log.skip(path, error.problem, error.hint, named=sample.found.named)
             log.formats["lm-eval"] -= 1
             continue
-        scores += [] if file.scores else [_score_file(part)]
-        if reader.hashes and first[0] != file.task:
-            first = file.task, path, reader.hashes
-        in_both = reader.hashes.keys() & first[2].keys()
-        differ = sum(reader.hashes[name] != first[2][name] for name in in_both)
+        table, hashes = part.table, part.hashes
+        if hashes and first[0] != sample.task:
+            first = sample.task, path, hashes
+        in_both = hashes.keys() & first[2].keys()
+        differ = sum(hashes[name] != first[2][name] for name in in_both)
         numbers = {hashed: name for name, hashed in first[2].items()}
-        if differ and len(numbers) == len(first[2]) and set(reader.hashes.values()) == set(numbers):
+        if differ and len(numbers) == len(first[2]) and set(hashes.values()) == set(numbers):
             reordered.append(path)
-            part = part._replace(numbers={name: numbers[hashed] for name, hashed in reader.hashes.items()})
+            names = [numbers[hashed] for hashed in table.column("doc_hash").to_pylist()]
+            table = table.set_column(table.column_names.index("doc_id"), "doc_id", pa.array(names))
         elif differ:
             problem = (
                 f"{path}: {differ} of {len(in_both)} documents differ from those in {first[1]}: another version of "
             )
             log.skip(path, f"{problem}the task; its items are left out", "import it into another folder.")
-            continue
-        parts.append(part)
-    log.notes += [note for part in parts for note in part.notes]
-    if many := [part for part in parts if part.answers > 1]:
-        text = f"{many[0].answers} answers to each document, which lm-eval scored as one: no runs to tell apart"
-        log.notes.append(f"{text}: {count(len(many), 'file')}, such as {many[0].file.found.path}.")
-    if reordered:
-        text = "Documents in another order than in the task's first file, told by their hashes"
-        log.notes.append(f"{text}: {count(len(reordered), 'file')}, such as {reordered[0]}.")
-    if unknown := sorted({part.file.benchmark for part in parts if not part.gold_known}):
-        log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
-    return parts, scores
+            table = table.slice(0, 0)
+        many += [path] if part.answers > 1 else []
+        log.notes += part.notes
+        members = {} if sample.task == sample.common["benchmark"] else {sample.task: sample.common["benchmark"]}
+        common = sample.common | Claim(benchmark=sample.task)
+        files.append(ScoreFile(path, part.rows, common, sample.date, members=members, items=lambda table=table: table))  # type: ignore[misc]
+    for paths, text in (
+        (many, "Several answers to each document, which lm-eval scored as one: no runs to tell apart"),
+        (reordered, "Documents in another order than in the task's first file, told by their hashes"),
+    ):
+        log.notes += [f"{text}: {count(len(paths), 'file')}, such as {paths[0]}."] if paths else []
+    return files
 
 
 def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
@@ -370,7 +329,7 @@ def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
     groups = defaultdict[tuple[object, ...], list[Path]](list)
     for file in sorted(samples, key=lambda sample: sample.rank[1]):
         if not file.scores:
-            groups[file.task, *map(file.common.get, _OF_FILE)].append(file.found.path)
+            groups[file.evaluation].append(file.found.path)
     runs: dict[Path, int] = {}
     for paths in (paths for paths in groups.values() if len(paths) > 1 and all(map(_is_sampled, paths))):
         firsts: list[Path] = []
@@ -395,9 +354,9 @@ def _is_sampled(path: Path) -> bool:
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
-    best: dict[tuple[object, ...], SampleFile] = {}  # by evaluation
+    best: dict[tuple[object, ...], SampleFile] = {}
     for file in sorted(samples, key=lambda sample: sample.rank, reverse=True):
-        newest = best.setdefault((file.task, *map(file.common.get, _OF_FILE)), file)
+        newest = best.setdefault(file.evaluation, file)
         if newest is not file:
             if newest.rank == file.rank and not filecmp.cmp(newest.found.path, file.found.path, shallow=False):
                 raise InputError(
@@ -412,213 +371,161 @@ def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     return sorted(best.values(), key=lambda file: (file.task, str(file.found.path)))
 
 
-@dataclass
-class _Reader:
-    file: SampleFile
-    places: dict[str, int] = field(default_factory=dict)  # of a document: its row
-    # by metric and filter; filters without a name are numbers from 1
-    values: dict[tuple[str, str | int], "array[float]"] = field(default_factory=dict)
-    hashes: dict[str, int] = field(default_factory=dict)  # of documents, where lines have them
-    gold_known: bool = True
-    repeated: int = 0
-    answers: int = 1
+class _Read(NamedTuple):
+    """What a samples file holds. table: ITEMS, without the columns of `_OF_FILE`. rows: scores, where no result file
+    has them. hashes: of documents by their ids, where lines have them. answers: to a document, at most."""
 
-    def part(self, path: Path) -> SamplesPart:
-        """Read the file into a table of its documents at `path`. Raises InputError, with the line, for a line that is
-        no sample, and for a file without any."""
-        source = self.file.found.path
-        with pq.ParquetWriter(path, _PART, compression="zstd") as writer:
-            for table in _portions(self._documents(), _PART):
-                writer.write_table(table)
-        if not self.places:
-            raise InputError(f"{source}: no samples.", _HINT)
-        values, notes = {}, []
-        for (metric, label), column in self.values.items():
-            name = self._filter(metric, label)
-            if name is None:
-                notes.append(
-                    f"{source}: several answers to a document and no name of their filters; the first ones count."
-                )
-                continue
-            column.extend([math.nan] * (len(self.places) - len(column)))
-            values[metric, name] = column
-        if self.repeated:
-            notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
-        return SamplesPart(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)), answers=self.answers)
-
-    def _documents(self) -> Iterator[tuple[Item, int]]:
-        """Each document once, with what its first line says, and the bytes of the line."""
-        path, ticker, done = self.file.found.path, Ticker(), 0
-        try:
-            size = path.stat().st_size
-            handle = open(path, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}).", _HINT) from error
-        with handle:
-            for number, line in enumerate(handle, 1):
-                done += len(line)
-                ticker.say(f"{path}: {done / 2**20:.0f} of {size / 2**20:.0f} MiB")
-                if not line.strip():
-                    continue
-                try:
-                    sample = read_sample(json.loads(line))
-                except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                    problem = f"{path}, line {number}: not a sample of lm-eval ({_why(error)})."
-                    raise InputError(problem, _HINT) from error
-                first = sample.doc_id not in self.places
-                self._add(sample)
-                if first:
-                    yield sample.item, len(line)
-
-    def _add(self, sample: Sample) -> None:
-        """Keep the numbers of an answer. Further answers to a document are those of further filters."""
-        number = self.places.setdefault(sample.doc_id, len(self.places))
-        label = sample.filter or self._free_number(sample, number)
-        self.answers = max(self.answers, sample.answers)
-        self.gold_known &= sample.item.get("gold", 0) is not None
-        if sample.item["doc_hash"]:
-            self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
-        for metric, value in sample.values.items():
-            column = self.values.setdefault((metric, label), array("d"))
-            column.extend([math.nan] * (number + 1 - len(column)))
-            if math.isnan(column[number]):
-                column[number] = value
-            else:
-                self.repeated += 1
-                return
-
-    def _free_number(self, sample: Sample, position: int) -> int:
-        number = 1
-        for metric in sample.values:
-            while len(column := self.values.get((metric, number), ())) > position and not math.isnan(column[position]):
-                number += 1
-        return number
-
-    def _filter(self, metric: str, label: str | int) -> str | None:
-        """The name of a filter; None where neither the lines nor the result file tell."""
-        if isinstance(label, str):
-            return label
-        names = [name for key in self.file.scores for scored, _, name in [key.partition(",")] if scored == metric]
-        if label <= len(names):
-            return names[label - 1]
-        return "none" if label == 1 else None
+    table: pa.Table
+    rows: list[Claim]
+    hashes: dict[str, str]
+    notes: list[str]
+    answers: int
 
 
-# ---- putting together --------------------------------------------------------------------------------------------
+def _read(file: SampleFile) -> _Read:
+    """Read a samples file. Raises InputError, with the line, for a line that is no sample, and for a file without any.
 
-
-def _score_file(part: SamplesPart) -> ScoreFile:
-    """Scores of a samples file without a result file: means over documents, with their standard errors."""
-    rows = list[Claim]()
-    for (metric, name), column in part.values.items():
-        if metric in _NO_MEAN:
-            continue
-        values_known = np.asarray(column)
-        mean = mean_of_items(values_known[~np.isnan(values_known)])
-        rows.append({"benchmark": part.file.task, "metric": f"{metric},{name}", **mean})
-    common = as_record(Claim, {name: value for name, value in part.file.common.items() if name != "benchmark"})
-    return ScoreFile(part.file.found.path, rows, common, part.file.date)
-
-
-def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Path, renamed: _Names) -> int:
-    """items.parquet at `path`, portion by portion, of lm-eval's parts and of other files with items; how many rows.
-
-    `renamed`: by column the names that scores got, of which two may have become one: the first part's items count.
-    The right choices of a benchmark are left out where one part does not tell all of its own: with some of them the
-    table would be no complete answer sheet. Of several files with items of one evaluation the best counts.
+    Further answers to a document are those of further filters, which are numbers from 1 until the result file names
+    them.
     """
-    unknown = {part.file.benchmark for part in parts if not part.gold_known}
-    written, evaluations = 0, set[tuple[object, ...]]()
-    with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
-        for part in parts:
-            start, evaluation = 0, (part.file.task, *_with_names(part.file.common, renamed).values())
-            if evaluation in evaluations or "" in evaluation:
+    path, items = file.found.path, dict[str, Item]()
+    values = defaultdict[tuple[str, str | int], dict[str, float]](dict)  # by metric and filter, then by document
+    repeated, answers = 0, 1
+    for sample in _samples(path):
+        document = sample.doc_id
+        items.setdefault(document, sample.item)
+        answers = max(answers, sample.answers)
+        for metric, value in sample.values.items():
+            label = sample.filter or next(k for k in itertools.count(1) if document not in values[metric, k])
+            if document in values[metric, label]:
+                repeated += 1
+                break
+            values[metric, label][document] = value
+    if not items:
+        raise InputError(f"{path}: no samples.", _HINT)
+    columns = {(metric, _filter(file, metric, label)): column for (metric, label), column in values.items() if column}
+    named = {f"{metric},{name}": column for (metric, name), column in columns.items() if name is not None}
+    notes = [f"{path}: {repeated} lines repeat a document; the first one of each counts."] if repeated else []
+    if len(named) < len(columns):
+        notes.append(f"{path}: several answers to a document and no name of their filters; the first ones count.")
+    firsts = next(iter(named.values()), {})
+    for document, item in items.items():
+        item["correct"] = firsts.get(document)
+        item["metric_values"] = [(name, column[document]) for name, column in named.items() if document in column]
+    means = {key: mean_of_items(np.array([*column.values()])) for key, column in named.items() if not file.scores}
+    rows = [Claim(benchmark=file.task, metric=key) | mean for key, mean in means.items() if _of_mean(key)]
+    table = pa.Table.from_pylist([*items.values()], schema=pa.schema([*ITEMS][len(_OF_FILE) :]))
+    hashes = {name: str(item["doc_hash"]) for name, item in items.items() if item["doc_hash"]}
+    return _Read(table, rows, hashes, notes, answers)
+
+
+def _of_mean(key: str) -> bool:
+    return key.partition(",")[0] not in _NO_MEAN
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    """The samples of a file, line by line: what is not kept of a line may be larger than memory."""
+    try:
+        handle = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", _HINT) from error
+    with handle:
+        for number, line in enumerate(handle, 1):
+            if not line.strip():
                 continue
-            evaluations.add(evaluation)
-            with pq.ParquetFile(part.path) as documents:
-                for number in range(documents.num_row_groups):
-                    table = documents.read_row_group(number)
-                    with_gold = part.file.benchmark not in unknown
-                    writer.write_table(_item_table(part, table, start, renamed, with_gold=with_gold))
-                    start += len(table)
-            written += start
-        for table in _portions(_rows_of(other_files, renamed), ITEMS):
+            try:
+                yield read_sample(json.loads(line))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+                problem = f"{path}, line {number}: not a sample of lm-eval ({_why(error)})."
+                raise InputError(problem, _HINT) from error
+
+
+def _filter(file: SampleFile, metric: str, label: str | int) -> str | None:
+    """The name of a filter; None where neither the lines nor the result file tell."""
+    if isinstance(label, str):
+        return label
+    names = [name for key in file.scores for scored, _, name in [key.partition(",")] if scored == metric]
+    if label <= len(names):
+        return names[label - 1]
+    return "none" if label == 1 else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# items.parquet.
+
+
+def write_items(samples: list[ScoreFile], further_files: list[ScoreFile], path: Path, log: ImportLog) -> int:
+    """items.parquet at `path`, of samples and of further files with items; how many rows.
+
+    Models have the names that their scores got, of which two may have become one: the first file's items count, of
+    files other than samples the best one's. The right choices of a benchmark are left out where one file does not tell
+    all of its own: with some of them the table would be no complete answer sheet.
+    """
+    groups = [next((g for g in file.members.values() if g not in log.split), "") for file in samples]
+    named = [group or str(file.common["benchmark"]) for file, group in zip(samples, groups, strict=True)]
+    unknown = sorted({name for file, name in zip(samples, named, strict=True) if _lacks_gold(_samples_of(file))})
+    if unknown:
+        log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
+    written, owners = 0, dict[tuple[object, ...], int]()
+    with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
+        for number, file in enumerate([*samples, *sorted(further_files, key=lambda file: file.rank, reverse=True)]):
+            is_samples_file = number < len(samples)
+            task = str(file.common["benchmark"]) if is_samples_file else ""
+            table = _in_group(file, groups[number]) if is_samples_file else _rows_of(file)
+            if is_samples_file and named[number] in unknown:
+                table = _with_column(table, "gold", [None] * len(table))
+            if log.renamed:
+                names = [log.renamed.get(name, name) for name in table.column("model").to_pylist()]
+                table = _with_column(table, "model", names)
+            keys = table.select(_OF_FILE)
+            evaluations = keys.group_by(_OF_FILE).aggregate([]).to_pylist()
+            owned = [owners.setdefault((task, *key.values()), number) == number for key in evaluations]
+            if not all(owned):
+                mine = [key for key, is_own in zip(evaluations, owned, strict=True) if is_own]
+                table = table.filter(pa.array([key in mine for key in keys.to_pylist()], pa.bool_()))
             writer.write_table(table)
             written += len(table)
     return written
 
 
-def _with_names(common: Mapping[str, object], renamed: _Names) -> dict[str, object]:
-    """What names an evaluation, the columns `_OF_FILE`, with the names that its scores got."""
-    named = {name: common.get(name) for name in _OF_FILE}
-    return named | {name: names.get(str(named[name]), named[name]) for name, names in renamed.items()}
+def _samples_of(file: ScoreFile) -> pa.Table:
+    assert file.items is not None, file.path
+    return file.items()
 
 
-def _rows_of(files: list[ScoreFile], renamed: _Names) -> Iterator[tuple[Mapping[str, object], int]]:
-    """The items of files that give rows; of one evaluation those of the best file."""
-    owner: dict[tuple[object, ...], int] = {}
-    for number, file in enumerate(sorted(files, key=lambda sample: sample.rank, reverse=True)):
-        common, runs = _completed(file.common), _runs_of(file)
-        for item in file.items() if file.items is not None else ():
-            row: dict[str, object] = {**common, **item}
-            if row["run"] is None:
-                row["run"] = runs.get(str(row["benchmark"]))
-            row |= _with_names(row, renamed)
-            if "" not in (row["model"], row["benchmark"]) and (
-                owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number
-            ):
-                yield row, 0
+def _lacks_gold(table: pa.Table) -> bool:
+    """Whether the right choice of some document with choices is unknown."""
+    has_choices = pc.greater(pc.fill_null(pc.list_value_length(table.column("choice_loglikelihoods")), 0), 1)
+    return bool(pc.any(pc.and_(has_choices, table.column("gold").is_null())).as_py())
 
 
-def _runs_of(file: ScoreFile) -> dict[str, int]:
-    """The run by benchmark, where a file is one."""
+def _in_group(file: ScoreFile, group: str) -> pa.Table:
+    """The columns of ITEMS of a samples file; of a task of a group with that in its documents' names."""
+    items, task = _samples_of(file), str(file.common["benchmark"])
+    shared = _completed(file.common)
+    columns = {name: pa.array([shared.get(name)] * len(items), ITEMS.field(name).type) for name in _OF_FILE}
+    table = pa.table(columns | {name: items.column(name) for name in items.column_names}, schema=ITEMS)
+    if group:  # whose tasks number their documents each from 0
+        names = [f"{task}/{name}" for name in items.column("doc_id").to_pylist()]
+        table = _with_column(_with_column(table, "doc_id", names), "subject", [task] * len(names))
+        table = _with_column(table, "benchmark", [group] * len(names))
+    return table
+
+
+def _with_column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:
+    return table.set_column(ITEMS.names.index(name), ITEMS.field(name), pa.array(values, ITEMS.field(name).type))
+
+
+def _rows_of(file: ScoreFile) -> pa.Table:
+    """The columns of ITEMS of a file that gives rows, with the run by benchmark where the file is one."""
     runs: dict[str, set[int | None]] = {}
     for row in file.rows:
         runs.setdefault(row["benchmark"], set()).add(row.get("run"))
-    return {name: run for name, (run, *further_runs) in runs.items() if run is not None and not further_runs}
-
-
-def _portions(rows: Iterable[tuple[Mapping[str, object], int]], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows, each with the bytes of its text, as tables that are not too large."""
-    waiting, size = list[Mapping[str, object]](), 0
-    for row, bytes_of_row in rows:
-        waiting.append(row)
-        size += bytes_of_row
-        if len(waiting) >= _ROWS or size >= _BYTES:
-            yield pa.Table.from_pylist(waiting, schema=schema)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_pylist(waiting, schema=schema)
-
-
-def _item_table(part: SamplesPart, documents: pa.Table, start: int, renamed: _Names, *, with_gold: bool) -> pa.Table:
-    """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
-    size = len(documents)
-    values = {
-        f"{metric},{name}": np.asarray(column[start : start + size]) for (metric, name), column in part.values.items()
-    }
-    file, columns = part.file, []
-    evaluation = _with_names(file.common, renamed)
-    in_group = file.task != file.benchmark  # its tasks number their documents each from 0
-    for item in ITEMS:
-        if item.name in _OF_FILE:
-            columns.append(pa.array([evaluation[item.name]] * size, item.type))
-        elif item.name == "correct":
-            first = next(iter(values.values()), np.full(size, np.nan))
-            columns.append(pa.array(first, item.type, from_pandas=True))
-        elif item.name == "metric_values":
-            rows = [
-                [(name, column[row]) for name, column in values.items() if not math.isnan(column[row])]
-                for row in range(size)
-            ]
-            columns.append(pa.array(rows, item.type))
-        elif (in_group or part.numbers) and item.name == "doc_id":
-            names = [part.numbers.get(name, name) for name in documents.column("doc_id").to_pylist()]
-            columns.append(pa.array([f"{file.task}/{name}" for name in names] if in_group else names, item.type))
-        elif in_group and item.name == "subject":
-            columns.append(pa.array([file.task] * size))
-        elif item.name in documents.column_names and (with_gold or item.name != "gold"):
-            columns.append(documents.column(item.name))
-        else:
-            columns.append(pa.nulls(size, item.type))
-    return pa.table(columns, schema=ITEMS)
+    shared, rows = _completed(file.common), list[dict[str, object]]()
+    for item in file.items() if file.items is not None else ():
+        of_benchmark = runs.get(str(item.get("benchmark", shared.get("benchmark"))), set())
+        run = item.get("run", shared.get("run"))
+        rows.append(
+            {**shared, **item, "run": next(iter(of_benchmark)) if run is None and len(of_benchmark) == 1 else run}
+        )
+    return pa.Table.from_pylist(rows, schema=ITEMS)

@@ -69,31 +69,24 @@ _OPTIONS = {
         "What columns are: 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header.",
     ),
     "reading": _option(Path | None, None, "reading.yaml of an import, perhaps corrected: columns, units, directions."),
-    "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
 }
-OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
 
 
-def takes_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Call a command with `results`, a list of paths without PROTOCOL=, and with `options`: what the import options of
-    these names say of the files."""
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with `results`, a list of paths without PROTOCOL=, and the import options in the place of its
+    `options`: what these say of the files."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        """The command with these options in the place of its `options`."""
+    def called(results: list[Path] | Path, **option_values: object) -> None:
+        """Calls the command with the paths and what the options say of them."""
+        values = {name: option_values.pop(name) for name in _OPTIONS}
+        parsed = _import_options(results if isinstance(results, list) else [results], **values)
+        command(results=parsed.paths, options=parsed.options, **option_values)
 
-        def called(results: list[Path] | Path, **option_values: object) -> None:
-            """Calls the command with the paths and what the options say of them."""
-            values = {name: option_values.pop(name) for name in names}
-            parsed = _import_options(results if isinstance(results, list) else [results], **values)
-            command(results=parsed.paths, options=parsed.options, **option_values)
-
-        return seen_as(command, called, "options", [keyword(name, *_OPTIONS[name]) for name in names])
-
-    return decorate
+    return seen_as(command, called, "options", [keyword(name, *option) for name, option in _OPTIONS.items()])
 
 
 @app.command(NAME)
-@takes_options(*_OPTIONS)
+@takes_options
 def of_any_format(
     results: Annotated[
         list[Path], typer.Argument(help="Files, or folders to search for them; PROTOCOL=FOLDER for one protocol's.")
@@ -191,7 +184,6 @@ class _Asked(NamedTuple):
 def _import_options(results: list[Path], **option_values: object) -> _Asked:
     """What is to be imported, and how. Raises InputError for values that are not known."""
     values: dict[str, Any] = {name: option.default for name, option in _OPTIONS.items()} | option_values
-    from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 
@@ -209,7 +201,6 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
         names=_names_of(values["model"] or []),
         protocols=protocols,
         protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
-        schema=None if values["schema"] is None else find_schema(values["schema"]),
         command=typed_command(),
         **{name: values[name] for name in ("prepared_on", "strict", "columns", "reading")},
     )
@@ -273,20 +264,16 @@ def export_every_eval_ever(
     ] = "other",
     collection: Annotated[str, typer.Option(help="Name of the collection of files.")] = "lm-validity",
     benchmarks: Benchmarks = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
-    ] = None,
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
-    from lm_validity.tables.formats.every_eval_ever import find_schema, with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.every_eval_ever import with_directions, write_every_eval_ever
 
-    rules = find_schema(schema)
     scores_with_directions, unknown = with_directions(_scores(scores, benchmarks))
     with replaced_folder(output, "export every-eval-ever", inputs=[scores]) as folder:
-        written = write_every_eval_ever(scores_with_directions, folder, organization, relationship, collection, rules)
+        written = write_every_eval_ever(scores_with_directions, folder, organization, relationship, collection)
     if unknown:
         say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
-    say(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
+    say(f"{output}: {len(written)} files.")
 
 
 def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":

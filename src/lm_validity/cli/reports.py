@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from lm_validity.cli.imports import OF_REPORT, takes_options, typed_command
+from lm_validity.cli.imports import takes_options, typed_command
 from lm_validity.cli.options import (
     GroupedOptions,
     make_group,
@@ -92,7 +92,7 @@ class SiteHelp(GroupedOptions):
 
 
 @app.command(NAME, cls=SiteHelp)
-@takes_options(*OF_REPORT)
+@takes_options
 def report_site(
     results: Annotated[
         list[Path],

@@ -1,12 +1,10 @@
 """Files of every_eval_ever, an interchange format for scores (github.com/evaleval/every_eval_ever).
 
 A file is one evaluation of a model: `model_info`, `source_metadata`, `eval_library` and a list `evaluation_results`,
-each with a name, a metric and a score. Its JSON schema is that of the installed package, or a file that is named.
+each with a name, a metric and a score.
 """
 
-import functools
 import hashlib
-import importlib.util
 import json
 import re
 import time
@@ -14,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +27,7 @@ from lm_validity.tables.formats.engine import Place, Spec, json_lines
 from lm_validity.tables.formats.model_names import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS, SCORES
+from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.tables.task_facts import metric_direction
 
 VERSION = "0.3.0"  # of the schema that exported files follow
@@ -38,55 +37,8 @@ _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _CI95 = 1.959964
 
 
-class Metric(NamedTuple):
-    """What a metric of lm-eval is called there, its bounds, and which scores are better."""
-
-    identifier: str
-    low: float
-    high: float | str
-    higher_is_better: bool
-
-
-_SHARE, _LOSS = (0, 1, True), (1, "Infinity", False)
-# Others are given without bounds
-METRICS = {
-    name: Metric(identifier, *bounds)
-    for name, identifier, bounds in (
-        ("acc", "accuracy", _SHARE), ("acc_norm", "acc_norm", _SHARE), ("exact_match", "exact_match", _SHARE),
-        ("em", "exact_match", _SHARE), ("f1", "f1", _SHARE), ("mc1", "mc1", _SHARE), ("mc2", "mc2", _SHARE),
-        ("mcc", "mcc", (-1, 1, True)), ("bits_per_byte", "bits_per_byte", (0, "Infinity", False)),
-        ("byte_perplexity", "byte_perplexity", _LOSS), ("word_perplexity", "word_perplexity", _LOSS),
-        ("perplexity", "perplexity", _LOSS), ("ppl", "perplexity", _LOSS),
-    )
-}  # fmt: skip
-
-
-@functools.cache
-def find_schema(named: Path | None) -> Document | None:
-    """The JSON schema in the file that is named, else that of the installed package, else None."""
-    path = named
-    if path is None:
-        package = importlib.util.find_spec("every_eval_ever")
-        path = Path(package.origin).parent / "schemas" / "eval.schema.json" if package and package.origin else None
-        if path is None or not path.is_file():
-            return None
-    schema = checked.read_json_file(path, hint := "every_eval_ever has eval.schema.json.")
-    if "evaluation_results" not in checked.part(schema, "properties"):
-        raise InputError(f"{path}: no schema of every_eval_ever's files.", hint)
-    return checked.part(schema)
-
-
-def check_schema(document: Document, schema: Document | None, where: str) -> None:
-    """Raises InputError, with the first error and its place, for a document that does not fit the schema."""
-    if schema is None:
-        return
-    import jsonschema
-
-    errors = jsonschema.validators.validator_for(schema)(schema).iter_errors(document)
-    error = min(errors, key=lambda each: (len(each.absolute_path), str(each.message)), default=None)
-    if error is not None:
-        place = "/".join(map(str, error.absolute_path)) or "the file"
-        raise InputError(f"{where}: {place}: {error.message[:200]}.", "see eval.schema.json of every_eval_ever.")
+# What lm-eval's metrics are called there, where it is not the same
+_IDENTIFIERS = {"acc": "accuracy", "em": "exact_match", "ppl": "perplexity"}
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
@@ -222,15 +174,8 @@ EVERY_EVAL_EVER = Spec(
         "facts": (f"{_OF_MODEL}.params_billions", "^model_info.id", "%", lambda size, name, path: size and {
             name: {"parameters_b": checked.score(_number(size), f"{path}, 'params_billions'", _HINT)}}),
     },
-    load=lambda opened, options: _of_schema(opened, options),
     finish=lambda *file: _finished(*file),
 )  # fmt: skip
-
-
-def _of_schema(opened: Opened, options: ImportOptions) -> Document:
-    if str(opened.document.get("schema_version")).startswith("0.3"):  # older files lack what the schema requires
-        check_schema(opened.document, options.schema or find_schema(None), str(opened.path))
-    return checked.part(opened.document)
 
 
 def _finished(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
@@ -268,23 +213,20 @@ def _items(path: Path, meant: Mapping[str, Claim]) -> Iterator[Item]:
             for key in ("evaluation_name", "sample_id")
         )
         value = checked.score(checked.part(sample, "evaluation").get("score"), f"{where}, 'score'", _HINT)
-        sample_hash = checked.text(sample.get("sample_hash"), f"{where}, 'sample_hash'")
-        check_encodable(f"{name}{document}{sample_hash}", where)
+        check_encodable(f"{name}{document}", where)
         row = meant.get(str(sample.get("evaluation_result_id"))) or meant.get(name) or Claim(benchmark=name)
         raw = checked.part(sample, "output").get("raw")
         response = raw[0] if isinstance(raw, list) and raw else raw
-        item = items.setdefault(
-            (row["benchmark"], document),
-            {
-                "benchmark": row["benchmark"], "doc_id": document, "doc_hash": sample_hash, "correct": value,
-                "num_fewshot": row.get("num_fewshot"), "metric_values": [],
-                "response": response.encode(errors="replace").decode() if isinstance(response, str) else None,
-            },
+        first = Item(
+            benchmark=row["benchmark"], doc_id=document, correct=value, num_fewshot=row.get("num_fewshot"),
+            doc_hash=checked.text(sample.get("sample_hash"), f"{where}, 'sample_hash'"),
+            response=response.encode(errors="replace").decode() if isinstance(response, str) else None,
         )  # fmt: skip
-        values = item["metric_values"]
-        metric = row.get("metric")
-        if values is not None and metric is not None and metric not in dict(values):
-            values.append((metric, value))
+        item = items.setdefault((row["benchmark"], document), first)
+        if (metric := row.get("metric")) is not None:
+            values = dict(item.get("metric_values") or ())
+            values.setdefault(metric, value)
+            item["metric_values"] = [*values.items()]
     yield from items.values()
 
 
@@ -321,14 +263,13 @@ def write_every_eval_ever(
     organization: str,
     relationship: str = "other",
     collection: str = "lm-validity",
-    schema: Document | None = None,
 ) -> list[Path]:
     """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
 
     Every score has a direction (`with_directions`). organization: who publishes the scores; relationship: theirs to the
     models' developers. The same evaluation has the same identifier and path each time. What the format has no place for
     stands under keys that begin with `lm_validity_`, from which an import reads the same rows back. Raises InputError,
-    writing nothing, where a score has no metric or no finite value, and for a file that does not fit the `schema`.
+    writing nothing, where a score has no metric or no finite value.
     """
     if relationship not in RELATIONSHIPS:
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
@@ -344,37 +285,25 @@ def write_every_eval_ever(
             )
     publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
     columns, documents = ["model", *checked.OF_FILE], dict[Path, Document]()
-    frame = scores.assign(**{name: scores[name].astype(object) for name in columns})
-    for values, rows in frame.groupby(columns, dropna=False, sort=True):
-        common = {name: _plain(value) for name, value in zip(columns, values, strict=True)}
-        # pandas makes floats of whole numbers among nulls
-        common |= {name: int(common[name]) for name in ("iteration", "seed", "run") if common[name] is not None}
+    frame = scores.astype(dict.fromkeys(columns, object))
+    for _, rows in frame.groupby(columns, dropna=False, sort=True):
+        common = {name: None if pd.isna(value) else value for name, value in rows.iloc[0][columns].items()}
         digest = hashlib.sha256(json.dumps([collection, common], sort_keys=True).encode()).digest()
         name, model = uuid.UUID(bytes=digest[:16], version=4), str(common.pop("model"))
         developer, _, short = model.rpartition("/")
         path = Path("data", *map(_file_name, (collection, developer or "unknown", short)), f"{name}.json")
-        document = _document(model, common, rows, f"{collection}/{_file_name(model)}/{name}", publisher)
-        check_schema(document, schema, str(path))
-        documents[Path(output) / path] = document
+        identifier = f"{collection}/{_file_name(model)}/{name}"
+        documents[Path(output) / path] = _document(model, common, rows, identifier, publisher)
     for path, document in documents.items():
         write_json(path, document)
     return list(documents)
 
 
-def _plain(value: Any) -> Any:
-    """Python's own type of a table's value; None for null."""
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
-
-
 def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The scores of which it is known whether higher is better, and the metrics of the others.
-
-    Where the table leaves it open the metric tells, if it is one of `METRICS`. Raises InputError where none is left.
-    """
+    """The scores of which it is known whether higher is better, by the table or by the metric, and the metrics of the
+    others. Raises InputError where none is left."""
     names = scores["metric"].str.partition(",")[0]
-    by_name = names.map({name: metric.higher_is_better for name, metric in METRICS.items()}).astype("boolean")
+    by_name = names.map({name: metric_direction(name) for name in names.dropna().unique()}).astype("boolean")
     direction = scores["higher_is_better"].astype("boolean").fillna(by_name)
     unknown = sorted(names[direction.isna()].dropna().unique())
     with_direction = scores.assign(higher_is_better=direction)[direction.notna()]
@@ -391,7 +320,7 @@ def _file_name(name: str) -> str:
 
 
 def _document(
-    model: str, common: Mapping[str, object], rows: pd.DataFrame, identifier: str, publisher: dict[str, str]
+    model: str, common: Mapping[Any, object], rows: pd.DataFrame, identifier: str, publisher: dict[str, str]
 ) -> Document:
     """The file of an evaluation. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
@@ -419,31 +348,27 @@ def _document(
 
 def _result(row: Any) -> Document:
     name, _, filter_name = row.metric.partition(",")
-    filter_name, known = filter_name or "none", METRICS.get(name)
-    details: Document = {
+    is_plain, is_share = filter_name in ("", "none"), name in SHARES_OF_ITEMS
+    details = {
         f"{OWN}benchmark": row.benchmark,
         f"{OWN}metric": row.metric,
         f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
     }
-    metric: Document = {
-        "evaluation_description": name if filter_name == "none" else f"{name} (filter: {filter_name})",
-        "metric_id": known.identifier if known else name,
-        "metric_name": name,
-        "lower_is_better": not row.higher_is_better,
-        "additional_details": details,
-    }
-    if known is None:
-        details["bounds_status"] = "unknown"
-    else:
-        metric |= {"score_type": "continuous", "min_score": known.low, "max_score": known.high}
-        metric |= {"metric_unit": "proportion"} if known.high == 1 else {}
+    bounds = {"score_type": "continuous", "min_score": 0, "max_score": 1, "metric_unit": "proportion"}
     uncertainty: Document = {} if pd.isna(row.stderr) else {"standard_error": {"value": float(row.stderr)}}
     uncertainty |= {} if pd.isna(row.n_items) else {"num_samples": int(row.n_items)}
-    shots = _plain(row.num_fewshot)
+    examples = {} if pd.isna(row.num_fewshot) else {"num_fewshot": str(int(row.num_fewshot))}
     return {
-        "evaluation_name": row.benchmark if filter_name == "none" else f"{row.benchmark}/{filter_name}",
+        "evaluation_name": row.benchmark if is_plain else f"{row.benchmark}/{filter_name}",
         "source_data": {"dataset_name": row.benchmark, "source_type": "other"},
-        "metric_config": metric,
+        "metric_config": {
+            "evaluation_description": name if is_plain else f"{name} (filter: {filter_name})",
+            "metric_id": _IDENTIFIERS.get(name, name),
+            "metric_name": name,
+            "lower_is_better": not row.higher_is_better,
+            "additional_details": details | ({} if is_share else {"bounds_status": "unknown"}),
+            **(bounds if is_share else {}),
+        },
         "score_details": {"score": float(row.value)} | ({"uncertainty": uncertainty} if uncertainty else {}),
-        **({} if shots is None else {"generation_config": {"additional_details": {"num_fewshot": str(shots)}}}),
+        **({"generation_config": {"additional_details": examples}} if examples else {}),
     }

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import Document, write_json, write_text
+from lm_validity.files import write_json, write_text
 from lm_validity.outputs import LIST, made_of_results
 from lm_validity.tables.claims import Claim, Facts, Item, Settings
 from lm_validity.tables.schema import (
@@ -290,7 +290,7 @@ class ImportOptions:
     """What a reader says of files that they do not say themselves.
 
     names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files.
-    prepared_on: what models were prepared on before the test. schema: the JSON schema of every_eval_ever. columns: the
+    prepared_on: what models were prepared on before the test. columns: the
     roles of columns of tables, as --columns has them; reading: a file that says them. command: that was typed.
     """
 
@@ -299,7 +299,6 @@ class ImportOptions:
     protocol: str | None = None
     prepared_on: str | None = None
     strict: bool = False
-    schema: Document | None = None
     reading: Path | None = None
     columns: str | None = None
     command: str = ""

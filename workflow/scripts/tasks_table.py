@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.files import write_text
-from lm_validity.tables.task_facts import COLUMNS, METRIC, PREFERRED, TABLE, TaskFacts
+from lm_validity.tables.metrics import COLUMNS, METRIC, PREFERRED, TABLE, TaskFacts
 
 # Numbers of choices that lm-eval takes from each document, so that they are not to be read from a task's file.
 # Each is part of the data set's definition; of ARC's questions, one in a hundred has three or five.

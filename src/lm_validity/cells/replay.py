@@ -162,7 +162,7 @@ def benchmark_record(run: Run, row: Benchmark) -> dict[str, object]:
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
     """The files of a benchmark's splits, as `cells.tasks.splits` writes them, without a document."""
-    from lm_validity.tables.documents import write_no_documents
+    from lm_validity.tables.items import write_no_documents
 
     for name in ("train", "validation", "test"):
         nothing = {"split": name, "documents": 0, "digest": "replayed", "replay": workspace.replay}

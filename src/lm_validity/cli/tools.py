@@ -72,7 +72,7 @@ def apply(
 def leakage(documents: Documents) -> None:
     """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.kinds import leakage_rates
-    from lm_validity.tables.documents import read_documents
+    from lm_validity.tables.items import read_documents
 
     rates = leakage_rates(read_documents(documents))
     say(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
@@ -95,7 +95,7 @@ def align(
     """Say what share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
     from lm_validity.studies.signal.filters.recipe import VerdictCache, alignment
-    from lm_validity.tables.documents import read_documents
+    from lm_validity.tables.items import read_documents
 
     settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
     judged = _make_judge({key: value for key, value in settings.items() if value is not None})

@@ -9,16 +9,16 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.tables.counted import last_iterations, under_metric
-from lm_validity.tables.directions import known_directions
-from lm_validity.tables.schema import LARGEST_SCORE
-from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
-from lm_validity.tables.task_facts import (
+from lm_validity.tables.metrics import (
     TaskFacts,
     choose_metric,
     distinct_metrics,
     find_task_facts,
+    known_directions,
     metric_direction,
 )
+from lm_validity.tables.schema import LARGEST_SCORE
+from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

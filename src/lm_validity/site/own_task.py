@@ -34,8 +34,8 @@ from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.card import folder_name
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.merge import Merger
+from lm_validity.tables.metrics import PREFERRED, metric_direction
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
-from lm_validity.tables.task_facts import PREFERRED, metric_direction
 from lm_validity.words import count
 
 STUDIES = ("agreement", "signal")  # what a task file can take part in

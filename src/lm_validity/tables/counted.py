@@ -19,8 +19,8 @@ import pandas as pd
 from lm_validity.config.groups import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.directions import settled_directions
-from lm_validity.tables.fractions import unit_notes
+from lm_validity.missing import Reason, ReasonCode
+from lm_validity.tables.metrics import settled_directions, unit_notes
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
@@ -755,3 +755,57 @@ def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErro
     progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
     checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
     return CheckedErrors(rows.assign(stderr=checked["stderr"]), checks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Models that were trained twice: the noise of training, which no number of items shows.
+
+LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
+NOT_MEASURED = Reason(
+    "The noise of training was not measured: the models sheet names no second training of a model (column rerun_of).",
+    ReasonCode.NO_RERUNS,
+)
+
+
+@dataclass(frozen=True)
+class TrainingNoise:
+    """How far a score moves if the model is trained again.
+
+    sd: between trainings of one model, in the score's unit, on the same items. reruns: its degrees of freedom.
+    """
+
+    sd: float
+    reruns: int
+
+
+def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, TrainingNoise]:
+    """The noise of training by benchmark, from scores (`model, benchmark, checkpoint, iteration, tokens_b, value`) of
+    one protocol and metric.
+
+        sd^2 = sum over models of (their squared deviations from the mean of their trainings, averaged over the last
+               five checkpoints that all of these have) / sum of (trainings - 1)
+
+    Several scores of a checkpoint (seeds of a fine-tune) are averaged. Trainings of one model have the same schedule,
+    so checkpoints of one name are one point of training. Benchmarks without a model of which two trainings have a
+    checkpoint in common are absent.
+    """
+    rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"), root=rows["model"].map(reruns))
+    rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
+    rows = rows[rows["root"].isin(set(reruns.values()))]
+    variances: dict[str, list[tuple[float, int]]] = {}
+    for (benchmark, _), group in rows.groupby(["benchmark", "root"], sort=True):
+        values = group.pivot_table(index="checkpoint", columns="model", values="value")
+        values = values.reindex(checkpoints_in_order(group)).dropna()
+        if values.shape[1] < 2 or values.empty:
+            continue
+        variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())
+        variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
+    return {
+        benchmark: TrainingNoise(
+            float(
+                np.sqrt(np.average([part_noise for part_noise, _ in parts], weights=[number for _, number in parts]))
+            ),
+            sum(number for _, number in parts),
+        )
+        for benchmark, parts in variances.items()
+    }

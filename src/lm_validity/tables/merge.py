@@ -22,7 +22,6 @@ from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import Entry, MissingCell, Workspace, read_failures
-from lm_validity.tables.claims import Claim
 from lm_validity.tables.schema import (
     ITEMS,
     LOSSES,
@@ -33,6 +32,7 @@ from lm_validity.tables.schema import (
     SETTINGS,
     SETTINGS_KEY,
     TRIALS,
+    Claim,
     write_table,
 )
 

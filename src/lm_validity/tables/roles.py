@@ -10,8 +10,8 @@ import pandas as pd
 
 from lm_validity.tables.cell_text import MISSING, has_other_letters, plain, plain_text, read_cell, spread_of
 from lm_validity.tables.frame import Table
+from lm_validity.tables.metrics import METRIC, task_names
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.tables.task_facts import METRIC, task_names
 
 WORDS = Path(__file__).parent / "roles.tsv"
 # Roles that --columns gives, in the order in which it is printed

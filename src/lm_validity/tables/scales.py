@@ -9,8 +9,8 @@ import pandas as pd
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.cell_text import is_unbounded, lower_is_better, may_be_negative, names_perplexity
 from lm_validity.tables.frame import Frame
+from lm_validity.tables.metrics import find_task_facts, metric_direction
 from lm_validity.tables.roles import key, vocabulary
-from lm_validity.tables.task_facts import find_task_facts, metric_direction
 from lm_validity.tables.told import Long
 from lm_validity.words import listing
 

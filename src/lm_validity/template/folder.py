@@ -17,7 +17,7 @@ from lm_validity.outputs import check_folder
 from lm_validity.site.gather import gather
 from lm_validity.site.guess import guess_benchmarks, guess_models, leave_sparse_out
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.task_facts import find_task_facts
+from lm_validity.tables.metrics import find_task_facts
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to the repository's own folders

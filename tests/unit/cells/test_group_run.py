@@ -16,8 +16,7 @@ from lm_validity.config.load import build_run
 from lm_validity.files import read_json, write_json
 from lm_validity.run.workspace import Workspace
 from lm_validity.studies.signal.filters.kinds import model_scores
-from lm_validity.tables.documents import read_documents
-from lm_validity.tables.items import read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items, read_documents
 from lm_validity.tables.merge import Merger
 
 

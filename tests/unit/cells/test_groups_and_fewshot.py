@@ -13,7 +13,7 @@ from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_d
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Selection
 from lm_validity.studies.signal.filters.recipe import selection_files, task_files, write_files
-from lm_validity.tables.documents import read_documents
+from lm_validity.tables.items import read_documents
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.tables.task_facts import TABLE
+from lm_validity.tables.metrics import TABLE
 
 SCRIPT = Path(__file__).resolve().parents[3] / "workflow" / "scripts" / "tasks_table.py"
 

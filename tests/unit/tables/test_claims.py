@@ -2,8 +2,18 @@
 
 import pytest
 
-from lm_validity.tables.claims import CLAIMS, Claim, Item, Settings, as_record, with_defaults
-from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, SETTINGS_KEY
+from lm_validity.tables.schema import (
+    CLAIMS,
+    ITEMS,
+    SCORES,
+    SETTINGS,
+    SETTINGS_KEY,
+    Claim,
+    Item,
+    Settings,
+    as_record,
+    with_defaults,
+)
 
 
 def test_records_have_the_columns_of_their_tables():

@@ -30,7 +30,7 @@ WRITERS = (
     "tables/candidates.py",
     "tables/scales.py",
     "tables/roles.py",
-    "tables/task_facts.py",
+    "tables/metrics.py",
     "tables/counted.py",
     "site/own_task.py",
 )

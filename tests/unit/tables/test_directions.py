@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lm_validity.tables.counted import count_scores
-from lm_validity.tables.directions import settled_directions
+from lm_validity.tables.metrics import settled_directions
 from lm_validity.tables.schema import SCORES, write_table
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lm_validity.config.sheets import read_models as read_run_models
 from lm_validity.errors import InputError
-from lm_validity.tables.reruns import training_noise
+from lm_validity.tables.counted import training_noise
 from lm_validity.tables.sheets import as_in_scores, read_model_facts, reruns_of
 
 

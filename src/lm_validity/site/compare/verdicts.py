@@ -37,9 +37,9 @@ from lm_validity.studies.items.compare import (
 )
 from lm_validity.studies.items.compare_page import MOST_FLIPS, comparison_page, short_names, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, count_scores
-from lm_validity.tables.directions import ASSUMED
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
+from lm_validity.tables.metrics import ASSUMED
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 from lm_validity.tables.settings import Unlike, difference_notes
 from lm_validity.words import count, listing

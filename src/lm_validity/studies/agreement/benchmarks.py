@@ -12,9 +12,8 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics import noise, ranking, resampling, separation
 from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value, ends
-from lm_validity.tables.counted import of_metric
-from lm_validity.tables.fractions import FRACTIONS
-from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.counted import NOT_MEASURED, of_metric
+from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER
 

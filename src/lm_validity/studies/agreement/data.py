@@ -21,7 +21,7 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
 from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
-from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, no_scores, with_names
 

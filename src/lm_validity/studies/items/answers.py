@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from lm_validity.pages.page import Lede
 from lm_validity.repeats import RunNoise, run_noise
 from lm_validity.tables.counted import Counted, count_scores
-from lm_validity.tables.fractions import are_fractions
 from lm_validity.tables.items import is_telling, items_of_scores, open_items
+from lm_validity.tables.metrics import are_fractions
 from lm_validity.tables.settings import NEARLY_ALL, Unlike
 from lm_validity.words import count, with_names
 

@@ -18,7 +18,7 @@ from lm_validity.results.put import Column, Rows
 from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf
 from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs, with_copies
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
-from lm_validity.tables.documents import NoDocuments, read_documents
+from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.words import count, explain_protocols, percent
 

@@ -11,8 +11,14 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.counted import count_scores, in_tokens, training_order
-from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, training_noise
+from lm_validity.tables.counted import (
+    NOT_MEASURED,
+    TrainingNoise,
+    count_scores,
+    in_tokens,
+    training_noise,
+    training_order,
+)
 from lm_validity.tables.sheets import reruns_of, unique_labels
 from lm_validity.words import count, decimal, listing, scale_of, with_names
 

@@ -21,9 +21,9 @@ import pandas as pd
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
-from lm_validity.tables.claims import Claim, Item, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, mean_of_items
+from lm_validity.tables.schema import Claim, Item, as_record
 from lm_validity.words import count
 
 Source = str | tuple[Any, ...]

@@ -21,14 +21,13 @@ from lm_validity import __version__
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, check_encodable, write_json
-from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, json_lines
 from lm_validity.tables.formats.model_names import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.schema import PROTOCOLS, SCORES
+from lm_validity.tables.metrics import metric_direction
+from lm_validity.tables.schema import PROTOCOLS, SCORES, Claim, Item
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
-from lm_validity.tables.task_facts import metric_direction
 
 VERSION = "0.3.0"  # of the schema that exported files follow
 OWN = "lm_validity_"  # begins the keys of what the format has no place for

@@ -21,7 +21,6 @@ import pandas as pd
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import absent, as_written, replace_file
-from lm_validity.tables.claims import DEFAULTS, Claim, Facts
 from lm_validity.tables.formats import (
     checked,
     every_eval_ever,
@@ -54,6 +53,7 @@ from lm_validity.tables.formats.score_files import (
     with_progress,
 )
 from lm_validity.tables.frame import READABLE
+from lm_validity.tables.schema import DEFAULTS, Claim, Facts
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
-from lm_validity.tables.claims import DEFAULTS, Claim, Item, as_record
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.model_names import folder_identity, folder_name
 from lm_validity.tables.formats.score_files import (
@@ -30,7 +29,7 @@ from lm_validity.tables.formats.score_files import (
     mean_of_items,
     with_progress,
 )
-from lm_validity.tables.schema import ITEMS, LARGEST_SCORE
+from lm_validity.tables.schema import DEFAULTS, ITEMS, LARGEST_SCORE, Claim, Item, as_record
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,21 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import lower_is_better, names_perplexity
-from lm_validity.tables.claims import CLAIMS, Claim, Item, Settings, with_defaults
 from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text
-from lm_validity.tables.schema import KEY, NULLABLE, SCORES, SETTINGS, SETTINGS_KEY
+from lm_validity.tables.metrics import metric_direction
+from lm_validity.tables.schema import (
+    CLAIMS,
+    KEY,
+    NULLABLE,
+    SCORES,
+    SETTINGS,
+    SETTINGS_KEY,
+    Claim,
+    Item,
+    Settings,
+    with_defaults,
+)
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
-from lm_validity.tables.task_facts import metric_direction
 from lm_validity.words import count, listing
 
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}

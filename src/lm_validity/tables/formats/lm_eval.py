@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.claims import Claim
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
 from lm_validity.tables.formats.model_names import (
@@ -22,7 +21,7 @@ from lm_validity.tables.formats.model_names import (
     training_point,
 )
 from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, date_in
-from lm_validity.tables.schema import LARGEST_SCORE
+from lm_validity.tables.schema import LARGEST_SCORE, Claim
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.files import as_written
-from lm_validity.tables.claims import Claim
+from lm_validity.tables.schema import Claim
 from lm_validity.words import count, listing
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone

@@ -13,7 +13,6 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.tables.claims import DEFAULTS, Claim
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
 from lm_validity.tables.formats.joining import typed_scores
@@ -22,6 +21,7 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     check_rows,
 )
+from lm_validity.tables.schema import DEFAULTS, Claim
 
 # ---- train before test: {train_before_test | direct_eval}[_stderr] -> benchmark -> model id -> number ----------------
 

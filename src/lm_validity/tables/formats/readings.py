@@ -16,11 +16,11 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import as_written
 from lm_validity.tables.asking import Reader, meaning, size
-from lm_validity.tables.claims import Claim, Facts, Item
 from lm_validity.tables.formats.score_files import Found, ImportOptions, ScoreFile
 from lm_validity.tables.frame import Source, frame
 from lm_validity.tables.roles import SETTINGS, Columns
 from lm_validity.tables.scales import Scaled
+from lm_validity.tables.schema import Claim, Facts, Item
 from lm_validity.tables.told import Long, needed, show
 from lm_validity.words import count
 

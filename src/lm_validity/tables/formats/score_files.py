@@ -17,11 +17,14 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json, write_text
 from lm_validity.outputs import LIST, made_of_results
-from lm_validity.tables.claims import Claim, Facts, Item, Settings
 from lm_validity.tables.schema import (
     CHECKED,
     SCORES,
     SETTINGS,
+    Claim,
+    Facts,
+    Item,
+    Settings,
     check_values,
     may_hold,
     write_table,

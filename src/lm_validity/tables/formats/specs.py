@@ -18,11 +18,11 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, plain
-from lm_validity.tables.claims import Claim, Item
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines
 from lm_validity.tables.formats.model_names import folder_name, training_point
 from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile
+from lm_validity.tables.schema import Claim, Item
 
 
 def _same(*names: str) -> dict[str, str]:

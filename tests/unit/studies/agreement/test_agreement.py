@@ -31,7 +31,7 @@ from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.values import NARROWER, NO_SPREAD, estimate, range_of
-from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import read_scores
 from lm_validity.words import UNDER
 

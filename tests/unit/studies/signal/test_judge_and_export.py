@@ -25,8 +25,7 @@ from lm_validity.studies.signal.filters.recipe import (
     task_files,
     write_files,
 )
-from lm_validity.tables.documents import read_documents
-from lm_validity.tables.items import read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items, read_documents
 from lm_validity.tables.sheets import read_model_facts
 
 DOCUMENTS = [

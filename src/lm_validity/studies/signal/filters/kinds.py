@@ -13,8 +13,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.signal.statistics.items import METRICS, Rows, item_scores
-from lm_validity.tables.documents import questions
-from lm_validity.tables.items import BenchmarkItems, ModelItems
+from lm_validity.tables.items import BenchmarkItems, ModelItems, questions
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a filter is: it sees items (answers, texts, or both) and says which of them stay.
@@ -26,7 +25,7 @@ from lm_validity.tables.items import BenchmarkItems, ModelItems
 class Candidates:
     """Items that a filter may keep: their answers, their texts, or both, in the same order.
 
-    `documents` has the columns of `tables.documents` and one row per item. `references` are the last answers
+    `documents` has the columns of `tables.items` and one row per item. `references` are the last answers
     of models by which a filter chooses (`sci_score`); unlike `answers` they stay whole where a split takes
     some models and checkpoints only.
     """

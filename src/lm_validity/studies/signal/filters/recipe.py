@@ -30,8 +30,7 @@ from lm_validity.studies.signal.filters.kinds import Candidates, ItemFilter, Sel
 from lm_validity.studies.signal.statistics import items as splits
 from lm_validity.studies.signal.statistics.items import FilterTrial, Fold, Rows
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
-from lm_validity.tables.documents import match_documents, questions, read_documents
-from lm_validity.tables.items import read_benchmark_items
+from lm_validity.tables.items import match_documents, questions, read_benchmark_items, read_documents
 from lm_validity.tables.sheets import as_in_scores, read_model_facts
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ import pandas as pd
 
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import PlannedCell
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import Cost, Pair, total, training_costs
+from lm_validity.monitor.cost import Estimator, Pair, total, training_costs
 from lm_validity.plans.drawing import audit, balanced, cheap_and_block
 from lm_validity.studies.agreement.statistics.ranking import (
     kendall_tau,
@@ -68,7 +67,7 @@ class Published:
         self.families = models["family"].to_numpy(object)
         self.costs = self._costs(facts)
 
-    def _costs(self, facts: pd.DataFrame) -> dict[tuple[str, str], Cost]:
+    def _costs(self, facts: pd.DataFrame) -> dict[Pair, float]:
         run = load_run("config/paper/train_before_test.yaml")
         estimator = Estimator(run)
         columns = {"train": "train_used", "validation": "valid_used", "test": "test_rows_inferred_from_stderr"}
@@ -154,7 +153,7 @@ def cost_shares(table: Published, case: Case) -> dict:
     """What the plan costs of preparing every model of the case on every benchmark of it."""
     costs = {pair: table.costs[pair] for pair in ((model, name) for model in case.models for name in case.benchmarks)}
     some, whole = total(costs, case.planned), total(costs, costs)
-    return {"hours": some.hours / whole.hours, "operations": some.operations / whole.operations}
+    return {"hours": some / whole}
 
 
 def cases(table: Published, seed: int) -> Iterator[Case]:

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
+from generate_reference import renew
 
-from lm_validity.config.generate import renew
 from lm_validity.files import read_json
 from lm_validity.pages.svg import RAMP
 from lm_validity.results.put import Rows

@@ -11,16 +11,18 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import typer
 import yaml
+from pydantic import BaseModel
 
 from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, register_commands
-from lm_validity.config.generate import key_schema, renew
-from lm_validity.config.sections import Cards
+from lm_validity.config.load import section_of
+from lm_validity.config.sections import Cards, Configuration
+from lm_validity.files import Document, write_text
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
 from lm_validity.results.rows import COLUMNS as RESULTS
@@ -37,6 +39,25 @@ CASES = Path(__file__).parent.parent / "tests" / "contact" / "cases"
 MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"
 
 
+def key_schema() -> Document:
+    """The JSON schema of the keys, as pydantic writes it."""
+    schema = Configuration.model_json_schema()
+    _drop_constants(schema, Configuration, schema["$defs"])
+    schema_text = json.dumps(schema)
+    schema["$defs"] = {name: section for name, section in schema["$defs"].items() if f'/{name}"' in schema_text}
+    return schema
+
+
+def _drop_constants(section: Document, kind: type[BaseModel], sections: Document) -> None:
+    """Take the fields that are no keys out of the schema of a section and of those inside it."""
+    for name, field in kind.model_fields.items():
+        inner = section_of(field.annotation)
+        if field.description is None:
+            section["properties"].pop(name, None)
+        elif inner is not None:
+            _drop_constants(sections[inner.__name__], inner, sections)
+
+
 def configuration_page() -> str:
     """Every key, section by section."""
     model = key_schema()
@@ -45,7 +66,7 @@ def configuration_page() -> str:
         "",
         MADE,
         "A configuration is a YAML file. Keys without a default are marked *required*. `lm-validity config --defaults`",
-        "prints all keys as YAML, and `lm-validity config` those of a run. `config/schema.json` is for editors.",
+        "prints all keys as YAML, and `lm-validity config` those of a run.",
         "",
     ]
     for path, section in _sections(model, model, ""):
@@ -267,6 +288,18 @@ PAGES = {
     "results.md": results_page,
     "roles.md": roles_page,
 }
+
+
+def renew(files: Iterable[tuple[Path, str]]) -> int:
+    """Write the files whose text is another, or with --check on the command line only name them. The exit code: 1 where
+    a check found one."""
+    check = "--check" in sys.argv
+    stale = [(path, text) for path, text in files if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path, text in stale:
+        if not check:
+            write_text(path, text)
+        print(f"{path}: {'not up to date' if check else 'written'}")
+    return 1 if stale and check else 0
 
 
 if __name__ == "__main__":

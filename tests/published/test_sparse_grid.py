@@ -18,7 +18,6 @@ from tests.unit.studies.agreement.conftest import incomplete_of, predictions_of 
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
 from lm_validity.config.sections import Reports  # noqa: E402
-from lm_validity.monitor.planning import Cost  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
 from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.results.put import Rows  # noqa: E402
@@ -43,7 +42,7 @@ from lm_validity.tables.formats.published import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 
 DIRECT, TRAINED = "direct", "train_before_test"
-UNIT = Cost(1.0, 1.0)
+UNIT = 1.0
 
 pytestmark = pytest.mark.published
 
@@ -197,7 +196,7 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
 
 def audited_family(table, rows, folder: Path, family: str) -> list[Path]:
     """All is measured, but of one family the two cheapest benchmarks, and 40 random cells of the rest as an audit."""
-    order = sorted(table.benchmarks, key=lambda name: sum(table.costs[model, name].hours for model in table.models))
+    order = sorted(table.benchmarks, key=lambda name: sum(table.costs[model, name] for model in table.models))
     members = {model for model, name in zip(table.models, table.families, strict=True) if name == family}
     kept = {pair: "block" for pair in table.costs if pair[0] not in members or pair[1] in order[:2]}
     rest = [pair for pair in table.costs if pair not in kept]
@@ -229,7 +228,7 @@ def with_round(table: sparse_grid.Published, known: np.ndarray, goal: Goal) -> n
     scores, measured = np.where(known, table.scores, np.nan), known.copy()
     process = fit_process(scores, table.stderr, table.direct, table.size, table.families)
     choice = CellChoice(process.draws(DRAWS, np.random.default_rng(0), widening_of(process.residuals())))
-    hours = np.array([[table.costs[model, name].hours for name in table.benchmarks] for model in table.models])
+    hours = np.array([[table.costs[model, name] for name in table.benchmarks] for model in table.models])
     steps = choice.steps(np.where(known | ~np.isfinite(table.scores), np.inf, hours), goal.models(choice.outlook()))
     for number, step in enumerate(steps, 1):
         measured[step.model, step.benchmark] = True

@@ -19,14 +19,13 @@ from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_json, write_text
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
-from lm_validity.monitor.planning import describe_plans
+from lm_validity.monitor.render import describe_plans
 from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
 from lm_validity.run.grid import tables_of
-from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
-from lm_validity.run.rules.base import RowT, Rule
+from lm_validity.run.rules.base import RowT, Rule, kind_label
 from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace, write_failures
 from lm_validity.terminal import say
@@ -290,7 +289,7 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
-    from lm_validity.monitor.computation import computation_page, count_spent
+    from lm_validity.monitor.render import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.site.cards.card import run_sources
     from lm_validity.site.first_page import about_run

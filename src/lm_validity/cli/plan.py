@@ -15,10 +15,10 @@ from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.config.plan import read_cells
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
-from lm_validity.monitor import planning
-from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.cost import Estimator, total, training_costs
+from lm_validity.monitor.render import describe_hours_of_a_gpu, describe_savings, describe_uncounted
 from lm_validity.plans import drawing
-from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import Participants
 from lm_validity.terminal import say
 from lm_validity.words import count, listing
 
@@ -95,7 +95,7 @@ def plan(
         )
     plan_path = drawing.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs, earlier_plan = planning.training_costs(estimator), run.plan or {}
+    costs, earlier_plan = training_costs(estimator), run.plan or {}
     if cells is not None:
         added = drawing.listed_cells(read_cells(cells, *run.agreement_names), earlier_plan, cells, run.ruled_out)
     elif audit is not None:
@@ -107,8 +107,8 @@ def plan(
     say(f"{plan_path}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(cell.reason for cell in added):
         say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
-    say(planning.describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
-    warnings = (planning.describe_hours_of_a_gpu(estimator), planning.describe_uncounted(estimator))
+    say(describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
+    warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
     for line in filter(None, (drawing.describe_whole(costs, planned), *warnings)):
         say(line)
     if not drawing.is_plan_of(run, plan_path):
@@ -186,7 +186,7 @@ def add_model(
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
     plan_path = None if target is None else drawing.check_place(run, configfile, output, adds_a_round=True)
-    joining = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
+    joining = place_model(run, model, training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(joining):
         say(line)
     if plan_path is None or target is None:
@@ -239,12 +239,9 @@ def _plan_first(
     _run_workflow(copy, "prefetch", *options)
     _check_counted(run)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs = planning.training_costs(estimator)
+    costs = training_costs(estimator)
     cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, None)
-    if (
-        goal.kind == "budget"
-        and planning.total(costs, ((cell.model, cell.benchmark) for cell in cells)).hours > goal.value
-    ):
+    if goal.kind == "budget" and total(costs, ((cell.model, cell.benchmark) for cell in cells)) > goal.value:
         cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
     drawing.write_plan(Path(plan_path), cells, run)
     say(f"{plan_path}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
@@ -306,7 +303,7 @@ def _add_rounds(
         standing = rounds.standing_of(run)
         assert run.plan is not None, "plan_place has seen to it"
         rounds.check_finished(standing, run.plan)
-        costs = planning.training_costs(Estimator(run, map(load_run, calibration or ())))
+        costs = training_costs(Estimator(run, map(load_run, calibration or ())))
         chosen_round = rounds.choose_round(standing, goal, costs)
         if chosen_round.cells:
             drawing.write_plan(plan_path, [*run.plan.values(), *chosen_round.cells], run)

@@ -22,14 +22,12 @@ from lm_validity.cli.options import (
     snakemake_command,
 )
 from lm_validity.cli.plan import run_to_its_end
-from lm_validity.config.generate import render_defaults, render_yaml
-from lm_validity.config.load import build_run, load_run, read_values
+from lm_validity.config.load import build_run, load_run, read_values, render_defaults, render_yaml
 from lm_validity.config.rows import Sheets
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
 from lm_validity.monitor import check
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import unplanned_pairs
+from lm_validity.monitor.cost import Estimator, unplanned_pairs
 from lm_validity.monitor.render import (
     PAGE_MARKS,
     render_cost,

@@ -1,7 +1,7 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
-import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 
-from lm_validity.config.groups import members, parse_group
-from lm_validity.config.plan import BiasPlan, Plan, PlannedCell, read_bias_plan, read_plan, read_sheet
+from lm_validity.config.plan import (
+    BiasPlan,
+    Group,
+    Plan,
+    PlannedCell,
+    members,
+    parse_group,
+    read_bias_plan,
+    read_plan,
+    read_sheet,
+)
 from lm_validity.config.rows import Sheets
-from lm_validity.config.sections import BiasSettings, Configuration
+from lm_validity.config.sections import BiasSettings, Configuration, MiniatureSettings
 from lm_validity.config.sheets import (
+    CORPUS,
     Benchmark,
     BiasModel,
     Model,
@@ -27,7 +37,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import absent, read_json_or, unprintable
 
 if TYPE_CHECKING:
-    from yaml import CSafeLoader, Node, SafeLoader
+    from yaml import Node
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
@@ -45,7 +55,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 EXPLAINED = "`lm-validity config --defaults` explains every key."
 
 Settings = TypeVar("Settings", bound=BaseModel)
-_MOST_VALUES = 100_000  # of a configuration file
+_WIDTH = 110  # of a configuration as it is printed
 
 
 class AgreementNames(NamedTuple):
@@ -141,14 +151,11 @@ def read_values(path: str | Path) -> object:
         way = "start this in a study's folder (`lm-validity init` makes one), or pass --configfile."
         raise absent(path, "configuration", way)
     try:
-        text = path.read_text(encoding="utf-8")
-        if not _is_json(text):
-            return _parse(text, yaml.SafeLoader)
-        text = text.replace("\t", " ")  # which may indent it; none of its texts holds one
-        try:
-            return _parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # each job reads what its run wrote
-        except (yaml.YAMLError, ValueError):
-            return _parse(text, yaml.SafeLoader)  # whose message shows the place
+        root = yaml.compose(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if root is None:
+            return None
+        _check_node(root, set())
+        return yaml.constructor.SafeConstructor().construct_document(root)
     except RecursionError:
         raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!float x`, 2024-13-45
@@ -157,17 +164,6 @@ def read_values(path: str | Path) -> object:
         if path.with_name(PLANNED_SHEETS).is_file():
             hint = "a run wrote it: give the file that the run was started with instead."
         raise InputError(f"{path}: not valid YAML ({message[:300]}).", hint) from error
-
-
-def _parse(text: str, loader: "type[SafeLoader | CSafeLoader]") -> object:
-    """What a YAML text holds, read once. Raises YAMLError or ValueError."""
-    import yaml
-
-    root = yaml.compose(text, loader)
-    if root is None:
-        return None
-    _check_node(root, {})
-    return yaml.constructor.SafeConstructor().construct_document(root)
 
 
 def check_sources(folder: Path, configfiles: Iterable[str | Path]) -> None:
@@ -179,168 +175,127 @@ def check_sources(folder: Path, configfiles: Iterable[str | Path]) -> None:
         read_values(path)
 
 
-def _check_node(node: "Node", sizes: dict[int, int]) -> int:
-    """The number of values in a part of a document, those of an alias as often as it stands there.
-
-    Raises YAMLError where a mapping has a key twice (YAML's own loader would take the last), for a part that holds
-    itself, and for too many values: thirty aliases that double are a thousand million. `sizes`: of known parts, 0 for
-    one that is being counted.
-    """
+def _check_node(node: "Node", seen: set[int]) -> None:
+    """Raises YAMLError where a mapping has a key twice, of which YAML's own loader would take the last, and for a
+    number that YAML 1.1 reads in base 8 or 60 as another than it looks like: 010 is 8, and 1:30 is 90."""
     import yaml
 
-    if id(node) in sizes:
-        if not sizes[id(node)]:
-            raise yaml.constructor.ConstructorError(None, None, "it holds itself", node.start_mark)
-        return sizes[id(node)]
-    sizes[id(node)] = 0
-    parts: list[Node] = []
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    parts = node.value if isinstance(node, yaml.SequenceNode) else []
     if isinstance(node, yaml.MappingNode):
         times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, _ in node.value:
-            _check_base(key)
-            if times[key.value if isinstance(key, yaml.ScalarNode) else None] > 1:
+            if isinstance(key, yaml.ScalarNode) and times[key.value] > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-        parts = [value for _, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        parts = node.value
-    _check_base(node)
-    sizes[id(node)] = 1 + sum(_check_node(part, sizes) for part in parts)
-    if sizes[id(node)] > _MOST_VALUES:
-        raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES} values", node.start_mark)
-    return sizes[id(node)]
-
-
-def _is_json(text: str) -> bool:
-    """Whether a text is JSON."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _check_base(node: "Node") -> None:
-    """Raises YAMLError for a number that YAML 1.1 reads in base 8 or 60 as another than it looks like: 010 is 8, and
-    1:30 is 90."""
-    import yaml
-
+        parts = [part for pair in node.value for part in pair]
     text = node.value.lstrip("+-").replace("_", "") if node.tag in _NUMBERS else ""
     if ":" in text or (text[:1] == "0" and text.isdigit() and int(text, 8) != int(text)):
         problem = f"{node.value} is a number of another base, which is not what it looks like"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    for part in parts:
+        _check_node(part, seen)
 
 
 def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration, sheets = validate(values, source), sheets or Sheets()
-    models: dict[str, Model] = {}
-    benchmarks: dict[str, Benchmark] = {}
-    language_models: dict[str, BiasModel] = {}
-    tasks: dict[str, Task] = {}
-    bias_plan = None
-    results = configuration.results
+    run, name, results = Run(configuration, {}, {}), configuration.name, configuration.results
+    classes, groups = configuration.size_classes, [parse_group(text) for text in configuration.agreement.groups]
     if configuration.models is not None:
-        classes = configuration.size_classes
-        groups = [parse_group(text) for text in configuration.agreement.groups]
-        models = read_models(configuration.models, configuration.name, classes, results, sheets, groups)
+        run = replace(run, models=read_models(configuration.models, name, classes, results, sheets, groups))
     if configuration.benchmarks is not None:
-        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results, sheets)
-    if "bias" in configuration.studies and configuration.bias is not None:
-        bias, classes = configuration.bias, configuration.size_classes
-        language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results, sheets)
-        bias_plan = read_bias_plan(bias, tasks, sheets)
-    run = Run(configuration, models, benchmarks, language_models, tasks, bias_plan=bias_plan)
+        run = replace(run, benchmarks=read_benchmarks(configuration.benchmarks, name, results, sheets))
+    if "bias" in configuration.studies:
+        language_models, tasks = read_bias_sheets(run.bias, name, classes, results, sheets)
+        bias_plan = read_bias_plan(run.bias, tasks, sheets)
+        run = replace(run, language_models=language_models, tasks=tasks, bias_plan=bias_plan)
     if configuration.plan is not None:
         plan = read_plan(configuration.plan, *run.agreement_names, sheets)
         rows = read_sheet(configuration.plan, PlannedCell, sheets)
         run = replace(run, plan=plan, ruled_out={pair: row for pair, row in rows.items() if row.ruled_out})
-    _check_precision(run)
-    _check_benchmarks(run)
-    _check_one_prompting(run)
+    if "agreement" in configuration.studies:
+        _check_agreement(run, groups)
+        _check_benchmarks(run)
     _check_generation_backend(run)
-    _check_groups(run)
     return run
 
 
-def _check_groups(run: Run) -> None:
-    """A group needs models of known compute inside and outside; `members` refuses others."""
-    if "agreement" not in run.configuration.studies:
-        return
-    rows = [run.models[name] for name in run.agreement_names[0]]
-    has_compute = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
-    for group in map(parse_group, run.configuration.agreement.groups):
-        members(group, [getattr(row, group.column) for row in rows], has_compute, run.configuration.models or "")
-
-
-def _check_generation_backend(run: Run) -> None:
-    """vLLM writes on a GPU: every model that is asked to write needs a size class that has one."""
+def _check_agreement(run: Run, groups: list[Group]) -> None:
+    """Models are compared under equal conditions: one dtype, unless the configuration says otherwise; the final scores
+    of a model have one prompt, while curves of signal are plain; a group has models of known compute on both sides.
+    """
     configuration = run.configuration
-    if configuration.evaluation.generation_backend != "vllm" or configuration.replay:
-        return
-    generated = [row for row in run.benchmarks.values() if row.output_type == "generate_until"]
-    for model in run.models.values():
-        studies = set(model.studies) & set(configuration.studies)
-        written = [row for row in generated if studies & set(row.studies)]
-        if written and not configuration.size_classes[model.size_class].gpu:
+    rows = [run.models[name] for name in run.agreement_names.models]
+    first = {row.dtype: row.model for row in reversed(rows)}
+    if len(first) > 1 and not configuration.evaluation.mixed_dtypes:
+        example = ", ".join(f"{model} {dtype}" for dtype, model in first.items())
+        raise InputError(
+            f"{configuration.models}: column 'dtype': models of one comparison differ in precision ({example}).",
+            "give all the same, or set evaluation.mixed_dtypes to true.",
+        )
+    if "signal" in configuration.studies and configuration.evaluation.instruction_tuned_prompts != ("plain",):
+        for row in (row for row in rows if row.instruction_tuned and "signal" in row.studies):
             raise InputError(
-                f"{configuration.models}: model {model.model!r}, column 'size_class', value {model.size_class!r}: it "
-                f"has no GPU, and vLLM is to write the answers of {written[0].benchmark!r}.",
-                "set evaluation.generation_backend to transformers, or the class's gpu to 1.",
+                f"{configuration.models}: model {row.model!r}, column 'studies': an instruction-tuned model in both "
+                "agreement and signal would have final scores under two prompts.",
+                "give it two rows in the models sheet, or name one study in its `studies` column.",
             )
-        if written and model.adapters:
-            raise InputError(
-                f"{configuration.models}: model {model.model!r}, column 'adapter': vLLM, which is to write the answers "
-                f"of {written[0].benchmark!r}, would load the model without it.",
-                "set evaluation.generation_backend to transformers, or give the merged model as `path`.",
-            )
+    has_compute = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
+    for group in groups:
+        members(group, [getattr(row, group.column) for row in rows], has_compute, configuration.models or "")
 
 
 def _check_benchmarks(run: Run) -> None:
-    """Models are fine-tuned and compared on questions without examples: train before test replaces them. Another
-    wording of a benchmark has that benchmark's questions and metric, and is scored beside it."""
-    for row in run.benchmarks.values():
-        if row.num_fewshot and {"agreement"} & set(run.configuration.studies) & set(row.studies):
+    """The agreement study asks without examples, which train before test replaces; another wording of a benchmark is
+    scored as that one is."""
+    for benchmark in run.benchmarks.values():
+        where = f"{run.configuration.benchmarks}: benchmark {benchmark.benchmark!r}, column"
+        if benchmark.num_fewshot and "agreement" in benchmark.studies:
             raise InputError(
-                f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column 'num_fewshot', value "
-                f"{row.num_fewshot}: the agreement study is zero-shot, before fine-tuning and after.",
+                f"{where} 'num_fewshot', value {benchmark.num_fewshot}: the agreement study is zero-shot, before "
+                "fine-tuning and after.",
                 "give the few-shot benchmark a row of its own, with `signal` in the column studies.",
             )
-        if row.variant_of is None:
+        if benchmark.variant_of is None:
             continue
-        original = run.benchmarks.get(row.variant_of)
-        where = f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column"
+        original = run.benchmarks.get(benchmark.variant_of)
         if (
             original is None
-            or original.variant_of
-            or "agreement" not in original.studies
-            or original.output_type == "loglikelihood_rolling"
+            or original.benchmark not in run.agreement_names.benchmarks
+            or original.output_type == CORPUS
         ):
             raise InputError(
-                f"{where} 'variant_of', value {row.variant_of!r}: no benchmark of the agreement study with a prompt.",
+                f"{where} 'variant_of', value {benchmark.variant_of!r}: no benchmark of the agreement study with a "
+                "prompt.",
                 "name another row of the sheet that is no corpus and no variant itself.",
             )
         for column in ("metric", "output_type", "higher_is_better", "num_fewshot"):
-            if getattr(row, column) != getattr(original, column):
+            if getattr(benchmark, column) != getattr(original, column):
                 raise InputError(
-                    f"{where} {column!r}, value {getattr(row, column)!r}: {row.variant_of} has "
+                    f"{where} {column!r}, value {getattr(benchmark, column)!r}: {benchmark.variant_of} has "
                     f"{getattr(original, column)!r}.",
                     "two wordings of one benchmark are scored alike.",
                 )
 
 
-def _check_one_prompting(run: Run) -> None:
-    """Signal curves are plain at every checkpoint; agreement may choose another prompt for the same final scores."""
-    both_studies = {"agreement", "signal"}
-    if not both_studies <= set(run.configuration.studies):
-        return
-    if run.configuration.evaluation.instruction_tuned_prompts == ("plain",):
+def _check_generation_backend(run: Run) -> None:
+    """vLLM writes on a GPU, and loads no adapter: every model that is asked to write needs a size class with a GPU."""
+    configuration = run.configuration
+    if configuration.evaluation.generation_backend != "vllm" or configuration.replay:
         return
     for model in run.models.values():
-        if model.instruction_tuned and both_studies <= set(model.studies):
+        studies = set(model.studies) & set(configuration.studies)
+        written = any(
+            row.output_type == "generate_until" and studies & set(row.studies) for row in run.benchmarks.values()
+        )
+        has_gpu = configuration.size_classes[model.size_class].gpu
+        if written and not (has_gpu and not model.adapters):
+            column = "'adapter'" if has_gpu else f"'size_class', value {model.size_class!r}: it has no GPU"
             raise InputError(
-                f"{run.configuration.models}: model {model.model!r}, column 'studies': an instruction-tuned model in "
-                "both agreement and signal would have final scores under two prompts.",
-                "give it two rows in the models sheet, or name one study in its `studies` column.",
+                f"{configuration.models}: model {model.model!r}, column {column}: vLLM cannot write its answers.",
+                "set evaluation.generation_backend to transformers.",
             )
 
 
@@ -354,22 +309,6 @@ def check_curves(run: Run) -> None:
         )
 
 
-def _check_precision(run: Run) -> None:
-    """Equal conditions: models that are compared have one dtype, unless the configuration says otherwise."""
-    if "agreement" not in run.configuration.studies or run.configuration.evaluation.mixed_dtypes:
-        return
-    first: dict[str, str] = {}
-    for model in run.models.values():
-        if "agreement" in model.studies:
-            first.setdefault(model.dtype, model.model)
-    if len(first) > 1:
-        example = ", ".join(f"{model} {dtype}" for dtype, model in first.items())
-        raise InputError(
-            f"{run.configuration.models}: column 'dtype': models of one comparison differ in precision ({example}).",
-            "give all the same, or set evaluation.mixed_dtypes to true.",
-        )
-
-
 @overload
 def validate(values: object, source: str) -> Configuration: ...
 @overload
@@ -380,11 +319,11 @@ def validate(values: object, source: str, kind: type[BaseModel] = Configuration)
         raise InputError(f"{source}: a mapping of keys was expected.", "write `key: value`.")
     _check_printable(values, source, set())
     if kind is Configuration:  # options of a command may set what is no key of a run
-        _refuse_constants(values, kind, source)
+        _check_keys(values, kind, source)
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise _input_error(error, source, kind) from None
+        raise _input_error(error, source) from None
 
 
 def key_values(section: BaseModel) -> dict[str, object]:
@@ -395,16 +334,23 @@ def key_values(section: BaseModel) -> dict[str, object]:
     return plain | {name: key_values(value) for name, value in values.items() if isinstance(value, BaseModel)}
 
 
-def _refuse_constants(values: dict[str, object], kind: type[BaseModel], source: str, path: str = "") -> None:
-    """Raises InputError for a field that is no key."""
+def _check_keys(values: dict[str, object], section: type[BaseModel], source: str, path: str = "") -> None:
+    """Raises InputError for what is no key of the section, or of one inside it: an unknown name, or a field that has
+    one value in every run."""
+    fields = {name: field for name, field in section.model_fields.items() if field.description}
     for name, value in values.items():
-        field = kind.model_fields.get(name)
-        if field is not None and field.description is None:
-            known_keys = ", ".join(_known_keys(kind, ()))
-            raise InputError(f"{source}: unknown key {path + name!r}.", f"known keys here: {known_keys}.")
-        inner = section_of(field.annotation) if field is not None else None
-        if inner is not None and isinstance(value, dict):
-            _refuse_constants(value, inner, source, f"{path}{name}.")
+        if name not in fields:
+            hint = did_you_mean(name, fields, f"known keys here: {', '.join(fields)}.")
+            if not path and (paths := _paths_of(section, name)):
+                hint = f"it is {' or '.join(paths)}."
+            raise InputError(f"{source}: unknown key {f'{path}{name}'!r}.", hint)
+        inner, annotation = section_of(fields[name].annotation), fields[name].annotation
+        if inner is None or not isinstance(value, dict):
+            continue
+        named = value.items() if get_origin(annotation) is dict else [(None, value)]
+        for key, part in named:
+            if isinstance(part, dict):
+                _check_keys(part, inner, source, f"{path}{name}." if key is None else f"{path}{name}.{key}.")
 
 
 def _check_printable(part: object, source: str, seen: set[int]) -> None:
@@ -417,49 +363,25 @@ def _check_printable(part: object, source: str, seen: set[int]) -> None:
             _check_printable(item, source, seen)
 
 
-def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:
+def _input_error(error: ValidationError, source: str) -> InputError:
     first = error.errors()[0]
     # without pydantic's words for the kinds that a value may have
     key_path = ".".join(part for part in map(str, first["loc"]) if not _KIND.fullmatch(part))
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
-    if not first["loc"]:  # about the configuration as a whole
-        return InputError(
-            f"{source}: {message}.",
-            first.get("ctx", {}).get("hint", EXPLAINED),
-        )
-    if first["type"] == "extra_forbidden":
-        known_keys = _known_keys(kind, first["loc"][:-1])
-        hint = did_you_mean(first["loc"][-1], known_keys, f"known keys here: {', '.join(known_keys)}.")
-        if len(first["loc"]) == 1 and (places := _places(kind, first["loc"][0])):
-            hint = f"it is {' or '.join(places)}."
-        return InputError(f"{source}: unknown key {key_path!r}.", hint)
+    where = f"{source}: key {key_path!r}, value {first['input']!r}" if key_path else source
     if first["type"] == "missing":
-        return InputError(f"{source}: key {key_path!r} is missing.", EXPLAINED)
-    return InputError(
-        f"{source}: key {key_path!r}, value {first['input']!r}: {message}.",
-        first.get("ctx", {}).get("hint", EXPLAINED),
-    )
+        where, message = source, f"key {key_path!r} is missing"
+    return InputError(f"{where}: {message}.", first.get("ctx", {}).get("hint", EXPLAINED))
 
 
-def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the section at `location` in another, walking the models' annotations."""
-    for part in location:
-        field = section.model_fields.get(str(part))
-        inner = section_of(field.annotation) if field else None
-        if inner is None:
-            continue  # a step through a dict's key or a union's tag
-        section = inner
-    return [name for name, field in section.model_fields.items() if field.description]
-
-
-def _places(section: type[BaseModel], key: int | str) -> list[str]:
+def _paths_of(section: type[BaseModel], key: str) -> list[str]:
     """Where a section has a key of this name, with the names of the sections above it."""
-    places = [name for name, info in section.model_fields.items() if name == key and info.description]
+    paths = [name for name, info in section.model_fields.items() if name == key and info.description]
     for name, info in section.model_fields.items():
         if (inner := section_of(info.annotation)) is not None:
             above = f"{name}.<name>" if get_origin(info.annotation) is dict else name
-            places += [f"{above}.{inner_path}" for inner_path in _places(inner, key)]
-    return places
+            paths += [f"{above}.{path}" for path in _paths_of(inner, key)]
+    return paths
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
@@ -471,3 +393,50 @@ def section_of(annotation: object) -> type[BaseModel] | None:
         if inner is not None:
             return inner
     return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A configuration as YAML, each key under its description.
+
+
+def render_yaml(configuration: Configuration) -> str:
+    """The configuration as YAML, each key under its description."""
+    return "\n".join(_section_lines(configuration, 0))[1:] + "\n"
+
+
+def render_defaults() -> str:
+    """Every key with its default as YAML, those too of the sections that not every configuration has."""
+    return render_yaml(Configuration.model_construct(name="my-run", bias=BiasSettings(), miniature=MiniatureSettings()))
+
+
+def _section_lines(section: BaseModel, depth: int) -> list[str]:
+    lines = []
+    for name, info in type(section).model_fields.items():
+        if info.description is None:  # one value in every run
+            continue
+        value = getattr(section, name)
+        indent = "  " * depth
+        if depth == 0:
+            lines.append("")
+        comment, default = " ".join(info.description.split()), ""
+        sections = any(isinstance(setting, BaseModel | dict) for setting in (value, info.default))
+        if not (info.is_required() or sections or info.default == value):
+            default = f" (Default: {_inline(info.default)})"
+        lines += [f"{indent}# {line}" for line in textwrap.wrap(comment + default, _WIDTH - len(indent) - 2)]
+        if isinstance(value, BaseModel):
+            lines += [f"{indent}{name}:", *_section_lines(value, depth + 1)]
+        elif isinstance(value, dict) and all(isinstance(entry, BaseModel) for entry in value.values()):
+            lines.append(f"{indent}{name}:")
+            lines += [f"{indent}  {key}: {_inline(entry.model_dump(mode='json'))}" for key, entry in value.items()]
+        else:
+            lines.append(f"{indent}{name}: {_inline(value)}")
+    return lines
+
+
+def _inline(value: object) -> str:
+    import yaml
+
+    text = yaml.safe_dump(
+        list(value) if isinstance(value, tuple) else value, default_flow_style=True, width=10_000, sort_keys=False
+    )
+    return text.strip().removesuffix("...").strip()

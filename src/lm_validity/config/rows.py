@@ -2,13 +2,12 @@
 
 import csv
 import gzip
-import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, starmap
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
@@ -98,12 +97,11 @@ _LARGEST = 2**27  # bytes of a text, unpacked: a small gzip file may hold any nu
 @dataclass(frozen=True)
 class TextRows:
     """`rows` have the header's length, their values without surrounding blanks; `lines` counts from 1, the header's
-    line; `over` rows go over several lines."""
+    line."""
 
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
-    over: int = 0
 
     def frame(self) -> "pd.DataFrame":
         """The rows as text under the header's names; the index is the row's line."""
@@ -135,140 +133,55 @@ def read_text(path: Path, layout: str) -> str:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
 
 
-def parse_text_rows(
-    text: str,
-    path: Path,
-    layout: str,
-    *,
-    short_rows: bool,
-    headless: Collection[str] = frozenset(),
-    breaks: bool = False,
-) -> TextRows:
+def parse_text_rows(text: str, path: Path, layout: str, *, short_rows: bool) -> TextRows:
     """The rows of a text, separated by tabs where its first line has one, else by commas, or by semicolons where that
     line has no comma. `path` is for errors.
 
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
-    last column that is empty throughout is left out. Where all values of the first line are in `headless`, it is a row,
-    and the columns are called 1, 2, ... `layout` is the hint of errors that concern the whole file. With `breaks` a
-    quoted value may go over several lines, which become one, and control characters in texts too long for a name are
-    blanks; the row's line is the first of them. Raises
-    InputError for a control character, a quote that does not end (without `breaks`: on its line), a row wider than the
-    header (or shorter, without `short_rows`), a column's name that occurs twice, and a file without rows.
+    last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
+    InputError for a control character, a quote that does not end on its line, a row wider than the header (or shorter,
+    without `short_rows`), a column's name that occurs twice, and a file without rows.
     """
-    if (odd := unprintable(text, allowed="\t\r\n")) is not None and not breaks:
+    if (odd := unprintable(text, allowed="\t\r\n")) is not None:
         line = text.count("\n", 0, text.index(odd)) + 1
         raise InputError(f"{path}, row {line}: holds the character {odd!r}.", "remove it.")
-    csv.field_size_limit(_LARGEST)  # a cell may hold a whole prompt
-    try:
-        table = _parse(
-            io.StringIO(text, newline=""), path, headless, short_rows=short_rows, breaks=breaks, odd=odd is not None
-        )
-    except csv.Error as error:
-        raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
-    if not table.rows:
+    records = list(_records(text, path))
+    if len(records) < 2:
         raise InputError(f"{path}: no rows.", layout)
-    return table
-
-
-class _Lines:
-    """The lines of a text, without empty ones and comments where no quote is open, for a reader of records."""
-
-    def __init__(self, handle: Iterable[str]):
-        self._numbered = enumerate(handle, 1)
-        self.record: list[str] = []  # lines of the present record
-        self.first = 0  # the number of its first line
-        self.over = 0  # records of several lines
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        for number, line in self._numbered:
-            if self.record or (line.strip() and not line.startswith("#")):
-                self.first = self.first if self.record else number
-                # The last line may lack its end, by which a quote that does not end is told
-                self.record.append(line.rstrip("\r\n") + "\n")
-                return self.record[-1]
-        raise StopIteration
-
-    def begin(self) -> None:
-        """The next line is the first of a record."""
-        self.record = []
-
-
-def _parse(
-    handle: Iterable[str], path: Path, headless: Collection[str], *, short_rows: bool, breaks: bool, odd: bool
-) -> TextRows:
-    lines = _Lines(handle)
-    names = next(lines, "")
-    # semicolons, which spreadsheets write where commas are decimal, only where the header has no comma
-    separator = "\t" if "\t" in names else ";" if ";" in names and "," not in names else ","
-    records = _records(chain([names] if names else [], lines), lines, separator, path, breaks=breaks, odd=odd)
-    first_line, first = next(records, (1, []))
-    header = first
-    rows, numbers = list[list[str]](), list[int]()
-    if header and all(name in headless for name in header):
-        rows, numbers = [header], [first_line]
-        header = [str(number) for number in range(1, len(header) + 1)]
+    header = records.pop(0)[1]
     for name, times in Counter(header).items():
         if name and times > 1:
             raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
-    for line, values in records:
-        if not any(values):
-            continue
-        if short_rows and header and not header[-1] and not any(values[len(header) :]):
-            values = values[: len(header)]  # separators behind the end, as the header has
-        if len(values) > len(header) or (len(values) < len(header) and not short_rows):
+    width, rows = len(header), list[list[str]]()
+    for number, values in records:
+        if short_rows and not header[-1] and not any(values[width:]):
+            values = values[:width]  # separators behind the end, as the header has
+        if len(values) > width or (len(values) < width and not short_rows):
             raise InputError(
-                f"{path}, row {line}: {len(values)} values for {len(header)} columns.",
+                f"{path}, row {number}: {len(values)} values for {width} columns.",
                 "write one separator between two values, also where one is empty; quote values that contain it.",
             )
-        rows.append(values + [""] * (len(header) - len(values)))
-        numbers.append(line)
+        rows.append(values + [""] * (width - len(values)))
     while header and not header[-1] and not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
-    return TextRows(header, rows, numbers, lines.over)
+    return TextRows(header, rows, [number for number, _ in records])
 
 
-def _records(
-    texts: Iterable[str], lines: _Lines, separator: str, path: Path, *, breaks: bool, odd: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """The records of a text, each with the number of its first line. Raises InputError for a quote that would swallow
-    the rows after it: one that does not end on its line, or with `breaks` one that is not closed at the end of a value,
-    or whose line is a whole row with a number without what follows; and for a control character in
-    what may be a name (`odd`: there are such characters)."""
-    reader = csv.reader(texts, delimiter=separator, skipinitialspace=separator != "\t")
-    width = 0
-    while (values := next(reader, None)) is not None:
-        width = width or len(values)
-        over = [column for column, value in enumerate(values) if "\n" in value]
-        if over and (not breaks or _swallows(lines.record, values, over[0], separator, width)):
-            problem = f"{path}, row {lines.first}: a quote does not end{'' if breaks else ' on its line'}."
+def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number and the values of each line that is no comment and has any."""
+    csv.field_size_limit(_LARGEST)  # a cell may hold a whole prompt
+    separator = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        separator = separator or ("\t" if "\t" in line else ";" if ";" in line and "," not in line else ",")
+        (values,) = csv.reader([f"{line}\n"], delimiter=separator, skipinitialspace=separator != "\t")
+        if any("\n" in value for value in values):
+            problem = f"{path}, row {number}: a quote does not end on its line."
             raise InputError(problem, "close it, or take the end of line out.")
-        lines.over += bool(over)
-        values = [" ".join(value.split("\n")).strip() if over else value.strip() for value in values]
-        for column, value in enumerate(values):
-            while odd and (character := unprintable(value, allowed="\t")) is not None:
-                if len(value) <= LONGEST_NAME:
-                    raise InputError(f"{path}, row {lines.first}: holds the character {character!r}.", "remove it.")
-                values[column] = value = value.replace(character, " ")
-        yield lines.first, values
-        lines.begin()
-
-
-def _swallows(record: Sequence[str], values: Sequence[str], column: int, separator: str, width: int) -> bool:
-    """Whether the quote of a value of several lines was hardly meant: it is not closed, text follows where it closes,
-    or its first line alone is a row as wide as the header with a number behind the quote."""
-    try:
-        strictly = [*csv.reader(record, delimiter=separator, skipinitialspace=separator != "\t", strict=True)]
-    except csv.Error:
-        return True
-    # what stands on the first line behind the quote, as though it were none
-    opened = next(csv.reader(record[:1], delimiter=separator, skipinitialspace=separator != "\t"))[column]
-    behind = opened.split(separator)[1:]
-    return strictly != [[*values]] or (
-        column + 1 + len(behind) == width and any(re.fullmatch(r"\s*[-+]?\d*\.?\d+\s*%?\s*", text) for text in behind)
-    )
+        values = [value.strip() for value in values]
+        if any(values):
+            yield number, values
 
 
 # ----------------------------------------------------------------------------------------------------------------------

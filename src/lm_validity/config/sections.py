@@ -14,7 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.groups import KNOTS
 from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_column_width, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -439,7 +438,7 @@ class BiasSettings(ConfigSection):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The configuration: one Pydantic model per section. config.yaml's comments and schema.json come from here.
+# The configuration: one Pydantic model per section. The reference of keys comes from here.
 #
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
@@ -652,6 +651,7 @@ class Reports(ConfigSection):
 REPORTS = Reports()
 
 
+KNOTS = (1e22, 1e23)  # FLOP at which the line of scores against compute may bend: those of the paper
 Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_split_numbers)]
 
 

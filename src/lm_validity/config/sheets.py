@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.groups import Group, Released, with_columns
+from lm_validity.config.plan import Group, Released, with_columns
 from lm_validity.config.rows import (
     BETWEEN_BARS,
     BETWEEN_COMMAS,
@@ -46,6 +46,7 @@ from lm_validity.errors import InputError, did_you_mean
 OutputType = Literal["multiple_choice", "generate_until", "loglikelihood_rolling"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 OUTPUT_TYPES = get_args(OutputType)
+CORPUS: OutputType = "loglikelihood_rolling"
 STUDIES = get_args(Study)
 
 PositiveNumber = Annotated[float, Field(gt=0)]
@@ -226,7 +227,7 @@ class BenchmarkFacts(SheetRow):
     @classmethod
     def know_a_corpus(cls, row: dict[str, object]) -> dict[str, object]:
         """Fills in the metric, type and direction of a corpus; what the row says comes first. Refuses nothing."""
-        corpus = {"metric": "bits_per_byte", "output_type": "loglikelihood_rolling", "higher_is_better": False}
+        corpus = {"metric": "bits_per_byte", "output_type": CORPUS, "higher_is_better": False}
         return corpus | row if row.get("corpus") else row
 
 
@@ -261,7 +262,7 @@ class Benchmark(BenchmarkFacts):
         made = {
             "task": f"corpus_{name}",
             "include_path": f"results/{{run}}/corpora/{name}",
-            "output_type": "loglikelihood_rolling",
+            "output_type": CORPUS,
         }
         for column, value in made.items():
             if row.get(column, value) != value:
@@ -272,7 +273,7 @@ class Benchmark(BenchmarkFacts):
     @classmethod
     def have_questions(cls, count: int, info: ValidationInfo) -> int:
         """Refuses few-shot examples for a perplexity corpus, which asks no questions."""
-        if count and info.data.get("output_type") == "loglikelihood_rolling":
+        if count and info.data.get("output_type") == CORPUS:
             raise bad_value("a perplexity corpus has no examples", "leave it empty.")
         return count
 

@@ -17,7 +17,6 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or
-from lm_validity.monitor.cost import Workload
 from lm_validity.monitor.scheduler import controller_since, orphan_jobs
 from lm_validity.monitor.status import RunState
 from lm_validity.outputs import report_problems
@@ -25,11 +24,12 @@ from lm_validity.run.architectures import config_of, why_not_causal
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
-from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.records import is_record, made_by, read_record, read_record_or
 from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
 from lm_validity.run.store import Store
 from lm_validity.run.task_names import task_problems
+from lm_validity.run.workload import Workload
 from lm_validity.run.workspace import ASIDE, Entry, Workspace, read_manifest
 from lm_validity.words import count
 

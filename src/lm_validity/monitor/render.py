@@ -1,28 +1,44 @@
-"""Status and cost as lines of a terminal; status as a page too."""
+"""Status, cost and plans as lines of a terminal; status, and what was computed, as pages too."""
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from shlex import quote as quote_for_shell
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
-from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans, describe_savings, unplanned_pairs
+from lm_validity.config.load import Run
+from lm_validity.errors import PREFETCH
+from lm_validity.monitor.cost import (
+    TRAINING_RULES,
+    Estimator,
+    Pair,
+    needs,
+    sum_of,
+    total,
+    training_costs,
+    unplanned_pairs,
+)
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, Job, label
-from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rules.base import size_class
+from lm_validity.run.store import Store
+from lm_validity.run.workload import UNCOUNTED
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
+
+if TYPE_CHECKING:
+    from lm_validity.pages.page import Page
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How a run stands, as text for a terminal and as a page. Names are escaped on the page.
 
-SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
+TITLES = {"models": "Models and benchmarks", "language_models": "Language models and tasks"}  # of squares, by sheet
 PAGE_MARKS = ("--stale:", "% done</title>")  # in every page of this kind, of any version
-LOOKED_AT_FIRST = {"failed": 0, "running": 1}  # the cells whose log a square leads to
+LOOKED_AT_LAST = {"running": 1, "failed": 2}  # the cells whose log a square leads to
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
 NOT_PLANNED = ", -: all done, and fine-tuning is not planned"
@@ -57,60 +73,70 @@ def describe_progress(so_far: Progress, now: float | None = None) -> str:
     return f"{text}; at this rate of work the rest takes {_duration(so_far.remaining_seconds)}, until {when}."
 
 
-def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]] = ()) -> str:
-    """Models by benchmarks, one sign each, in blocks as wide as the terminal. `unplanned`: (model, benchmark) that are
-    not fine-tuned by plan."""
-    squares, not_planned = matrix(cells), unplanned_squares(cells, unplanned)
-    signs = {square: _sign(counts, not_planned=square in not_planned) for square, counts in squares.items()}
-    models = list(dict.fromkeys(model for model, _ in squares))
-    columns = list(enumerate(dict.fromkeys(column for _, column in squares), 1))
-    half = terminal_width() // 2
-    short = {model: model if len(model) <= half else f"{model[: half - 1]}…" for model in models}
-    names = max(map(len, short.values()), default=0)
-    digits = len(str(len(columns)))
-    fitting = max(1, (terminal_width() - names) // 2)
-    lines = []
-    for block in (columns[start : start + fitting] for start in range(0, len(columns), fitting)):
-        heads = [("", [f"{number:>{digits}}"[square] for number, _ in block]) for square in range(digits)]  # downwards
-        rows = [(short[model], [signs.get((model, column), " ") for _, column in block]) for model in models]
-        lines += [" ".join([f"{model:{names}}", *row]).rstrip() for model, row in [*heads, *rows]]
-    lines.append(LEGEND + NOT_PLANNED * bool(not_planned))
-    lines.append(", ".join(f"{number}: {column}" for number, column in columns))
-    return "\n".join(lines)
+class Square(NamedTuple):
+    """A model and what it is tried on; the sheet tells a model from a language model of the same id."""
+
+    sheet: str
+    model: str
+    subject: str
 
 
-def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter[str]]:
-    """(model, benchmark or task) -> number of cells by state, in the grid's order.
+def square_of(cell: Cell) -> Square:
+    """The square of a cell."""
+    return Square(rule_of(cell).sheet, cell.model, cell.subject)
 
-    An id that both a model and a language model have, or a benchmark and a task, stands twice, each with its kind.
-    """
-    name = _square_names(cells)
-    squares: dict[tuple[str, str], Counter[str]] = {}
+
+def matrix(cells: Iterable[CellState]) -> dict[Square, Counter[str]]:
+    """The number of cells of each square by state, in the grid's order."""
+    squares: dict[Square, Counter[str]] = {}
     for entry in cells:
-        squares.setdefault(name(entry.cell), Counter())[entry.state] += 1
+        squares.setdefault(square_of(entry.cell), Counter())[entry.state] += 1
     return squares
 
 
-def unplanned_squares(cells: list[CellState], unplanned: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The squares of `matrix` whose (model, benchmark) is in `unplanned`."""
-    name, pairs = _square_names(cells), set(unplanned)
-    of_models = (entry.cell for entry in cells if rule_of(entry.cell).sheet == "models")
-    return {name(cell) for cell in of_models if (cell.model, cell.subject) in pairs}
+class Matrix(NamedTuple):
+    """The rows and columns of one sheet's models."""
+
+    sheet: str
+    title: str
+    models: list[str]
+    subjects: list[str]
 
 
-def _square_names(cells: list[CellState]) -> Callable[[Cell], tuple[str, str]]:
-    """What the square of a cell is called."""
-    kinds = {entry.cell: rule_of(entry.cell).sheet for entry in cells}
-    models = _names((kind, cell.model) for cell, kind in kinds.items())
-    subjects = _names((SUBJECT_SHEETS[kind], cell.subject) for cell, kind in kinds.items())
-    return lambda cell: (models[kinds[cell], cell.model], subjects[SUBJECT_SHEETS[kinds[cell]], cell.subject])
+def matrices(squares: Iterable[Square]) -> Iterator[Matrix]:
+    """A matrix for each sheet that has squares."""
+    for sheet, title in TITLES.items():
+        of_sheet = [square for square in squares if square.sheet == sheet]
+        if of_sheet:
+            models, subjects = (list(dict.fromkeys(names)) for names in list(zip(*of_sheet, strict=True))[1:])
+            yield Matrix(sheet, title, models, subjects)
 
 
-def _names(ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """(sheet, id) -> what it is called: the id, with its kind where another sheet has it too."""
-    distinct = dict.fromkeys(ids)
-    count = Counter(name for _, name in distinct)
-    return {(kind, name): name if count[name] == 1 else f"{name} ({kind_label(kind)})" for kind, name in distinct}
+def render_matrix(cells: list[CellState], unplanned: Collection[Pair] = ()) -> str:
+    """Models by benchmarks, and language models by tasks, one sign each, in blocks as wide as the terminal.
+    `unplanned`: (model, benchmark) that are not fine-tuned by plan."""
+    squares, lines = matrix(cells), list[str]()
+    signs = {square: _sign(counts, not_planned=_is_unplanned(square, unplanned)) for square, counts in squares.items()}
+    half = terminal_width() // 2
+    for sheet, _, models, subjects in matrices(squares):
+        columns = list(enumerate(subjects, 1))
+        short = {model: model if len(model) <= half else f"{model[: half - 1]}…" for model in models}
+        width, digits = max(map(len, short.values())), len(str(len(columns)))
+        fitting = max(1, (terminal_width() - width) // 2)
+        for block in (columns[start : start + fitting] for start in range(0, len(columns), fitting)):
+            heads = [
+                ("", [f"{number:>{digits}}"[digit] for number, _ in block]) for digit in range(digits)
+            ]  # downwards
+            rows = [
+                (short[model], [signs.get(Square(sheet, model, name), " ") for _, name in block]) for model in models
+            ]
+            lines += [" ".join([f"{model:{width}}", *row]).rstrip() for model, row in [*heads, *rows]]
+        lines.append(", ".join(f"{number}: {column}" for number, column in columns))
+    return "\n".join([*lines, LEGEND + NOT_PLANNED * bool(unplanned)])
+
+
+def _is_unplanned(square: Square, unplanned: Collection[Pair]) -> bool:
+    return square.sheet == "models" and square[1:] in unplanned
 
 
 def render_page(
@@ -122,7 +148,7 @@ def render_page(
     """
     from lm_validity.pages.page import from_template  # pandas, which a terminal does without
 
-    squares, links = matrix(state.cells), Links(state, folder)
+    squares, unplanned = matrix(state.cells), set(unplanned_pairs(state.run))
     return from_template(
         "status.html.j2",
         navigation=[],
@@ -135,14 +161,15 @@ def render_page(
         share=so_far.done / so_far.cells if so_far.cells else 1,
         states=STATES,
         counts={RULES[rule].words: counts for rule, counts in state.counts.items()},
-        models=list(dict.fromkeys(model for model, _ in squares)),
-        columns=list(dict.fromkeys(column for _, column in squares)),
+        matrices=list(matrices(squares)),
         squares=squares,
-        logs=links.by_square(),
+        logs=_logs_by_square(state, folder),
         plan=" ".join(describe_plans(state.run)),
-        unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
+        unplanned={square for square in squares if _is_unplanned(square, unplanned)},
         failed=[
-            (label(entry.cell), entry.error, links.log(entry.cell)) for entry in state.cells if entry.state == "failed"
+            (label(entry.cell), entry.error, _log(state, entry.cell, folder))
+            for entry in state.cells
+            if entry.state == "failed"
         ],
     )
 
@@ -158,28 +185,20 @@ def _heading(state: RunState, so_far: Progress) -> str:
     return ", ".join([f"{so_far.cells - so_far.done:,} of {so_far.cells:,} cells are still missing", *remarks])
 
 
-class Links:
-    """Links from a page to the logs of a run's jobs."""
+def _log(state: RunState, cell: Cell, folder: Path) -> str | None:
+    """A link to the log of the job that computes a cell, from a page in `folder`; None where there is none yet."""
+    job = state.workspace.grid.job_of[cell]
+    path = state.run.results / "logs" / job.rule / job.model / f"{job.batch}.log"
+    return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
 
-    def __init__(self, state: RunState, folder: Path):
-        self.state, self.folder = state, folder
 
-    def log(self, cell: Cell) -> str | None:
-        """The log of the job that computes a cell, relative to the page's folder; None where there is none yet."""
-        job = self.state.workspace.grid.job_of[cell]
-        path = self.state.run.results / "logs" / job.rule / job.model / f"{job.batch}.log"
-        return quote(Path(os.path.relpath(path, self.folder)).as_posix()) if path.is_file() else None
-
-    def by_square(self) -> dict[tuple[str, str], str]:
-        """(model, benchmark or task) -> the log of a cell that failed, else of one that runs, else of the last."""
-        name = _square_names(self.state.cells)
-        chosen: dict[tuple[str, str], tuple[int, str]] = {}
-        for entry in self.state.cells:
-            rank = LOOKED_AT_FIRST.get(entry.state, len(LOOKED_AT_FIRST))
-            square = name(entry.cell)
-            if rank <= chosen.get(square, (rank, ""))[0] and (path := self.log(entry.cell)):
-                chosen[square] = rank, path
-        return {square: path for square, (_, path) in chosen.items()}
+def _logs_by_square(state: RunState, folder: Path) -> dict[Square, str]:
+    """The log of a cell that failed, else of one that runs, else of the last, of each square."""
+    logs: dict[Square, str] = {}
+    for entry in sorted(state.cells, key=lambda entry: LOOKED_AT_LAST.get(entry.state, 0)):
+        if path := _log(state, entry.cell, folder):
+            logs[square_of(entry.cell)] = path
+    return logs
 
 
 def _sign(counts: Counter[str], *, not_planned: bool) -> str:
@@ -209,16 +228,14 @@ NAMED = 6  # ids listed where something had to be assumed
 def render_cost(estimator: Estimator, state: RunState) -> str:
     """Jobs, hours, memory and storage, of everything and of what is left; what was assumed; how good the guess is."""
     run = estimator.run
-    lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
+    lines = [f"{run.name}: expected cost", *_table(estimator), ""]
     if any(entry.state == "done" for entry in state.cells):
         lines.append(render_left(estimator, state))
     lines += describe_plans(run)
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
-    models, stored = (
-        estimator.workload.model_bytes,
-        sum(estimator.workload.stored_bytes(entry.cell) for entry in state.cells),
-    )
+    models = estimator.workload.model_bytes
+    stored = sum(estimator.workload.stored_bytes(entry.cell) for entry in state.cells)
     fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
     storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
     lines += [*_memory(estimator), storage, "", *_trust(estimator)]
@@ -266,16 +283,8 @@ def _is_gone(state: RunState, cell: Cell) -> bool:
     return entry is not None and not all(map(state.workspace.store.has, entry.folders))
 
 
-def _table(rows: list[Need]) -> list[str]:
-    total = Need(
-        "total",
-        cells=sum(row.cells for row in rows),
-        jobs=sum(row.jobs for row in rows),
-        hours=sum(row.hours for row in rows),
-        gpu_hours=sum(row.gpu_hours for row in rows),
-        requested_gpu_hours=sum(row.requested_gpu_hours for row in rows),
-        calibrated=True,
-    )
+def _table(estimator: Estimator) -> list[str]:
+    rows, calibrated = needs(estimator), {cell.rule for cell in estimator.measured}
     cells = [
         (
             RULES[row.rule].words if row.rule in RULES else row.rule,
@@ -284,9 +293,9 @@ def _table(rows: list[Need]) -> list[str]:
             _hours(row.hours),
             _hours(row.gpu_hours),
             f"{row.requested_gpu_hours:,.0f}",
-            "" if row.calibrated or not row.hours else "uncalibrated",
+            "uncalibrated" if row.rule in RULES and row.hours and row.rule not in calibrated else "",
         )
-        for row in [*rows, total]
+        for row in [*rows, sum_of(rows, "total")]
     ]
     return [
         render_table(("jobs that", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
@@ -295,15 +304,19 @@ def _table(rows: list[Need]) -> list[str]:
 
 
 def _memory(estimator: Estimator) -> list[str]:
-    lines = ["memory per job, by size class:"]
-    for name, row in memory_by_class(estimator).items():
-        text = f"  {name}: {count(row.models, 'model')}; asks for {row.mem_mb / 1000:g} GB, {row.gpus} GPU"
-        if row.gpu_gb:
-            text += f" with at least {row.gpu_gb:.0f} GB"
-        if row.measured_mb:
-            text += f"; measured {row.measured_mb / 1000:.1f} GB"
-        if row.measured_gpu_mb:
-            text += f", on the GPU {row.measured_gpu_mb / 1000:.1f} GB"
+    """A line for each size class: what a job's first attempt asks for, what is expected and what was measured."""
+    lines, rows = ["memory per job, by size class:"], estimator.workload.used_rows
+    for name in dict.fromkeys(row.size_class for row in rows):
+        of_class = [row for row in rows if row.size_class == name]
+        asked = size_class(estimator.run, of_class[0])
+        text = f"  {name}: {count(len(of_class), 'model')}; asks for {asked.mem_mb / 1000:g} GB, {asked.gpu} GPU"
+        if needed := max(map(estimator.workload.gpu_gb, of_class)):
+            text += f" with at least {needed:.0f} GB"
+        cells = [cell for cell in estimator.measured if cell.size_class == name]
+        if memory := max((cell.memory_mb or 0.0 for cell in cells), default=0.0):
+            text += f"; measured {memory / 1000:.1f} GB"
+        if memory := max((cell.gpu_memory_mb or 0.0 for cell in cells), default=0.0):
+            text += f", on the GPU {memory / 1000:.1f} GB"
         lines.append(text)
     return lines
 
@@ -337,3 +350,144 @@ def _bytes(value: float) -> str:
         if value < 1000:
             return f"{value:,.1f} {unit}"
     return f"{value / 1000:,.1f} TB"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Plans in words: what is fine-tuned, and the hours of it.
+
+ROUNDING = 1e-9  # of the whole: what sums in another order differ by
+
+
+def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
+    """What the planned pairs cost, and what leaving out the others saves, in one line."""
+    costs = training_costs(estimator)
+    whole, planned = total(costs, costs), total(costs, set(pairs))
+    share = f" ({planned / whole:.1%})" if whole else ""
+    spared = whole - planned if whole - planned > ROUNDING * whole else 0.0
+    is_calibrated = any(cell.rule in TRAINING_RULES for cell in estimator.measured)
+    trust = "" if is_calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
+    return (
+        f"fine-tuning and scoring of adapters: {hours_in_words(planned)} of {hours_in_words(whole)} hours{share}. "
+        f"{hours_in_words(spared)} hours saved, not counting the starts of processes.{trust}"
+    )
+
+
+def describe_uncounted(estimator: Estimator) -> str | None:
+    """A warning where benchmarks' costs rest on the splits' caps instead of counted documents; None where none do."""
+    names = estimator.workload.assumed.get(UNCOUNTED, ())
+    if not names:
+        return None
+    return (
+        f"Documents of {count(len(names), 'benchmark')} are not counted yet, so cheap ones cannot be told from costly "
+        f"ones. Run {PREFETCH}, then plan."
+    )
+
+
+def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
+    """A warning where what computes on a CPU is estimated by a GPU's speed; None where nothing is."""
+    names = estimator.of_a_gpu()
+    if not names:
+        return None
+    if estimator.run.configuration.evaluation.device == "cpu":
+        caveat = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
+    else:
+        caveat = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
+    return f"{caveat}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
+
+
+def hours_in_words(value: float) -> str:
+    """Hours with as many digits as they deserve."""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def describe_plans(run: Run) -> list[str]:
+    """A line on the plan of each study that has one."""
+    return [line for line in (describe_plan(run), describe_bias_plan(run)) if line]
+
+
+def describe_plan(run: Run) -> str | None:
+    """One line on how much is planned; None where there is no plan."""
+    if run.plan is None:
+        return None
+    unplanned, rounds = len(unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
+    return (
+        f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + unplanned:,} pairs of model and "
+        f"benchmark are fine-tuned, in {count(rounds, 'round')}. {unplanned:,} are not planned and do not count as "
+        "missing. All are scored under direct evaluation."
+    )
+
+
+def describe_bias_plan(run: Run) -> str | None:
+    """One line on how many subsamples are planned; None where all are."""
+    plan = run.bias_plan
+    if plan is None:
+        return None
+    parts = []
+    for name, experiment in run.bias.experiments.items():
+        numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
+        low, high = min(numbers), max(numbers)
+        parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
+        parts[-1] += f" of {plan.subsamples[name]} subsamples of {count(len(numbers), 'task')}"
+    return (
+        f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or narrower stop. "
+        "`lm-validity plan next` continues with the others. What is not planned does not count as missing."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page of what was computed: one sentence, and a row for each kind of job, from the counters of finished cells.
+
+COLUMNS = {
+    "cells": "cells",
+    "model_loads": "model loads",
+    "evaluate_passes": "passes over a split",
+    "optimizer_steps": "optimizer steps",
+    "training_tokens": "tokens trained",
+    "forward_tokens": "tokens scored",
+    "generated_tokens": "tokens generated",
+    "cut": "texts cut",
+    "oom_halvings": "out of memory",
+}
+
+
+def count_spent(store: Store) -> dict[str, Counter[str]]:
+    """Rule -> what its finished cells took, by the keys of `COLUMNS`, and `milliseconds` on the clock; `uncounted`:
+    cells without counters (replayed scores). Cells of other recipes are among them."""
+    spent: dict[str, Counter[str]] = {}
+    for folder in store.folders():
+        sidecar, rule = store.sidecar(folder), spent.setdefault(folder.partition("/")[0], Counter())
+        counters = sidecar.get("counters") or {}
+        rule.update(cells=1, uncounted=int(not counters), milliseconds=round(1000 * (sidecar.get("wall_seconds") or 0)))
+        for phase in counters.get("by_phase", {"trials": counters}).values():
+            rule.update({key: value for key, value in phase.items() if key in COLUMNS})
+            rule["cut"] += phase.get("truncated_requests", 0)
+        rule["cut"] += sidecar.get("truncated_texts", 0)
+    return spent
+
+
+def computation_page(spent: dict[str, Counter[str]]) -> "Page | None":
+    """The page; None where no cell was counted."""
+    import pandas as pd
+
+    from lm_validity.pages.page import Finding, Page, Section, Table
+
+    total = sum(spent.values(), Counter[str]())
+    if total["cells"] == total["uncounted"]:
+        return None
+    hours = total["milliseconds"] / 3.6e6
+    took = f"{hours:,.2f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    cut = f" Of {count(total['cut'], 'text')} the beginning was cut, to fit the model or the configured length."
+    finding = Finding(
+        f"{total['cells']:,} cells took {took}: {total['model_loads']:,} model loads, {total['evaluate_passes']:,} "
+        f"passes over a split, {total['optimizer_steps']:,} optimizer steps.",
+        f"On the clock, without starting processes, over all finished cells of this run.{cut * bool(total['cut'])}",
+    )
+    rows = []
+    for rule, of in spent.items():
+        job = RULES[rule].words if rule in RULES else rule
+        rows.append({"job": job, "hours": of["milliseconds"] / 3.6e6} | {key: of[key] for key in COLUMNS})
+    frame = pd.DataFrame(rows)
+    table = Table("computation", "By kind of job", frame, formats={"hours": ".2f", **dict.fromkeys(COLUMNS, ",d")},
+                  labels=COLUMNS)  # fmt: skip
+    return Page("computation", "What was computed", [finding], [Section("Jobs", tables=[table])],
+                question="What did this run take?")  # fmt: skip

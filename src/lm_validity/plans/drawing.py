@@ -12,8 +12,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCell, next_round, read_plan, read_sheet
 from lm_validity.errors import InputError
 from lm_validity.files import make_writable, replace_file
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import Cost, Pair, total
+from lm_validity.monitor.cost import Estimator, Pair, total
 from lm_validity.run.leases import hold_lease
 from lm_validity.words import count
 
@@ -27,7 +26,7 @@ CHEAP, IN_BLOCK, BALANCED, LISTED = "cheap benchmark", "block", "balanced", "own
 
 
 def cheap_and_block(
-    costs: Mapping[Pair, Cost], parameters: Mapping[str, float], seed: int, budget: float | None = None
+    costs: Mapping[Pair, float], parameters: Mapping[str, float], seed: int, budget: float | None = None
 ) -> list[PlannedCell]:
     """The cheapest benchmarks for all models, and all benchmarks for a block of models drawn by size.
 
@@ -37,7 +36,7 @@ def cheap_and_block(
     """
     models, benchmarks = (list(dict.fromkeys(pair[index] for pair in costs)) for index in (0, 1))
     block = draw_block(sorted(models, key=lambda name: parameters[name]), random.Random(seed))
-    order = sorted(benchmarks, key=lambda name: total(costs, ((model, name) for model in models)).hours)
+    order = sorted(benchmarks, key=lambda name: total(costs, ((model, name) for model in models)))
     least = min(2, len(order))
     number = max(least, round(CHEAP_SHARE * len(order)))
     if budget is not None:
@@ -61,7 +60,7 @@ def cheap_and_block(
 
 
 def first_plan(
-    estimator: Estimator, costs: Mapping[Pair, Cost], design: str, seed: int, budget: float | None
+    estimator: Estimator, costs: Mapping[Pair, float], design: str, seed: int, budget: float | None
 ) -> list[PlannedCell]:
     """The first round by `cheap-and-block` or `balanced`."""
     if design == "balanced":
@@ -70,7 +69,7 @@ def first_plan(
     return cheap_and_block(costs, {name: estimator.workload.parameters(rows[name]) for name, _ in costs}, seed, budget)
 
 
-def describe_whole(costs: Mapping[Pair, Cost], planned: Collection[PlannedCell]) -> str | None:
+def describe_whole(costs: Mapping[Pair, float], planned: Collection[PlannedCell]) -> str | None:
     """That a plan leaves nothing out, and what would; None where it does."""
     if len(planned) < len(costs):
         return None
@@ -91,12 +90,12 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     return {rng.choice(group): 1 / len(group) for group in groups}
 
 
-def _hours_of(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], number: int) -> float:
+def _hours_of(costs: Mapping[Pair, float], block: Iterable[str], order: Sequence[str], number: int) -> float:
     cheap = set(order[:number])
-    return total(costs, (pair for pair in costs if pair[1] in cheap or pair[0] in block)).hours
+    return total(costs, (pair for pair in costs if pair[1] in cheap or pair[0] in block))
 
 
-def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None) -> list[PlannedCell]:
+def balanced(costs: Mapping[Pair, float], seed: int, budget: float | None = None) -> list[PlannedCell]:
     """Every model on nearly the same number of benchmarks drawn at random, every benchmark with as many models.
 
     40% of the cells, or as many as a budget of hours allows. Raises InputError where that leaves a benchmark fewer
@@ -108,7 +107,7 @@ def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None)
     if budget is not None:
         spent, number = 0.0, 0
         for pair in order:
-            spent += costs[pair].hours
+            spent += costs[pair]
             if spent > budget:
                 break
             number += 1
@@ -140,7 +139,7 @@ def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random
 
 
 def audit(
-    costs: Mapping[Pair, Cost],
+    costs: Mapping[Pair, float],
     planned: Mapping[Pair, PlannedCell],
     number: int,
     seed: int,

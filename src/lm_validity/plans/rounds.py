@@ -20,7 +20,8 @@ from lm_validity.config.plan import (
     read_bias_plan,
 )
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.monitor.planning import Cost, Pair, hours_in_words, total
+from lm_validity.monitor.cost import Pair, total
+from lm_validity.monitor.render import hours_in_words
 from lm_validity.plans.drawing import planned_cell, write_sheet
 from lm_validity.results.put import Rows
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
@@ -110,11 +111,11 @@ class Standing:
         """(draws, models, benchmarks) what the table may be, for a choice."""
         return drawn_tables(self.fitted, DRAWS)
 
-    def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
+    def hours(self, costs: Mapping[Pair, float], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
         """(models, benchmarks) hours of each cell that is not planned, ruled out or measured; inf for the others."""
         models, benchmarks = self.names
         free = costs.keys() - planned.keys() - self.run.ruled_out.keys()
-        free_hours = [[costs[m, b].hours if (m, b) in free else np.inf for b in benchmarks] for m in models]
+        free_hours = [[costs[m, b] if (m, b) in free else np.inf for b in benchmarks] for m in models]
         return np.where(self.fitted.process.measured, np.inf, free_hours)
 
 
@@ -182,13 +183,13 @@ class Round:
         return self.steps[-1].outlook if self.steps else self.outlook_before
 
 
-def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> Round:
+def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, float]) -> Round:
     """The cells that take most off the variance of ranks an hour, until the goal is expected to be reached or the round
     is full."""
     planned = standing.run.plan or {}
     choice, hours = CellChoice(standing.tables()), standing.hours(costs, planned)
     outlook_before, steps, spent = choice.outlook(), [], 0.0
-    planned_hours = total(costs, planned).hours
+    planned_hours = total(costs, planned)
     hours_left = goal.value - planned_hours if goal.kind == "budget" else np.inf
     reached = goal.reached(outlook_before)
     for step in () if reached else choice.steps(hours, goal.models(outlook_before), hours_left):
@@ -323,7 +324,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
     return run.plan
 
 
-def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
+def place_model(run: Run, model: str, costs: Mapping[Pair, float]) -> Joining:
     """What a model's cells would say of its rank, the one that says most an hour first.
 
     Raises InputError where cells of the study are not measured, or the model has a train-before-test score.
@@ -350,7 +351,7 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
         (float(low), float(high)),
         float(high - low) / 2,
         places,
-        total(costs, ((model, name) for name in benchmarks)).hours,
+        total(costs, ((model, name) for name in benchmarks)),
     )
 
 

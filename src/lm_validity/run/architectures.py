@@ -13,7 +13,7 @@ from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.config.sheets import Model
 from lm_validity.errors import Refusal
 from lm_validity.files import Document, read_json, read_json_or
-from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import Participants
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The models of a run that have yet to be fetched from the hub.

@@ -12,8 +12,8 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import Configuration
 from lm_validity.errors import InputError
 from lm_validity.run.cell import Cell, Job
-from lm_validity.run.participants import Participants
 from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rules.base import Participants
 
 
 def reports_of(study: str, configuration: Configuration) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from lm_validity.config.rows import Sheets, is_folder
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import InputError
 from lm_validity.files import file_sha256, json_text, read_json, read_json_or, write_text
-from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import Participants
 from lm_validity.run.scoring import task_sources
 
 FORMAT = 1  # of a results folder; one of another version is refused

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError, Problem, Refusal, nearest
-from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import Participants
 from lm_validity.run.scoring import named_files
 
 # what a YAML file declares: a task, unless it is a group's file

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lm_validity.config.groups import parse_group
-from lm_validity.config.plan import read_cells
+from lm_validity.config.plan import parse_group, read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_text

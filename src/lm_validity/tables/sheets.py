@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.groups import Group, members, with_columns
+from lm_validity.config.plan import Group, members, with_columns
 from lm_validity.config.rows import SheetRow, read_rows
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 

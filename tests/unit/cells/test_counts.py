@@ -9,7 +9,7 @@ from toy_run import RATES, run_all, sidecars, start_run, ten_of_each
 from lm_validity.cells.runner import run_cells
 from lm_validity.cells.scoring import KeptRequests
 from lm_validity.config.load import build_run
-from lm_validity.monitor.computation import count_spent
+from lm_validity.monitor.render import count_spent
 from lm_validity.run.workspace import Workspace
 
 ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")

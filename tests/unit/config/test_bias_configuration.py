@@ -118,30 +118,6 @@ def test_mistakes_are_named(make_run, change, problem):
         make_run(**change)
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"models": MODELS.replace("causal", "casual")}, r"models.tsv, row 5, column 'architecture'"),
-        ({"models": MODELS.replace("causal\ttiny", "causal\tsmall-ish")}, r"models.tsv, row 5, column 'size_class'"),
-        ({"tasks": TASKS.replace("\tham|spam|neither\t\t", "\tham|spam")}, r"tasks.tsv, row 5: 5 values for 7 columns"),
-        ({"tasks": TASKS.replace("mail\t", "news\t")}, r"tasks.tsv, row 5, column 'task', value 'news'"),
-    ],
-)
-def test_rows_are_named_by_their_line_in_the_file(make_run, change, problem):
-    """A comment before the header and a blank line before the last row count."""
-    ((sheet, text),) = change.items()
-    *first, last = text.splitlines()
-    with pytest.raises(InputError, match=problem):
-        make_run(**{sheet: "\n".join(["# ours", *first, "", last, ""])})
-
-
-def test_a_study_without_its_section_is_named(make_run):
-    with pytest.raises(InputError, match="section 'bias' is missing"):
-        build_run({"name": "run", "studies": ["bias"]}, "f.yaml")
-    with pytest.raises(InputError, match="key 'models' is missing"):
-        build_run({"name": "run", "studies": ["agreement"]}, "f.yaml")
-
-
 def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
     guide = (ROOT / "docs" / "how_to" / "bias_study.md").read_text(encoding="utf-8")
     blocks = [
@@ -196,9 +172,3 @@ class TestPublishedSheets:
             assert (task.revision == "refs/convert/parquet") == bool(task.files)
             if task.rows:  # the published share is a count of rows
                 assert abs(round(task.majority_share * task.rows) / task.rows - task.majority_share) < 1e-6
-
-
-def test_paper_means_what_the_authors_code_does(make_run):
-    settings = make_run({"paper": True, "training": {"epochs": 9}}).configuration.bias
-    assert (settings.training.epochs, settings.training.max_length, settings.training.pooler) == (9, None, "paper")
-    assert (settings.seeds, settings.drop_duplicate_texts) == ("fixed", False)

@@ -5,8 +5,8 @@ from datetime import date
 import pytest
 import yaml
 
-from lm_validity.config.groups import parse_group
 from lm_validity.config.load import load_run
+from lm_validity.config.plan import parse_group
 from lm_validity.config.sheets import read_models as workflow_models
 from lm_validity.errors import InputError
 from lm_validity.run.grid import reports_of

@@ -9,22 +9,12 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
-from lm_validity.monitor import cost as workload
-from lm_validity.monitor.cost import (
-    STEP_SECONDS,
-    Estimator,
-    Workload,
-    adapter_parameters,
-    correction,
-    corrections,
-    gpu_gb,
-    needs,
-    shape_of,
-)
-from lm_validity.monitor.planning import describe_hours_of_a_gpu
-from lm_validity.monitor.render import render_cost
+from lm_validity.monitor.cost import Estimator, needs
+from lm_validity.monitor.render import describe_hours_of_a_gpu, render_cost
 from lm_validity.monitor.status import RunState
-from lm_validity.run.participants import size_class
+from lm_validity.run import workload as formula
+from lm_validity.run.rules.base import PASSES_A_STEP, size_class
+from lm_validity.run.workload import LAUNCH_SECONDS, Workload, adapter_parameters, gpu_gb
 from lm_validity.run.workspace import Workspace
 
 
@@ -60,29 +50,26 @@ def test_a_model_that_is_only_scored_needs_no_memory_to_train(real):
     assert row.dtype == "bfloat16" and needed("signal") == pytest.approx(16 + 2) and needed("agreement") > 20
 
 
-def test_shape_and_adapter_of_a_seven_billion_model():
-    """Llama-2-7B: 32 layers of width 4096; LoRA of rank 8 on all linear layers trains 20.0 million parameters."""
-    shape = shape_of(6.74e9)
-    assert shape.layers == pytest.approx(32, rel=0.05) and shape.width == pytest.approx(4096, rel=0.05)
-    assert adapter_parameters(6.74e9, 8, "all-linear") == pytest.approx(19.99e6, rel=0.05)
-    assert adapter_parameters(6.74e9, 8, "attention") == pytest.approx(6.29e6, rel=0.05)
+def finetuning(real, **values):
+    return real.configuration.finetuning.model_copy(update=values)
 
 
-def test_fourteen_billion_fit_a_large_gpu_and_not_a_small_one(real):
-    assert 28 < gpu_gb(real, 14e9, "bfloat16") < 48
-    assert gpu_gb(real, 14e9, "float32") > 64
-    assert gpu_gb(real, 0.07e9, "bfloat16") < 4
+def test_adapter_of_a_seven_billion_model(real):
+    """Llama-2-7B: LoRA of rank 8 on all linear layers trains 20.0 million parameters."""
+    for layers, parameters in (("all-linear", 19.99e6), ("attention", 6.29e6)):
+        settings = finetuning(real, rank=8, target_modules=layers)
+        assert adapter_parameters(6.74e9, settings) == pytest.approx(parameters, rel=0.05)
 
 
-def test_memory_knows_what_is_computed_again_and_that_logits_come_in_parts(real):
+def test_memory_of_fine_tuning(real):
     """Llama-3-8B, one text of 1024 tokens: 23.9 GB counted on tensors without content; of 8192, no more for logits."""
-    settings = real.configuration.finetuning.model_copy(update={"max_length": 1024, "rank": 8})
-    run = replace(real, configuration=real.configuration.model_copy(update={"finetuning": settings}))
-    assert gpu_gb(run, 8.03e9, "bfloat16") == pytest.approx(23.9, rel=0.03)
-    assert gpu_gb(run, 8.03e9, "bfloat16", recomputed=True) < 19.5
-    longer = settings.model_copy(update={"max_length": 8192, "gradient_checkpointing": True})
-    run = replace(real, configuration=real.configuration.model_copy(update={"finetuning": longer}))
-    assert gpu_gb(run, 0.07e9, "bfloat16") < 2.5
+    usual = real.configuration.finetuning
+    assert 28 < gpu_gb(14e9, "bfloat16", usual) < 48 and gpu_gb(14e9, "float32", usual) > 64
+    assert gpu_gb(0.07e9, "bfloat16", usual) < 4
+    settings = finetuning(real, max_length=1024, rank=8)
+    assert gpu_gb(8.03e9, "bfloat16", settings) == pytest.approx(23.9, rel=0.03)
+    assert gpu_gb(8.03e9, "bfloat16", settings, recomputed=True) < 19.5
+    assert gpu_gb(0.07e9, "bfloat16", finetuning(real, max_length=8192, rank=8, gradient_checkpointing=True)) < 2.5
     row = next(row for row in real.models.values() if size_class(real, row).gpu)
     row = row.model_copy(update={"parameters_b": 8.0})
     real = replace(real, models={row.model: row})
@@ -96,7 +83,7 @@ def test_memory_knows_what_is_computed_again_and_that_logits_come_in_parts(real)
 
 def test_logits_at_a_time_are_those_of_the_head():
     head = pytest.importorskip("lm_validity.cells.models.head")
-    assert workload.LOGITS_AT_A_TIME == head.PART
+    assert formula.LOGITS_AT_A_TIME == head.PART
 
 
 def test_uncalibrated_says_so(real):
@@ -158,9 +145,12 @@ def test_work_grows_with_documents_parameters_and_epochs(real):
 
 
 def test_medians_of_finished_cells_correct_the_formula(real):
+    """Of the rule and size class; else of the rule; else of everything."""
     finish(real, "finetune_adapter", ("oak-s", "elm-s"), lambda cell, predicted: 3 * predicted)
-    cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
-    assert Estimator(real).seconds(cell) == pytest.approx(3 * Workload(real).seconds(cell), rel=1e-3)
+    workload, cells = Workload(real), [cell for job in Workspace(real).grid.jobs.values() for cell in job.cells]
+    for rule in ("finetune_adapter", "evaluate_model"):
+        for cell in (cell for cell in cells if cell.rule == rule):
+            assert Estimator(real).seconds(cell) == pytest.approx(3 * workload.seconds(cell), rel=1e-3)
     text = render_cost(Estimator(real), RunState(real))
     assert "by 12 finished cells" in text and "uncalibrated" in text  # of the other rules
 
@@ -203,12 +193,6 @@ def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp
     assert workload.parameters(real.models["oak-s"]) == 34 and not workload.assumed
 
 
-def test_fallback_of_corrections():
-    found = corrections([("a", "small", 2.0), ("a", "large", 8.0), ("a", "large", 4.0), ("a", "large", 5.0)])
-    assert correction(found, "a", "large") == 5 and correction(found, "a", "huge") == 4.5
-    assert correction(found, "b", "small") == 4.5 and correction({}, "a", "small") == 1
-
-
 def test_the_finish_of_a_run_is_weighted_by_cost(real):
     """What `status` uses: a fine-tune weighs more than an evaluation, and a selection nothing."""
     estimator = Estimator(real)
@@ -235,5 +219,5 @@ def test_trials_cost_what_their_epochs_cost(monkeypatch):
     batch = run.tasks[cells["main"].task].pretraining_batch or run.configuration.bias.pretraining.batch_size
     assert cells["main"].task == cells["overtraining"].task and more > one
     # two arms of 100 texts are pretrained `more - one` epochs longer, and steps of so small a model take their launches
-    added = 2 * 100 * (more - one) / batch * STEP_SECONDS
+    added = 2 * 100 * (more - one) / batch * PASSES_A_STEP * LAUNCH_SECONDS
     assert seconds["overtraining"] - seconds["main"] == pytest.approx(added)

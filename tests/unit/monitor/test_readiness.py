@@ -12,9 +12,9 @@ from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
 from lm_validity.monitor.check import leases, readiness_problems, record_problems
-from lm_validity.monitor.cost import Workload
 from lm_validity.run.architectures import HubModel, unfetched_models
 from lm_validity.run.leases import hold_lease, process_start
+from lm_validity.run.workload import Workload
 
 POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 

@@ -2,7 +2,7 @@
 
 import re
 
-from lm_validity.monitor.computation import computation_page, count_spent
+from lm_validity.monitor.render import computation_page, count_spent
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.store import Store
 

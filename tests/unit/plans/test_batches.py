@@ -16,7 +16,7 @@ from lm_validity.cli.reports import bias as report_command
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.monitor.planning import describe_plans
+from lm_validity.monitor.render import describe_plans
 from lm_validity.plans.rounds import add_batch
 from lm_validity.results.put import Rows, ends_of
 from lm_validity.run.grid import Grid

@@ -10,8 +10,7 @@ from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import training_costs
+from lm_validity.monitor.cost import Estimator, training_costs
 from lm_validity.plans.rounds import COMPLETE, Joining, JoiningCell, describe_cells, parse_goal, place_model
 from lm_validity.run.grid import Grid
 from lm_validity.tables.merge import Merger
@@ -47,7 +46,7 @@ def test_each_cell_has_its_hours_and_what_it_makes_of_the_interval(study, scored
         drop(lambda rows: rows.model == NEW)
     found, costs = placed(run), training_costs(Estimator(run))
     assert sorted(one.benchmark for one in found.places) == sorted(BENCHMARKS)
-    chosen = [costs[NEW, one.benchmark].hours for one in found.places]
+    chosen = [costs[NEW, one.benchmark] for one in found.places]
     assert [one.hours for one in found.places] == pytest.approx([sum(chosen[:n]) for n in (1, 2, 3)])
     assert found.whole_hours == pytest.approx(sum(chosen)) and found.models == 6
     assert 1 <= found.interval[0] <= found.rank <= found.interval[1] <= 6

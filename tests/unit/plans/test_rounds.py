@@ -18,8 +18,8 @@ from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning import hours_in_words, total, training_costs
+from lm_validity.monitor.cost import Estimator, total, training_costs
+from lm_validity.monitor.render import hours_in_words
 from lm_validity.plans.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse import Outlook
 from lm_validity.tables.merge import Merger
@@ -116,7 +116,7 @@ def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
 
 
 def test_a_budget_that_is_spent_or_exceeded_adds_nothing(measured, capsys):
-    before, spent = Path("replay/plan.tsv").read_bytes(), total(costs_of(measured), PLANNED).hours
+    before, spent = Path("replay/plan.tsv").read_bytes(), total(costs_of(measured), PLANNED)
     command.next_round("budget=0.0001", CONFIG)
     said = capsys.readouterr().out
     assert f" {hours_in_words(spent)} " in said and "reached" not in said
@@ -127,11 +127,11 @@ def test_a_budget_that_is_spent_or_exceeded_adds_nothing(measured, capsys):
 
 def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
     costs = costs_of(measured)
-    spent, cheapest = total(costs, PLANNED).hours, min(costs[m, "sums"].hours for m in MODELS[1::2])
+    spent, cheapest = total(costs, PLANNED), min(costs[m, "sums"] for m in MODELS[1::2])
     goal = parse_goal(f"budget={spent + 1.5 * cheapest}")
     found = choose_round(standing_of(measured), goal, costs)
     assert found.cells and found.hours <= 1.5 * cheapest
-    assert found.hours == pytest.approx(total(costs, [(one.model, one.benchmark) for one in found.cells]).hours)
+    assert found.hours == pytest.approx(total(costs, [(one.model, one.benchmark) for one in found.cells]))
 
 
 def test_a_planned_benchmark_without_any_score_is_not_finished(built):  # noqa: F811

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.config.rows import parse_text_rows
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import completed
 from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
@@ -95,21 +94,3 @@ def test_a_sheet_completes_scores_under_its_own_metric_only(tmp_path):
     assert found["metric"].tolist() == ["acc,none", "ppl,none", "acc,none", "acc,none"]
     assert found["higher_is_better"].astype(object).fillna("?").tolist() == [True, "?", True, "?"]
     assert found["num_fewshot"].fillna(-1).tolist() == [0, 5, 5, -1]
-
-
-def test_rows_of_several_lines_are_called_by_the_first_and_a_quote_swallows_none(tmp_path):
-    def rows(text):
-        return parse_text_rows(text, tmp_path / "t.csv", "", short_rows=True, breaks=True)
-
-    read = rows('model,text,a\n"m","x\r\n\n# y, ""z""\nw",0.5\n\n# c\nn,"\tq",0.6\n')
-    assert read.rows == [["m", 'x  # y, "z" w', "0.5"], ["n", "q", "0.6"]] and read.lines == [2, 8] and read.over == 1
-    for text in (
-        'model,a\n"m,0.5\nn,0.4\n',
-        'model,a\n"m,0.5\nn",0.4\no,0.3\n',
-        'model,a\n"m,0.5\n"n",0.4\no,0.3\n',
-    ):
-        with pytest.raises(InputError, match="row 2: a quote does not end"):
-            rows(text)
-    with pytest.raises(InputError, match="row 2: holds the character"):
-        rows("model,a\nm\x1b,0.5\n")
-    assert rows(f"model,a\n{'m' * 130}\x1bm,0.5\n").rows == [["m" * 130 + " m", "0.5"]]

@@ -4,7 +4,7 @@ at test."""
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
@@ -21,15 +21,17 @@ from lm_validity.run.cell import (
     models_of,
     scale_settings,
 )
-from lm_validity.run.participants import Participants
 from lm_validity.run.records import Choice, ModelRecord, Records
-from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
 from lm_validity.run.scoring import (
     document_bos,
     sampling_runs,
     sampling_settings,
     scoring_settings,
 )
+
+if TYPE_CHECKING:
+    from lm_validity.run.workload import Workload
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What they share: data files, the settings line, the scoring part of a recipe, costs.
@@ -174,15 +176,11 @@ class ScoringRule(BenchmarkRule):
         on_test = self.scored_split(cell) == "test"
         return generated and on_test and run.configuration.evaluation.generation_backend == "vllm"
 
-    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
-        """Expected seconds of scoring the split, without those of loading the model."""
-        return work.scoring_seconds(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
+    def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
+        """Scoring the split."""
+        return [work.scoring(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))]
 
-    def operations(self, work: Work, cell: BenchmarkCell) -> float:
-        """Floating-point operations of scoring the split."""
-        return work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
-
-    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+    def stored_bytes(self, work: "Workload", cell: BenchmarkCell) -> float:
         """Bytes of an item's row for every document of the split, and of the cell's small files."""
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
 
@@ -421,24 +419,16 @@ class FinetuneAdapter(BenchmarkRule):
         """Minutes of one fine-tune with its validations, the same for every output type."""
         return of_size.finetune_minutes
 
-    def _epoch_operations(self, work: Work, cell: BenchmarkCell) -> float:
-        """Of training: 2P forward and 2P for the activations' gradients; frozen weights have none."""
-        parameters, documents = work.parameters(self.row(work.run, cell.model)), work.documents(cell.benchmark, "train")
-        return 4 * parameters * documents * work.tokens("trained", cell.benchmark)
+    def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
+        """Training and validation in every epoch; an early stop is not foreseen. Of training 2P operations a token
+        forward and 2P for the activations' gradients; frozen weights have none."""
+        settings, row = work.run.configuration.finetuning, self.row(work.run, cell.model)
+        documents = work.documents(cell.benchmark, "train")
+        operations = 4 * work.parameters(row) * documents * work.tokens(cell.benchmark).trained
+        training = Effort(operations, PASSES_A_STEP * -(-documents // settings.effective_batch))
+        return settings.epochs * [training, work.scoring(row, cell.benchmark, "validation")]
 
-    def operations(self, work: Work, cell: BenchmarkCell) -> float:
-        """Floating-point operations of training and validation in every epoch; an early stop is not foreseen."""
-        validation = work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, "validation")
-        return work.run.configuration.finetuning.epochs * (self._epoch_operations(work, cell) + validation)
-
-    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
-        """Expected seconds of training and validation in every epoch; an early stop is not foreseen."""
-        settings, documents = work.run.configuration.finetuning, work.documents(cell.benchmark, "train")
-        row, steps = self.row(work.run, cell.model), -(-documents // settings.effective_batch)
-        epoch = work.computing_seconds(row, self._epoch_operations(work, cell), passes=0, steps=steps)
-        return settings.epochs * (epoch + work.scoring_seconds(row, cell.benchmark, "validation"))
-
-    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+    def stored_bytes(self, work: "Workload", cell: BenchmarkCell) -> float:
         """Bytes of the adapter and of the cell's small files."""
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
 

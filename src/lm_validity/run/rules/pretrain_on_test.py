@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import Field
 
@@ -13,9 +13,11 @@ from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import BiasModel
 from lm_validity.run.cell import Job, Recipe, make_groups, scale_settings
-from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records, TextsRecord
-from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule, end_of_round
+
+if TYPE_CHECKING:
+    from lm_validity.run.workload import Workload
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the configuration and the sheets say about a batch of trials of the bias study.
@@ -382,20 +384,17 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
         trials = sum(cell.count for cell in job.cells)
         return int((LEAST_MINUTES + trials * self.size_class(run, job.model).trial_minutes) * attempt)
 
-    def seconds(self, work: Work, cell: TrialCell) -> float:
+    def efforts(self, work: "Workload", cell: TrialCell) -> list[Effort]:
         """Three arms trained on m texts, two of them pretrained on n; n predicted."""
         values, row = plan_values(work.run, cell), self.row(work.run, cell.model)
         of_texts, of_labels = values["pretraining"], values["classification"]
         pretraining: float = 2 * cell.n * of_texts.epochs
-        training = 0.0
-        steps = pretraining / of_texts.batch_size
-        if of_labels.method == "head":
-            training = 3 * cell.m * of_labels.epochs
-            steps += training / of_labels.batch_size
+        training = 3 * cell.m * of_labels.epochs if of_labels.method == "head" else 0
+        steps = pretraining / of_texts.batch_size + training / of_labels.batch_size
         operations = 6 * work.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
-        return cell.count * work.computing_seconds(row, operations, passes=3, steps=steps)
+        return [Effort(cell.count * operations, cell.count * PASSES_A_STEP * (1 + steps))]
 
-    def stored_bytes(self, work: Work, cell: TrialCell) -> float:
+    def stored_bytes(self, work: "Workload", cell: TrialCell) -> float:
         """Bytes of the rows of n predicted texts in three arms for every subsample, and of the cell's small files."""
         return TEXT_BYTES * cell.n * 3 * cell.count + RECORD_BYTES
 

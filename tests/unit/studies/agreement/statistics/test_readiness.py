@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.config.groups import KNOTS
+from lm_validity.config.sections import KNOTS
 from lm_validity.studies.agreement.statistics.readiness import (
     compute_terms,
     group_effect,

@@ -29,7 +29,6 @@ from lm_validity.results.rows import COLUMNS as RESULTS
 from lm_validity.results.rows import INTERVALS, UNIQUE
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
-from lm_validity.tables.formats.engine import Spec
 from lm_validity.tables.formats.import_files import FORMATS
 from lm_validity.tables.roles import WORDS
 from lm_validity.tables.schema import COLUMNS
@@ -269,12 +268,11 @@ def roles_page() -> str:
     lines += ["", "## Files of harnesses", "", "They are told by what is in them, and need no roles.", ""]
     lines += ["| harness | files | what is read of scores | of how they were made |", "|---|---|---|---|"]
     for each in FORMATS:
-        if isinstance(each, Spec):
-            columns = sorted(name for name in {*each.columns, *each.common} if name)
-            settings = sorted({*each.made, *each.made_of_score})
-            ends = " ".join(f"`{suffix or 'none'}`" for suffix in each.suffixes)
-            read = ", ".join(columns) if each.columns else "what a score has"
-            lines.append(f"| {each.name} | {ends} | {read} | {', '.join(settings)} |")
+        columns = sorted(name for name in {*each.columns, *each.common} if name)
+        settings = sorted({*each.made, *each.made_of_score})
+        ends = " ".join(f"`{suffix or 'none'}`" for suffix in each.suffixes)
+        read = ", ".join(columns) if each.columns else "what a score has"
+        lines.append(f"| {each.name} | {ends} | {read} | {', '.join(settings)} |")
     return "\n".join([*lines, ""])
 
 

@@ -66,7 +66,7 @@ def lm_eval(tmp_path, run, answers, *, temperature=0.7, results=True, samples=Tr
 def test_samples_of_several_runs_of_lm_eval(tmp_path, results):
     for run, answers in enumerate(ANSWERS):
         lm_eval(tmp_path, run, answers, results=results)
-    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
+    scores, items, _ = imported(tmp_path)
     assert by_run(scores) == expected()
     check_items(items)
 
@@ -126,7 +126,7 @@ def inspect_log(path, day, answers, *, epochs=1, reported=None, temperature=0.7)
 
 def test_epochs_of_inspect_are_runs(tmp_path):
     inspect_log(tmp_path / "in/a.json", 1, ANSWERS, epochs=3)
-    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
+    scores, items, _ = imported(tmp_path)
     assert by_run(scores) == expected()
     assert scores["stderr"].tolist() == pytest.approx((ANSWERS.std(axis=1, ddof=1) / np.sqrt(6)).tolist())
     check_items(items)
@@ -151,7 +151,7 @@ def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
     runs = [{"repetition": n + 1, "num_total": 30, "num_solved": s, "accuracy": s / 30} for n, s in enumerate(solved)]
     metrics = {"num_total": 30, "run_stats": runs, "accuracy_avg": 0.4, "accuracy_std_err": 0.038, "num_repeat": 3}
     write(tmp_path / "in/results.json", {"results": {"AIME24": metrics}, "config": {}, "model_name": "acme/ant"})
-    scores, *_ = imported(tmp_path, says=["3 of each of 1 score"])
+    scores, *_ = imported(tmp_path)
     assert by_run(scores) == {n: round(s / 30, 9) for n, s in enumerate(solved)}
     assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
 
@@ -169,7 +169,7 @@ def lighteval(tmp_path, run, value, *, choices=0.5, day=None):
 def test_choices_of_lighteval_are_not_sampled(tmp_path):
     for run, value in enumerate((0.4, 0.5, 0.6)):
         lighteval(tmp_path, run, value)
-    scores, *_ = imported(tmp_path, says=["3 of each of 1 score", "Left out, since another file has the score"])
+    scores, *_ = imported(tmp_path, says=["Left out, since another file has the score"])
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
     choices = scores[scores["benchmark"] == "arc"]
     assert choices["run"].isna().all() and choices["value"].tolist() == [0.5]

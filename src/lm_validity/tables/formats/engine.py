@@ -22,7 +22,7 @@ import pandas as pd
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, mean_of_items
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, mean_of_items
 from lm_validity.tables.schema import Claim, Item, as_record
 from lm_validity.words import count
 
@@ -142,10 +142,10 @@ class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
     scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
     are the scores. `rows`: instead of both, gives checked claims, None for a missing one. `common`: what all share; the
-    columns of a mapping under "" are columns too. `of_file`: fields of ScoreFile; `made`,
-    `made_of_score`: settings. `named_by`: the model by a file's path, where nothing else names it. `beside`: names of
-    files that others are read with. `load`: what makes a root of files that are not JSON. `finish`: what no path can
-    say, of the file, its root and the places of its rows."""
+    columns of a mapping under "" are columns too. `of_file`: fields of ScoreFile; `made`, `made_of_score`: settings.
+    `named_by`: the model by a file's path, where nothing else names it. `beside`: names of files that others are read
+    with. `split`: a file's parts, which are read like files. `load`: what makes a root of a file that is not JSON.
+    `finish`: what no path can say, of the file, its root and the places of its rows."""
 
     name: str
     when: tuple[str, ...] | Callable[[Opened], bool]
@@ -158,7 +158,8 @@ class Spec:
     made_of_score: Columns = field(default_factory=dict)
     named_by: Callable[[Opened], str | None] = lambda opened: None
     beside: tuple[str, ...] = ()
-    load: Callable[[Opened, ImportOptions], Any] = lambda opened, options: opened.document
+    split: Callable[[Opened], list[Opened]] = lambda opened: [opened]
+    load: Callable[[Opened], Any] = lambda opened: opened.document
     finish: Callable[[ScoreFile, Place, list[Place]], ScoreFile] = lambda file, root, places: file
     suffixes: tuple[str, ...] = (".json",)
 
@@ -171,19 +172,20 @@ class Spec:
             return True
         return all(place.find(path) is not None for path in self.when)
 
-    def read(self, opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    def read(self, opened: Opened) -> list[ScoreFile]:
         """The scores of a file, of answers a file for each model. Raises InputError, with the place, for what no column
         can hold, where nothing names the model, and for a file that is not as its harness writes it."""
         try:
-            return [] if opened.path.name in self.beside else self._read(opened, options)
+            documents = [] if opened.path.name in self.beside else self.split(opened)
+            return [file for each in documents for file in self._read(each)]
         except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
             problem = (
                 f"{opened.path}: not as {self.name} writes its files ({type(error).__name__}: {first_line(error)})."
             )
             raise InputError(problem, "has somebody edited it? else write its scores as a table.") from error
 
-    def _read(self, opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-        path, document = opened.path, self.load(opened, options)
+    def _read(self, opened: Opened) -> list[ScoreFile]:
+        path, document = opened.path, self.load(opened)
         root = Place(document, document, path)
         common = check_columns(_taken(root, self.common), str(path))
         shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}

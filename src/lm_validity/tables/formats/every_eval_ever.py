@@ -24,7 +24,7 @@ from lm_validity.files import Document, check_encodable, write_json
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, json_lines
 from lm_validity.tables.formats.model_names import parse_arguments, training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in
 from lm_validity.tables.metrics import metric_direction
 from lm_validity.tables.schema import PROTOCOLS, SCORES, Claim, Item
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -133,11 +133,34 @@ def _point(details: Any, of_model: Any) -> Mapping[str, Any]:
     return training_point(arguments | ({"revision": str(revision)} if revision else {})).claim()
 
 
+def _split(opened: Opened) -> list[Opened]:
+    """The evaluations of a file that has one in each line; samples are read with the file that they are beside."""
+    path = opened.path
+    if path.suffix != ".jsonl":
+        return [opened]
+    if path.stem.endswith(_SAMPLES):
+        if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
+            raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
+        return []
+    documents = json_lines(path, _HINT)
+    for number, document in enumerate(documents, 1):
+        if not isinstance(checked.part(document).get("evaluation_results"), list):
+            raise InputError(f"{path}, line {number}: no list 'evaluation_results' in it.", _HINT)
+    return [opened._replace(document=document) for document in documents]
+
+
+def _recognises(opened: Opened) -> bool:
+    keys = (b"evaluation_id", b"sample_id" if opened.path.stem.endswith(_SAMPLES) else b'"evaluation_results"')
+    if opened.path.suffix == ".jsonl":
+        return all(key in opened.head.partition(b"\n")[0] for key in keys)
+    return isinstance(checked.part(opened.document).get("evaluation_results"), list)
+
+
 _UNIT = (f"{_DETAILS}.{OWN}metric|{_DETAILS}.{OWN}benchmark", f"{_METRIC}.metric_unit", f"{_METRIC}.max_score")
 _OF_MODEL = "^model_info.additional_details"
 EVERY_EVAL_EVER = Spec(
     "every_eval_ever",
-    lambda opened: isinstance(opened.document, dict) and isinstance(opened.document.get("evaluation_results"), list),
+    _recognises,
     {
         "benchmark": f"{_DETAILS}.{OWN}benchmark|_benchmark",
         "metric": f"{_DETAILS}.{OWN}metric|_metric",
@@ -174,6 +197,8 @@ EVERY_EVAL_EVER = Spec(
             name: {"parameters_b": checked.score(_number(size), f"{path}, 'params_billions'", _HINT)}}),
     },
     finish=lambda *file: _finished(*file),
+    split=_split,
+    suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
 
@@ -227,28 +252,6 @@ def _items(path: Path, meant: Mapping[str, Claim]) -> Iterator[Item]:
             values.setdefault(metric, value)
             item["metric_values"] = [*values.items()]
     yield from items.values()
-
-
-def _read_lines(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The evaluations of a file that has one in each line; samples are read with the file that they are beside."""
-    path, files = opened.path, list[ScoreFile]()
-    if path.stem.endswith(_SAMPLES):
-        if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
-            raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
-        return []
-    for number, document in enumerate(json_lines(path, _HINT), 1):
-        if not EVERY_EVAL_EVER.recognises(opened._replace(document=document)):
-            raise InputError(f"{path}, line {number}: no list 'evaluation_results' in it.", _HINT)
-        files += EVERY_EVAL_EVER.read(opened._replace(document=document), options)
-    return files
-
-
-def _are_lines(opened: Opened) -> bool:
-    keys = (b"evaluation_id", b"sample_id" if opened.path.stem.endswith(_SAMPLES) else b'"evaluation_results"')
-    return opened.path.suffix == ".jsonl" and all(key in opened.head.partition(b"\n")[0] for key in keys)
-
-
-LINES = Format("every_eval_ever", (".jsonl",), _are_lines, _read_lines)
 
 
 # ---- export ----------------------------------------------------------------------------------------------------------

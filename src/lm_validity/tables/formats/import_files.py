@@ -41,7 +41,6 @@ from lm_validity.tables.formats.joining import check_identities, score_table, wi
 from lm_validity.tables.formats.model_names import PARAMETERS, PlacesRead
 from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
-    Format,
     Found,
     ImportLog,
     ImportOptions,
@@ -57,7 +56,7 @@ from lm_validity.tables.schema import DEFAULTS, Claim, Facts
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
-FORMATS: tuple[Format | Spec, ...] = (
+FORMATS: tuple[Spec, ...] = (
     specs.HELM,
     specs.MTEB,
     specs.PROMPTFOO,
@@ -66,7 +65,6 @@ FORMATS: tuple[Format | Spec, ...] = (
     specs.SIMPLE_EVALS,
     specs.OLMES,
     every_eval_ever.EVERY_EVAL_EVER,
-    every_eval_ever.LINES,
     specs.LIGHTEVAL,
     import_inspect.INSPECT,
     lm_eval.LM_EVAL,
@@ -76,9 +74,7 @@ FORMATS: tuple[Format | Spec, ...] = (
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _READ_PACKED = (".csv.gz", ".tsv.gz")  # where they are given themselves
-_MOST_UNPACKED = 2**34  # bytes of what an archive holds
 _HINT = f"files of {', '.join(dict.fromkeys(each.name for each in FORMATS))} are known, and tables of scores."
-_PART = 2**20  # bytes that are unpacked at a time
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 
@@ -113,7 +109,7 @@ def _check_there(paths: Sequence[Path]) -> None:
         raise absent(path, "file or folder", way)
 
 
-_BROKEN = (shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+_BROKEN = (TypeError, shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[Path]:
@@ -142,26 +138,12 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
 
 def _unpack(archive: Path, folder: Path) -> Path:
     """Where what an archive holds lies now: a folder, or for one gzipped file the file. Raises one of `_BROKEN`."""
-    too_large = ValueError(f"more than {_MOST_UNPACKED // 2**30} GiB")
     if archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
         path = folder.with_suffix("")
         path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(archive) as packed, open(path, "wb") as handle:
-            while part := packed.read(_PART):
-                handle.write(part)
-                if handle.tell() > _MOST_UNPACKED:
-                    raise too_large
+            shutil.copyfileobj(packed, handle)
         return path
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as members:
-            size = sum(member.file_size for member in members.infolist())
-    else:
-        with tarfile.open(archive) as members_of_tar:
-            size = sum(member.size for member in members_of_tar)
-        if not hasattr(tarfile, "data_filter"):
-            raise ValueError("Python 3.11 before 3.11.4 has no safe way for tar archives")
-    if size > _MOST_UNPACKED:
-        raise too_large
     folder.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".zip":
         shutil.unpack_archive(archive, folder)
@@ -220,7 +202,7 @@ def _read_all(
             if opened is None or chosen is None:
                 tables.append(found_file)
                 continue
-            placed = [_placed(file, opened, places) for file in chosen.read(opened, options)]
+            placed = [_placed(file, opened, places) for file in chosen.read(opened)]
             completed = [_completed(file, options, chosen.name) for file in placed]
             for file in completed:
                 check_file(file)
@@ -237,7 +219,6 @@ def _read_all(
     if not results and not matched:
         raise _nothing_read(paths, log)
     log.notes += places.lines()
-    log.paths = places.paths
     log.groups = {group: task for file in results for task, group in sorted(file.members.items(), reverse=True)}
     log.facts = _facts(results, places)
     return results, matched

@@ -18,7 +18,7 @@ from lm_validity.files import Document
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
 from lm_validity.tables.formats.model_names import training_point
-from lm_validity.tables.formats.score_files import EVERY, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.schema import Item
 from lm_validity.tables.settings import NEARLY_ALL
 
@@ -53,7 +53,7 @@ def _member(path: Path, name: str) -> Any:
         raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _HINT) from error
 
 
-def _log(opened: Opened, options: ImportOptions) -> Document:
+def _log(opened: Opened) -> Document:
     """A log, or its header. Raises InputError for what is none, and for a run that did not end well."""
     log = opened.document if opened.path.suffix == ".json" else _member(opened.path, "header.json")
     for names in (("eval",), ("eval", "config"), ("eval", "model_args"), ("eval", "task_args")):

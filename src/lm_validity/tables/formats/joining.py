@@ -62,7 +62,6 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if limited := sum(file.limited for file in files):
         log.notes.append(f"Not all documents were scored (--limit, or answers that failed): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
-    log.notes += _several_commits(files)
     if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
         log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
     for step in (_with_suites, _with_groups, _as_shares, _without_averages, _with_directions, _with_one_name):
@@ -71,7 +70,6 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if again.any():
         _settle(frame, frame[again], files, log)
         frame = frame[~again]
-    log.notes += _runs_line(frame)
     log.settings = _settings_table(frame)
     varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
     frame = frame[SCORES.names]
@@ -309,25 +307,6 @@ def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int
     return replace(file, rows=rows, items=renumbered)
 
 
-def _runs_line(frame: pd.DataFrame) -> list[str]:
-    """How many runs of scores there are, and the scores without a run beside them."""
-    if frame["run"].isna().all():
-        return []
-    key = [name for name in KEY if name != "run"]
-    runs = frame[frame["run"].notna()].groupby(key, dropna=False).size()
-    several = runs[runs > 1]
-    if several.empty:
-        return []
-    low, high = several.min(), several.max()
-    many = f"{low} to {high}" if low < high else f"{low}"
-    lines = [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
-    beside = frame["run"].isna() & frame.groupby(key, dropna=False)["run"].transform("count").gt(0)
-    if beside.any():
-        names = listing([f"{row.model} on {row.benchmark}" for row in frame[beside].itertuples()], 3)
-        lines.append(f"Beside sampled runs, the likeliest answers stay out of reports ({beside.sum()}): {names}.")
-    return lines
-
-
 def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
     """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides.
 
@@ -363,10 +342,9 @@ def _conflict(
     frame: pd.DataFrame, files: list[ScoreFile], conflicts: Mapping[tuple[int, int], list[tuple[int, float]]]
 ) -> InputError:
     """Every pair of files with different scores of one thing, and what would separate them."""
-    lines, protocols = list[str](), dict[str, None]()
+    lines = list[str]()
+    last = "leave out what does not count, or give folders of two protocols as direct=... train_before_test=..."
     for (winner, lost), rows in conflicts.items():
-        if files[winner].path != files[lost].path:
-            protocols.setdefault(_protocols_apart(files[winner].path, files[lost].path))
         place, value = rows[0]
         row = frame.loc[place]
         metric = "that" if pd.isna(row["metric"]) else row["metric"]
@@ -374,24 +352,15 @@ def _conflict(
             f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {metric} of "
             f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
         )
-    last = "else leave out what does not count."
-    if not protocols:
+    if all(files[winner].path == files[lost].path for winner, lost in conflicts):
         last = "remove one of the two, or name the column that tells them apart."
     elif all(files[number].items is not None for pair in conflicts for number in pair):
-        last = f"one file of both if each has a part of the items; {last}"
+        last = f"{last}, or one file of both if each has a part of the items"
     return InputError(
         f"{count(sum(map(len, conflicts.values())), 'score')} with different values under one name, and no newer run "
         f"of the same weights and settings decides: {'; '.join(lines)}.",
-        "; ".join([*(protocols if len(protocols) == 1 else ()), last]),
+        f"{last.rstrip('.')}.",
     )
-
-
-def _protocols_apart(path: Path, other_path: Path) -> str:
-    """The two folders as those of two protocols."""
-    own_parts, theirs = path.parts, other_path.parts
-    first_difference = next(i for i, pair in enumerate(zip(own_parts, theirs, strict=False)) if len(set(pair)) > 1)
-    places = (Path(*own_parts[: first_difference + 1]), Path(*theirs[: first_difference + 1]))
-    return f"direct={places[0]} train_before_test={places[1]} if that is what they hold"
 
 
 def check_identities(files: list[ScoreFile]) -> None:
@@ -407,21 +376,3 @@ def check_identities(files: list[ScoreFile]) -> None:
                     f"{file.path}.",
                     f"name one of them: --model '{file.path}=another name' (a file or a folder).",
                 )
-
-
-def _several_commits(files: list[ScoreFile]) -> list[str]:
-    """Models whose files name several commits at one checkpoint: perhaps two models, perhaps two texts of its page."""
-    commits: dict[tuple[str, str], set[str]] = {}
-    for file in files:
-        if file.commit:
-            model_place = file.common["model"], file.common.get("checkpoint") or "final"
-            commits.setdefault(model_place, set()).add(file.commit[:8])
-    return [
-        f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."
-        for (model, checkpoint), hashes in sorted(commits.items())
-        if len(hashes) > 1
-    ]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Runs of sampled answers, and files that contradict each other.

@@ -20,7 +20,7 @@ from lm_validity.tables.formats.model_names import (
     parse_arguments,
     training_point,
 )
-from lm_validity.tables.formats.score_files import ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in
 from lm_validity.tables.schema import LARGEST_SCORE, Claim
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def _recognises(opened: Opened) -> bool:
     return not entries or any(not isinstance(value, dict) or date_in(name) is not None for name, value in entries)
 
 
-def _load(opened: Opened, options: ImportOptions) -> Document:
+def _load(opened: Opened) -> Document:
     """The file, each of whose parts is what it should be. Raises InputError for one that is not."""
     path, document = opened.path, checked.part(opened.document)
     if not _recognises(opened):
@@ -379,7 +379,6 @@ LM_EVAL = Spec(
         "date": ("^date", "%", lambda date, path: checked.date(date) or date_in(path.stem)),
         "identity": ("^", _identity),
         "limited": ("^config.limit", lambda limit: True),
-        "commit": ("^config.model_sha", str),
         "weights": ("^", _weights),
         "settings": ("^", _settings),
         "sampling": ("^", _sampling),

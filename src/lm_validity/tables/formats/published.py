@@ -17,7 +17,6 @@ from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec
 from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import (
-    ImportOptions,
     Opened,
     check_rows,
 )
@@ -61,7 +60,7 @@ _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmar
 _NO_BENCHMARKS = ("model_type", "experiment")  # texts beside the numbers of the organisers' file
 
 
-def _curves(opened: Opened, options: ImportOptions) -> pd.DataFrame:
+def _curves(opened: Opened) -> pd.DataFrame:
     """The file as text; the index is a row's line, or the number of a checkpoint through all models."""
     path = opened.path
     if path.suffix != ".json":
@@ -144,7 +143,7 @@ def read_published(path: str | Path, spec: Spec) -> pd.DataFrame:
     """
     path = Path(path)
     document = checked.read_json_file(path, _AUTHORS_FILE) if spec is LM_HARMONY else None
-    (file,) = spec.read(Opened(path, named=True, document=document), ImportOptions())
+    (file,) = spec.read(Opened(path, named=True, document=document))
     if not file.rows:
         raise InputError(f"{path}: no scores in it.", _AUTHORS_FILE if spec is LM_HARMONY else _LAYOUT)
     rows = typed_scores(pd.DataFrame([DEFAULTS | Claim(source=spec.name) | row for row in file.rows]))

@@ -151,7 +151,6 @@ class ImportLog:
     notes: list[str] = field(default_factory=list)
     other_files: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
-    paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, Facts] = field(default_factory=dict)  # what files say for the models sheet, by model
@@ -200,23 +199,16 @@ class ImportLog:
             f"{f', {self.items} items' if self.items else ''}."
         ]
         lines += [self.line] if self.line else []
-        counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
-        shots = [
-            f"{'unknown' if pd.isna(number) else number} for {count(times, 'score')}"
-            for number, times in counts.items()
+        others = [f"{number} {suffix}" for suffix, number in sorted(self.other_files.items())]
+        last = [
+            *_block("Left out, since another file has the score too", self.repeated),
+            *_block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped]),
+            *([f"Not read, because of their file extensions: {', '.join(others[:6])}."] if others else []),
         ]
-        if len(shots) > 1 or counts.index.notna().any():
-            lines.append(f"Few-shot examples: {', '.join(shots[:4])}.")
-        lines += _block("Left out, since another file has the score too", self.repeated)
-        lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
-        if self.other_files:
-            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.other_files.items())[:6])
-            lines.append(f"Not read, because of their file extensions: {kinds}.")
-        room = max(_MOST_LINES - len(lines), 1)
+        room = max(_MOST_LINES - len(lines) - len(last), 1)
         notes = self.notes if len(self.notes) <= room else self.notes[: room - 1]
-        n_further = len(self.notes) - len(notes)
-        lines[2:2] = [*notes, *([f"And {count(n_further, 'further line')} in import.json."] if n_further else [])]
-        return lines
+        further = len(self.notes) - len(notes)
+        return [*lines, *notes, *([f"And {count(further, 'further line')} in import.json."] if further else []), *last]
 
     def write(self, scores: pd.DataFrame, output: Path) -> None:
         """Write the scores as scores.parquet and all of this as import.json under `output`."""
@@ -225,54 +217,29 @@ class ImportLog:
             write_text(output / "reading.yaml", self.reading)
         if self.settings is not None:
             write_table(self.settings, SETTINGS, output / "settings.parquet")
-        write_json(
-            output / "import.json",
-            {
-                "files": self.files,
-                "formats": dict(sorted(self.formats.items())),
-                "scores": len(scores),
-                "items": self.items,
-                "models": sorted(scores["model"].unique()),
-                "benchmarks": sorted(scores["benchmark"].unique()),
-                "checkpoints": _checkpoints(scores),
-                "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
-                "model_paths": {model: sorted(paths) for model, paths in sorted(self.paths.items())},
-                "facts": self.facts,
-                "notes": self.notes,
-                "repeated": self.repeated,
-                "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-                "other_files": dict(sorted(self.other_files.items())),
-            },
-        )
-
-
-def _checkpoints(scores: pd.DataFrame) -> dict[str, list[str]]:
-    """The names of each model's checkpoints, in the order of names."""
-    checkpoints: dict[str, list[str]] = {model: [] for model in sorted(scores["model"].unique())}
-    pairs = scores[["model", "checkpoint"]].dropna().drop_duplicates()
-    for model, checkpoint in sorted(zip(pairs["model"], pairs["checkpoint"], strict=True)):
-        checkpoints[model].append(checkpoint)
-    return checkpoints
-
-
-class Ticker:
-    """Lines to stderr on a long import: one every few seconds."""
-
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-
-    def say(self, line: str) -> None:
-        """Print the line if the last one is long enough ago."""
-        if time.monotonic() - self.last >= _SECONDS_BETWEEN_LINES:
-            self.last = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+        record = {
+            "files": self.files,
+            "formats": self.formats,
+            "scores": len(scores),
+            "items": self.items,
+            "models": sorted(scores["model"].unique()),
+            "benchmarks": sorted(scores["benchmark"].unique()),
+            "facts": self.facts,
+            "notes": self.notes,
+            "repeated": self.repeated,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "other_files": self.other_files,
+        }
+        write_json(output / "import.json", record)
 
 
 def with_progress(things: Sequence[Thing], noun: str) -> Iterator[Thing]:
-    """The things one after the other; on a long import stderr says how many are done."""
-    ticker = Ticker()
+    """The things one after the other; on a long import stderr says every few seconds how many are done."""
+    last = time.monotonic()
     for done, thing in enumerate(things):
-        ticker.say(f"{done} of {len(things)} {noun}")
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            print(f"{done} of {len(things)} {noun}", file=sys.stderr, flush=True)
         yield thing
 
 
@@ -325,12 +292,12 @@ class ScoreFile:
     Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970. `identity`:
     what a file says of its model beside the name, such as the number of its parameters. `weights` (path, revision,
     adapter) and `settings` (what else changes numbers): a newer date decides only between files in which both are
-    equal; "" is unknown. `limited`: not all documents were scored. `commit`: of the model on its hub, "" where unknown.
-    Scores that are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose
-    scores are in the group's. `facts`: columns of the models sheet by model. `items`: gives the items when it is
-    called. `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all
-    tasks. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a log that has
-    several runs of its own; those of other logs are further ones. `by_path`: only the path names the model.
+    equal; "" is unknown. `limited`: not all documents were scored. Scores that are no finite number are not in `rows`
+    but counted in `missing`. `members`: the group of each task whose scores are in the group's. `facts`: columns of the
+    models sheet by model. `items`: gives the items when it is called. `sampling`: the seed ("" where unknown) by task
+    whose answers were drawn with a temperature; EVERY for all tasks. `made`: the settings of all rows; a row may have
+    its own under `made`. `log`: the id of a log that has several runs of its own; those of other logs are further ones.
+    `by_path`: only the path names the model.
     """
 
     path: Path
@@ -339,7 +306,6 @@ class ScoreFile:
     date: float | None = None
     identity: dict[str, str] = field(default_factory=dict)
     limited: bool = False
-    commit: str = ""
     missing: int = 0
     notes: tuple[str, ...] = ()
     weights: str = ""
@@ -376,17 +342,6 @@ class ScoreFile:
             if own_value is not None and theirs is not None and own_value != theirs:
                 return own_value > theirs
         return False
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format of others. `suffixes`: of its files in folders. `recognises` tells its files by their content, `read`
-    gives their scores: InputError for a file that is not as it should be, [] for one that belongs to another file."""
-
-    name: str
-    suffixes: tuple[str, ...]
-    recognises: Callable[[Opened], bool]
-    read: Callable[[Opened, ImportOptions], list[ScoreFile]]
 
 
 def check_rows(rows: pd.DataFrame, path: Path) -> None:

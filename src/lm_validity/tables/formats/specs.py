@@ -252,7 +252,6 @@ LIGHTEVAL = Spec(
     },
     of_file={
         "limited": (f"{_GENERAL}.max_samples", lambda limit: True),
-        "commit": (f"{_GENERAL}.model_sha", str),
     },
     made={
         "harness_version": (f"{_GENERAL}.lighteval_sha", lambda version: None if version == "?" else version),
@@ -409,7 +408,7 @@ OPENCOMPASS = Spec(
     {"model": "model", "benchmark": "dataset", "metric": ("metric", metric_key), "value": "value"},
     _opencompass,
     made_of_score={"task_version": ("version", lambda version: None if version == "-" else version)},
-    load=lambda opened, options: csv_rows(opened.path),
+    load=lambda opened: csv_rows(opened.path),
     suffixes=(".csv",),
 )
 
@@ -465,6 +464,6 @@ OLMES = Spec(
     },
     _olmes,
     made_of_score={"limit": "task_config.limit", "n_items_scored": "num_instances"},
-    load=lambda opened, options: json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document],
+    load=lambda opened: json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document],
     suffixes=(".json", ".jsonl"),
 )

@@ -47,6 +47,7 @@ published: .venv/installed-reports ## the page of 61 published models: a minute 
 # On a terminal one bar; else a line at every twentieth of the steps, and what fails. Jobs start by a fork.
 demo: .venv/installed ## the page of 61 published models, then the embedded example through the workflow and its report
 	@test -f results/published/index.html || $(MAKE) --no-print-directory published
+	@echo 'To look at meanwhile: results/published/index.html, 61 published models. The demo takes 5 to 10 minutes.'
 	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
 		$(ACTIVATED) $(WARM) --logger rich; \
 	else \
@@ -56,6 +57,7 @@ demo: .venv/installed ## the page of 61 published models, then the embedded exam
 	@$(BIN)/lm-validity findings
 
 test: .venv/installed ## formatters, linters, unit, workflow and published-number tests
+	@echo 'make test: formatters and linters, the types beside them, then about 4,000 tests; 15 to 25 minutes on two cores'
 	@$(MAKE) --no-print-directory --jobs 2 gate-types tests || { echo 'make test failed: the lines with *** name what.'; exit 2; }
 
 tests: gates

@@ -25,6 +25,8 @@ MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
 NO_MEASUREMENTS = (
     "run",
     "sparse_grid",
+    "demo",
+    "against",
     "gpu_check",
     "gpu_pack",
     "gpu_quarter_hour",

@@ -1,17 +1,14 @@
 """The program behind `make slurm-test`, started as make starts it: Slurm is down again whatever happens, and a Slurm
 that it did not start stays untouched. Runs before the cluster is up: these tests bring it up and down themselves."""
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from machine import clean_environment, lives, processes, wait_for
-from ordinary_user import NOBODY, CannotMount, environment_for_everyone
 from slurm_cluster import CLONE, ETC, STATE, Cluster
 
 PROGRAM = Path(__file__).with_name("slurm_cluster.py")
@@ -91,41 +88,11 @@ def test_a_killed_call_is_cleaned_up_by_the_next(before, running):
     assert everything() == before and not lives(job)
 
 
-def test_down_after_slurm_did_not_work(before, tmp_path):
-    """All daemons run, and the job that proves it does not."""
-    (tmp_path / "srun").symlink_to(shutil.which("true"))
-    done = call("run", "--", "echo", "never", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.returncode == 1 and "never" not in done.stdout
-    assert "a job does not see its fake GPU" in done.stderr and f"== {STATE}/log/slurmctld.log" in done.stderr
-    assert everything() == before
-
-
 def test_a_second_call_is_refused(running):
     second = call("run", "--", "true")
     assert second.returncode == 3
     assert f"another call of this program uses the test cluster, in {CLONE}\n" in second.stderr
     assert running[0].poll() is None and Cluster().answers()
-
-
-def test_another_clones_cluster_is_refused(tmp_path):
-    """`up` holds no lock once it is done. What a clone left that is gone may be taken down."""
-    folder = tmp_path / "clone" / "tests" / "slurm"
-    folder.mkdir(parents=True)
-    for name in ("slurm_cluster.py", "machine.py"):
-        shutil.copy(PROGRAM.with_name(name), folder)
-    theirs = folder / PROGRAM.name
-    assert call("up", program=theirs).returncode == 0
-    try:
-        for action in (("run", "--", "true"), ("up",), ("down",)):
-            done = call(*action)
-            assert done.returncode == 3 and f"the test cluster of {tmp_path / 'clone'} is up" in done.stderr
-        Cluster().down()
-        assert Cluster().answers()
-        shutil.rmtree(tmp_path / "clone")
-        assert call("down").returncode == 0 and not Cluster().answers()
-    finally:
-        shutil.rmtree(tmp_path / "clone", ignore_errors=True)
-        call("down")
 
 
 @pytest.mark.parametrize("action", ["run", "up", "down", "check"])
@@ -141,18 +108,6 @@ def test_another_slurms_configuration_is_refused(action):
         CONF.unlink()
 
 
-def test_a_running_slurm_with_files_elsewhere_is_refused(running, tmp_path):
-    """Two clusters, one running: the other neither starts nor takes anything down."""
-    code = "import sys; from pathlib import Path; from slurm_cluster import Cluster\n"
-    code += "getattr(Cluster(Path(sys.argv[1])), sys.argv[2])()"
-    state = str(tmp_path / "state")
-    for action, said in (("up", "is another Slurm's configuration: it stays untouched"), ("down", "")):
-        command = (sys.executable, "-c", code, state, action)
-        done = subprocess.run(command, cwd=PROGRAM.parent, capture_output=True, text=True)
-        assert said in done.stderr and done.returncode == (1 if said else 0)
-        assert Cluster().is_ours() and Cluster().answers() and lives(running[1])
-
-
 def test_a_running_daemon_of_another_slurm_is_refused(tmp_path):
     shutil.copy(shutil.which("sleep"), tmp_path / "slurmctld")
     theirs = subprocess.Popen((tmp_path / "slurmctld", "300"))
@@ -166,27 +121,3 @@ def test_a_running_daemon_of_another_slurm_is_refused(tmp_path):
     finally:
         theirs.kill()
         theirs.wait()
-
-
-def test_another_slurms_variable_is_refused(tmp_path):
-    done = subprocess.run(
-        (sys.executable, PROGRAM, "up"),
-        env=os.environ | {"SLURM_CONF": str(tmp_path / "slurm.conf")}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 3 and "belongs to another Slurm" in done.stderr
-
-
-def test_another_user_than_root_is_told_why_not():
-    folder = Path(tempfile.mkdtemp(prefix="lm-validity-nobody-"))
-    folder.chmod(0o755)
-    try:
-        with environment_for_everyone(folder) as environment:
-            for name in ("slurm_cluster.py", "machine.py"):
-                shutil.copy(PROGRAM.with_name(name), folder)
-            command = (environment.programs / "python", folder / "slurm_cluster.py", "run", "--", "true")
-            done = subprocess.run(command, cwd="/", env=environment.variables, capture_output=True, text=True, **NOBODY)
-        assert done.returncode == 3 and "not root: packages, /etc/slurm and device files need it" in done.stderr
-    except CannotMount as reason:
-        pytest.skip(f"mount is not allowed here: {reason}")
-    finally:
-        shutil.rmtree(folder)

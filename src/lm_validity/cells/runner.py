@@ -62,10 +62,12 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
         made: CellWorker = resolve_name(REPLAY_WORKER if workspace.replay else rule.worker)(workspace, job)
         return made
 
-    if not workspace.replay:
-        for cells in rule.side_by_side(workspace.run, job):
-            _compute_together(workspace, worker, cells)
-    return [_try(cell, lambda cell: _stored(workspace, worker, cell)) for cell in job.cells]
+    entries: dict[Cell, Entry] = {}
+    groups = [] if workspace.replay else rule.side_by_side(workspace.run, job)
+    for cells in groups:  # each to its end before the next, whose requests take the place of these
+        _compute_together(workspace, worker, cells)
+        entries |= {cell: _try(cell, lambda cell: _stored(workspace, worker, cell)) for cell in cells}
+    return [entries.get(cell) or _try(cell, lambda cell: _stored(workspace, worker, cell)) for cell in job.cells]
 
 
 def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:

@@ -120,20 +120,22 @@ def warm_commands(
 
 
 def run_server(address: str, commands: dict[str, str], imported: list[str]) -> None:
-    """Fork a process for each command until standard input ends."""
+    """Fork a process for each command until standard input ends; the first waits for the imports."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(64)
     print("listening", flush=True)
-    import_everything(imported)
+    selector = selectors.DefaultSelector()
+    for source in (listening, sys.stdin.fileno()):
+        selector.register(source, selectors.EVENT_READ)
+    if any(key.fileobj is listening for key, _ in selector.select()):  # a run with nothing to do imports nothing
+        import_everything(imported)
     waiting: dict[int, socket.socket] = {}
     ended, child_ended = os.pipe()
     os.set_blocking(child_ended, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(child_ended)
-    selector = selectors.DefaultSelector()
-    for source in (listening, ended, sys.stdin.fileno()):
-        selector.register(source, selectors.EVENT_READ)
+    selector.register(ended, selectors.EVENT_READ)
     while True:
         for key, _ in selector.select():
             if key.fileobj is listening:

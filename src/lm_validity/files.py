@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,26 @@ def file_sha256(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def commit_of(path: Path) -> str:
+    """`commit 9009072c`, the last one that git has of a file or folder, and whether it was changed since; `commit not
+    known` where git has none."""
+    folder, name = (path, ".") if path.is_dir() else (path.parent, path.name)
+    answers = []
+    for command in (["log", "-1", "--format=%h"], ["status", "--porcelain", "--untracked-files=no"]):
+        try:
+            done = subprocess.run(
+                ["git", *command, "--", name], cwd=folder, capture_output=True, text=True, check=False
+            )
+        except OSError:  # there is no git, or no such folder
+            return "commit not known"
+        answers.append(done.stdout.strip() if done.returncode == 0 else "")
+    commit, changed = answers
+    return f"commit {commit}{', changed since' if changed else ''}" if commit else "commit not known"
+
+
+def made_from(paths: Iterable[str | Path | None]) -> str:
+    """What something was made from: the first three paths, each with its commit."""
+    texts = [f"{path} ({commit_of(Path(path))})" for path in paths if path is not None]
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

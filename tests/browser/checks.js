@@ -21,7 +21,7 @@ const checks = {
         }),
       );
     const found = [];
-    for (const svg of document.querySelectorAll(".chart svg")) {
+    for (const svg of document.querySelectorAll("main svg")) {
       const texts = [...svg.querySelectorAll("text")].filter(
         (text) => text.textContent.trim() && getComputedStyle(text).opacity !== "0" && text.getBBox().width,
       );
@@ -29,7 +29,7 @@ const checks = {
       for (let i = 0; i < texts.length; i++) {
         for (let j = i + 1; j < texts.length; j++) {
           if (!apart(boxes[i], boxes[j])) {
-            found.push([svg.closest("figure").id, texts[i].textContent, texts[j].textContent]);
+            found.push([svg.getAttribute("aria-label")?.slice(0, 60), texts[i].textContent, texts[j].textContent]);
           }
         }
       }
@@ -40,13 +40,13 @@ const checks = {
   // Texts that stick out of their figure
   cut() {
     const found = [];
-    for (const svg of document.querySelectorAll(".chart svg")) {
+    for (const svg of document.querySelectorAll("main svg")) {
       const frame = svg.getBoundingClientRect();
       for (const text of svg.querySelectorAll("text")) {
         const own = text.getBoundingClientRect();
         if (!text.textContent.trim() || !own.width || getComputedStyle(text).opacity === "0") continue;
         const out = [frame.left - own.left, own.right - frame.right, frame.top - own.top, own.bottom - frame.bottom];
-        if (Math.max(...out) > 2) found.push([svg.closest("figure").id, text.textContent, Math.round(Math.max(...out))]);
+        if (Math.max(...out) > 10) found.push([svg.getAttribute("aria-label")?.slice(0, 60), text.textContent, Math.round(Math.max(...out))]);
       }
     }
     return found;
@@ -54,8 +54,8 @@ const checks = {
 
   // Figures in which nothing is drawn
   empty() {
-    const charts = [...document.querySelectorAll(".chart")];
-    return charts.filter((chart) => !chart.querySelector(".role-mark path, .role-mark text")).map((chart) => chart.closest("figure").id);
+    const drawn = (svg) => svg.querySelector("path, circle, line, rect, polyline, image");
+    return [...document.querySelectorAll("main svg")].filter((svg) => !drawn(svg)).map((svg) => svg.outerHTML.slice(0, 80));
   },
 
   // What a reader can operate and sees
@@ -71,7 +71,7 @@ const checks = {
     if (element.dataset.seen) return "seen";
     element.dataset.seen = "1";
     if (element.tagName === "SUMMARY" && !element.parentElement.open) return "closed";
-    return element.closest("th") ? "header" : "other";
+    return element.matches("th button") ? "header" : "other";
   },
 };
 return checks[arguments[0]]();

@@ -200,6 +200,18 @@ def test_light_and_dark_and_print(driver, site):
     assert len(printed["data"]) > 50_000
 
 
+def test_what_is_closed_is_not_printed_and_what_is_open_has_its_figures(driver, site):
+    """Ctrl-P, which asks no script: no closed fold, no heading of a group without an open fold, nothing empty."""
+    open_page(driver, site, 1280, folds=False)
+    driver.execute_script("document.querySelectorAll('details.fold')[1].open = true")
+    settle(driver)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    printed = "return [...document.querySelectorAll('details.fold, .asked')].filter((e) => e.getClientRects().length)"
+    folds = driver.execute_script(f"{printed}.map((e) => [e.className, e.querySelectorAll('svg, table').length > 0])")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert folds == [["asked", True], ["fold", True]]
+
+
 def test_everything_is_reached_and_operated_by_keyboard(driver, site):
     assert_operable(driver, site, every=4)
 

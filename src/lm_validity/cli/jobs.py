@@ -292,7 +292,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.monitor.render import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.site.cards.card import run_sources
-    from lm_validity.site.first_page import about_run
+    from lm_validity.site.first_page import about_run, source_of
     from lm_validity.site.first_page import build_site as build
     from lm_validity.site.partial import lead_to_report
 
@@ -304,7 +304,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])
     cards = run_sources(run, folders, run.results / "tables")
-    build(folders, run.results / "report", cards=cards, name=name, about=about_run(run))
+    build(folders, run.results / "report", cards=cards, name=name, about=about_run(run), source=source_of(run))
     lead_to_report(run.results)
 
 

@@ -2,6 +2,8 @@
 
 Reports read tables only, so they also run on published or imported scores."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -20,6 +22,7 @@ from lm_validity.cli.options import (
 )
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
+from lm_validity.files import made_from
 from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.terminal import say
 
@@ -70,6 +73,17 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="report")
     root.command()(compare)
     root.add_typer(simulations, name="simulate")
+
+
+@contextmanager
+def _folder_of(output: Path, command: str, *inputs: Path | None) -> Iterator[Path]:
+    """A folder for a report, whose page then says in its foot what it was made from."""
+    from lm_validity.outputs import read_page
+    from lm_validity.pages.page import write_html
+
+    with replaced_folder(output, command, inputs=inputs, names=PAGE) as folder:
+        yield folder
+        write_html(read_page(folder / "page.json"), folder, source=made_from(inputs))
 
 
 class SiteHelp(GroupedOptions):
@@ -153,7 +167,7 @@ def agreement(
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    with replaced_folder(output, "report agreement", inputs=[scores, items, selections], names=PAGE) as folder:
+    with _folder_of(output, "report agreement", scores, items, selections) as folder:
         report_agreement(scores, models, benchmarks, folder, items, section, selections, plan)
 
 
@@ -170,7 +184,7 @@ def factors(
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors import report_factors
 
-    with replaced_folder(output, "report factors", inputs=[scores], names=PAGE) as folder:
+    with _folder_of(output, "report factors", scores) as folder:
         report_factors(scores, models, benchmarks, folder, section, plan)
 
 
@@ -189,7 +203,7 @@ def readiness(
     from lm_validity.studies.agreement.readiness import report_readiness
 
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
-    with replaced_folder(output, "report readiness", inputs=[scores], names=PAGE) as folder:
+    with _folder_of(output, "report readiness", scores) as folder:
         report_readiness(scores, models, benchmarks, folder, named, plan)
 
 
@@ -209,7 +223,7 @@ def screening(
     """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.screening_report import report_screening
 
-    with replaced_folder(output, "report screening", inputs=[scores, results], names=PAGE) as folder:
+    with _folder_of(output, "report screening", scores, results) as folder:
         report_screening(scores, models, benchmarks, folder, section, results=results, plan=plan)
 
 
@@ -226,7 +240,7 @@ def signal(
     """Does a benchmark tell you anything early in training?"""
     from lm_validity.studies.signal.report import report_signal
 
-    with replaced_folder(output, "report signal", inputs=[scores, items], names=PAGE) as folder:
+    with _folder_of(output, "report signal", scores, items) as folder:
         report_signal(scores, models, folder, benchmarks, items, section)
 
 
@@ -247,7 +261,7 @@ def bias(
     from lm_validity.studies.bias.page import report_bias
 
     plan = None if configfile is None else load_run(configfile).bias_plan
-    with replaced_folder(output, "report bias", inputs=[trials], names=PAGE) as folder:
+    with _folder_of(output, "report bias", trials) as folder:
         report_bias(trials, folder, sampler=sampler, formula=formula, plan=plan)
 
 
@@ -263,7 +277,7 @@ def items(
     """How finely do the benchmarks tell models apart, and which items work against them?"""
     from lm_validity.studies.items.report import report_items
 
-    with replaced_folder(output, "report items", inputs=[scores, items, *(documents or ())], names=PAGE) as folder:
+    with _folder_of(output, "report items", scores, items, *(documents or ())) as folder:
         report_items(scores, items, folder, tuple(documents or ()), benchmarks, models)
 
 
@@ -318,7 +332,7 @@ def compare(
     compared = verdicts.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
-        with replaced_folder(output, "compare", inputs=inputs, names=PAGE) as written:
+        with _folder_of(output, "compare", *inputs) as written:
             verdicts.write_page(compared, written)
     if markdown is not None:
         verdicts.write_markdown(compared, markdown)
@@ -347,7 +361,7 @@ def pca(output: Pages, splits: Annotated[int, typer.Option(min=2, help="Splits f
     """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
     from lm_validity.studies.bias.simulations import write_pca_simulation
 
-    with replaced_folder(output, "simulate pca", names=PAGE) as folder:
+    with _folder_of(output, "simulate pca") as folder:
         write_pca_simulation(folder, splits)
 
 
@@ -361,5 +375,5 @@ def prior(
     """Show what the priors of the bias study's model imply before any data."""
     from lm_validity.studies.bias.simulations import write_prior_simulation
 
-    with replaced_folder(output, "simulate prior", inputs=[trials], names=PAGE) as folder:
+    with _folder_of(output, "simulate prior", trials) as folder:
         write_prior_simulation(trials, folder, formula, draws)

@@ -462,16 +462,17 @@ def write_html(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
+    source: str = "",
 ) -> None:
     """Write `index.html` of a page document under `output`, and the rows of its tables under `assets/`.
 
-    `missing`: what an unfinished run lacks, named on top.
+    `missing`: what an unfinished run lacks, named on top. `source`: what the page was made from, for its foot.
     """
     held = {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
     if held:
         text = f"(window.lmValidity ??= {{}}).data = {json.dumps(held, separators=(',', ':'))};\n"
         write_text(output / "assets" / f"{document['name']}.js", text)
-    write_text(output / "index.html", render(document, navigation=navigation, missing=missing))
+    write_text(output / "index.html", render(document, navigation=navigation, missing=missing, source=source))
 
 
 def render(
@@ -479,6 +480,7 @@ def render(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
+    source: str = "",
 ) -> str:
     """The HTML of a page document."""
     findings = document["findings"]
@@ -493,6 +495,7 @@ def render(
         navigation=navigation,
         current=document["title"],
         missing=list(missing),
+        source=source,
         alarms=[finding for finding in findings if finding["alarm"]],
         shown_findings=quiet_findings[:limit],
         folded_findings=quiet_findings[limit:],
@@ -502,7 +505,7 @@ def render(
 
 def from_template(template: str, **values: object) -> str:
     """The HTML of a template beside this module, which extends `base.html.j2`: `navigation`, `missing`, `title`."""
-    inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": "",
+    inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": "", "source": "",
                 "version": metadata.version("lm-validity"), "date": date.today().isoformat()}  # fmt: skip
     return environment().get_template(template).render(**inserted | values)
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.files import write_text
+from lm_validity.files import commit_of, write_text
 from lm_validity.outputs import read_page
 from lm_validity.pages.page import (
     FORMAT,
@@ -48,12 +48,14 @@ def build_site(
     missing: Sequence[str] = (),
     name: str = "",
     about: str = "",
+    source: str = "",
     single_file: bool = False,
 ) -> Path:
     """Write the first page (`output`/index.html, which is returned), the cards, and each report's own page.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
+    `source`: what it is made from, for the feet of its pages.
     `single_file`: the first page holds all others too.
     Raises InputError where a folder holds no report, or one of another version.
     """
@@ -78,11 +80,14 @@ def build_site(
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
     for study_name in names:
-        write_html(documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing)
-    folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
+        write_html(
+            documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing, source=source
+        )
+    folders = write_cards(made, output / FOLDER, seen_from("../../"), missing, source) if made else {}
     page = first_page([documents[study_name] for study_name in names], cards, made, folders, name, about)
     write_text(
-        output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
+        output / "index.html",
+        from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), source=source, **page),
     )
     if single_file:
         into_one_file(output)
@@ -97,6 +102,11 @@ def _page_of(folder: Path) -> PageDocument:
     if document.get("format") != FORMAT:
         raise InputError(f"{path}: a page of another version.", "write the report again with this one.")
     return document
+
+
+def source_of(run: Run) -> str:
+    """What the site of a run is made from."""
+    return f"the run {run.name} ({commit_of(Path.cwd())})"
 
 
 def about_run(run: Run) -> str:
@@ -189,6 +199,9 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
         words += f" {sampled}"
     if sources.differing:
         words += f" Settings differ: {'; '.join(_settings_differing(sources.differing))}."
+    agreement = sources.results.get("agreement")
+    if agreement is not None and agreement.all("selected_on_test_equal"):
+        words += " Each score after training is the better one of both protocols on the test split."
     if sources.preparation_is_assumed:
         words += (
             " We assume that models were trained on each benchmark's own training set first; the files do not say so."

@@ -12,7 +12,7 @@ from lm_validity.config.load import Run
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.card import run_sources
-from lm_validity.site.first_page import about_run, build_site
+from lm_validity.site.first_page import about_run, build_site, source_of
 from lm_validity.site.report import ReportJob, run_reports
 from lm_validity.tables.merge import Merger
 
@@ -53,7 +53,15 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> PartialReport
     if not written:
         return PartialReports(len(missing), None)
     cards = run_sources(run, written, folder / "tables", missing)
-    site = build_site(written, folder / "report", cards=cards, missing=missing, name=run.name, about=about_run(run))
+    site = build_site(
+        written,
+        folder / "report",
+        cards=cards,
+        missing=missing,
+        name=run.name,
+        about=about_run(run),
+        source=source_of(run),
+    )
     return PartialReports(len(missing), site)
 
 

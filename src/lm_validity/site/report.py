@@ -22,16 +22,15 @@ import pyarrow.parquet as pq
 from lm_validity.config.plan import parse_group, read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import write_text
+from lm_validity.files import made_from, write_text
 from lm_validity.outputs import replaced_folder
-from lm_validity.pages.page import Page, Section, Table, write_page
-from lm_validity.site.beside import Beside, add_beside, beside_page
+from lm_validity.pages.page import write_page
 from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.values import CardSources
+from lm_validity.site.data import Beside, add_beside, beside_page, data_page
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.site.heat import heat_picture
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
@@ -345,58 +344,6 @@ def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The page on the data themselves: what came in, what was guessed, what could not be written.
-
-
-def data_page(
-    scores: pd.DataFrame,
-    models: pd.DataFrame,
-    benchmarks: pd.DataFrame,
-    lines: list[str],
-    sources: CardSources,
-) -> Page:
-    """The scores that count, the two sheets with what was guessed, and the import's summary."""
-    per_benchmark = scores.groupby("benchmark")["model"].nunique()
-    per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
-    shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
-    shown_models = models.join(per_model, on="model")
-    unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])
-    labels = {"benchmarks": "benchmarks with scores, listed or not"} if unlisted.any() else {}
-    guessed = (
-        "The column `guessed` marks values that no file gave. They come from names and from a table of lm-eval's "
-        "tasks. To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models "
-        "and --benchmarks."
-    )
-    empty_note = "An empty cell in `studies` means all studies."
-    columns_shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
-    explanation = " ".join(
-        text for column, text in {"guessed": guessed, "studies": empty_note}.items() if column in columns_shown
-    )
-    return Page(
-        "data",
-        "The data",
-        findings=[],
-        picture=heat_picture(sources),
-        sections=[
-            Section("What was left out, and why", notes=list(sources.counted.notes)),
-            Section(
-                "Inputs",
-                explanation=explanation,
-                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
-            ),
-            Section("Inputs", notes=[line.strip() for line in lines]),
-        ],
-    )
-
-
-def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
-    """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
-    filled = sheet.dropna(axis=1, how="all").convert_dtypes()
-    names = {str(column): str(column) for column in filled} | labels
-    return Table(name, name.capitalize(), filled, labels=names, folded=True)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
@@ -436,7 +383,8 @@ def report_site(
         tables = _tables(gathered, given_inputs, folder)
         keep(*tables.lines)
         try:
-            keep(*_write_reports(gathered, tables, given_inputs, folder, tell))
+            source = made_from(paths)
+            keep(*_write_reports(gathered, tables, given_inputs, folder, source, tell))
         except InputError as error:
             if tables.sheets is None or (output / "index.html").exists():
                 raise
@@ -503,6 +451,7 @@ def _write_reports(
     tables: _Tables,
     inputs: Given,
     folder: Path,
+    source: str,
     tell: Tell,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
@@ -527,9 +476,9 @@ def _write_reports(
         cards = CardSources(*sources, inputs.splits, inputs.cards, inputs.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, cards), folder / "data")
+        write_page(data_page(scores, *sheets, gathered.lines, cards, source), folder / "data")
         pages.append(folder / "data")
-    build_site(pages, folder, cards=cards, about=gathered.line, single_file=inputs.single_file)
+    build_site(pages, folder, cards=cards, about=gathered.line, source=source, single_file=inputs.single_file)
     return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
 
 

@@ -6,21 +6,22 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from lm_validity.site.heat import heat_picture
+from lm_validity.site.data import heat_picture, score_rows
 
 
 def drawn(rows, lower=()) -> str:
     frame = pd.DataFrame(rows, columns=["model", "benchmark", "value", "stderr"]).assign(protocol="direct")
     sheet = pd.DataFrame({"higher_is_better": [name not in lower for name in frame["benchmark"].unique()]})
     sheet.index = frame["benchmark"].unique()
-    return str(heat_picture(SimpleNamespace(last_rows=frame, sheet=sheet)).svg)
+    return str(heat_picture(score_rows(SimpleNamespace(last_rows=frame, sheet=sheet)), sheet).svg)
 
 
 def test_seeds_are_averaged_and_the_interval_is_that_of_the_mean_error():
     markup = drawn([("o/a", "x", 0.5, 0.05), ("o/b", "x", 0.6, 0.03), ("o/b", "x", 0.8, 0.04)])
     half = 195.9964 * np.sqrt((0.03**2 + 0.04**2) / 2)
-    assert ">70.00<" in markup and f'title="95%: +{70 - half:.2f} to +{70 + half:.2f}"' in markup
-    assert re.findall(r'scope="row"[^>]*>([^<]+)', markup) == ["b", "a"]  # the best first, without folders
+    assert ">70.00<" in markup and f"(95%: +{70 - half:.2f} to +{70 + half:.2f})" in markup
+    assert re.findall(r'scope="row"[^>]*>([^<]+)', markup) == ["o/b", "o/a"]  # the best first, as in the sheets
+    assert len(re.findall(r'tabindex="0"', markup)) == 2  # one stop of the keyboard a row
 
 
 def test_darker_is_better_in_either_direction_and_a_dash_is_no_score():

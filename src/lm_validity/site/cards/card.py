@@ -301,7 +301,7 @@ _LACKED = {
 }
 
 
-def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str] = ()) -> str:
+def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = "") -> str:
     """The card as a page of a site; `navigation`: of the site, the table of all benchmarks first."""
     measured = {statement.rule for statement in card.verdict.statements if statement.outcome != NOT_MEASURED}
     measured |= {"signal"} if measured & {"settled", "steady", "ready"} else set()
@@ -315,6 +315,7 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         title=f"{card.benchmark}: {card.verdict.sentence}",
         navigation=navigation,
         missing=list(missing),
+        source=source,
         card=card,
         about=" · ".join(about),
         legend=legend_of([panel.svg for panel in card.panels]),
@@ -414,7 +415,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def write_cards(
-    cards: Sequence[Card], output: Path, navigation: Sequence[Link] = (), missing: Sequence[str] = ()
+    cards: Sequence[Card], output: Path, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = ""
 ) -> dict[str, str]:
     """Write `output`/<benchmark>/{index.html,card.json,card.md} and tables/benchmarks.csv, which has a line a benchmark
     with its verdict and every number that some benchmark has; the folders' names by benchmark."""
@@ -423,7 +424,7 @@ def write_cards(
         folder = output / folders[card.benchmark]
         write_json(folder / "card.json", card.to_json())
         write_text(folder / "card.md", card_markdown(card))
-        write_text(folder / "index.html", card_html(card, navigation, missing))
+        write_text(folder / "index.html", card_html(card, navigation, missing, source))
     keys = [key for name in QUANTITIES for key in (name, *(f"{name}.{protocol}" for protocol in PROTOCOLS))]
     keys = [key for key in keys if any(value_of(card.rows, key) is not None for card in cards)]
     lines = [[card.benchmark, card.verdict.sentence, *(value_of(card.rows, key) for key in keys)] for card in cards]

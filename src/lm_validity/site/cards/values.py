@@ -118,6 +118,7 @@ def basis_words(row: Row) -> str:
 LEAST_POINTS = 3  # checkpoints of a curve
 # what a card reads of each report, beside the quantities
 _FURTHER = {
+    "agreement": {"selected_on_test_equal"},
     "signal": {"chance", "common_points_at_end", "point_tokens"},
     "bias": {"task_effect_trials"},
     "ranking": {"smallest_detectable", "paired_pairs"},

@@ -67,12 +67,14 @@ class Change(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """The intervals in words, each with whom it is for; empty where there is none."""
-        quoted = self.change.quoted
-        if quoted is None:
-            return ""
-        others = in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
-        return f"95% of the change, for these benchmarks: {in_words(quoted, signed=True)}; for others too: {others}"
+        """The interval for these benchmarks in words; empty where there is none."""
+        return _with("95% of the change", self.change.quoted, sign=True)
+
+    @property
+    def beyond(self) -> str:
+        """A sentence on the change for other benchmarks too; empty where there is none for these."""
+        known_change = in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
+        return f" For other benchmarks too, the change is {known_change}." if self.interval else ""
 
 
 class Front(NamedTuple):
@@ -172,7 +174,7 @@ def _change_lede(data: Data, change: Change) -> Lede:
         alike = "After training for the test, no two models changed places on any benchmark"
         heading, interval = SAME_SCORES if _same_scores(data) else alike, ""
     elif quoted is not None:
-        heading = "No change found in how well benchmarks agree"
+        heading = f"No change found in how well these {len(data.tasks)} benchmarks agree"
         if not quoted[0] <= 0 <= quoted[1]:
             comparative = "better" if quoted[0] > 0 else "less"
             heading = f"{these} {comparative} once every model has trained for the test"
@@ -205,7 +207,7 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
     whom = _whom(change.change) if lede.interval else "; no interval"
     basis = f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}."
-    basis += _missing(data, by_value=change.missing_by_value)
+    basis += (change.beyond if lede.interval else "") + _missing(data, by_value=change.missing_by_value)
     return Answer(
         CHANGE_QUESTION,
         f"{lede.heading}: {change.arrow}",
@@ -260,8 +262,8 @@ def _named(names: Collection[str]) -> str:
 class NoiseVerdict:
     """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
     orders the models alike), `direction` (that of a benchmark must be known first), `clumps` (of models, within which
-    noise is hardly known), `missing` (scores, and not by chance) or `unknown`. `numbers`: the agreement in words.
-    `interval`: the one that decided, in words."""
+    noise is hardly known), `noise` (so much that the benchmarks hardly tell the models apart), `missing` (scores, and
+    not by chance) or `unknown`. `numbers`: the agreement in words. `interval`: the one that decided, in words."""
 
     answer: str
     numbers: str
@@ -272,7 +274,9 @@ class NoiseVerdict:
         """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
         observed ones, and then disagreement is never sure."""
         mean, limit = entry.mean.value, entry.limit
-        numbers = _tau(mean) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
+        hardly = is_known(limit) and number(limit) < HARDLY
+        numbers = _tau(mean) + ("" if not is_known(limit) else f", where noise allows at most {_tau(limit)}" if hardly
+                                else f" of a possible {_tau(limit)}")  # fmt: skip
         if data.opposed[protocol]:
             turned = decimal(data.turned_mean_tau(protocol))
             return cls("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
@@ -285,14 +289,17 @@ class NoiseVerdict:
             return cls("order", numbers, interval_words)
         if corrected is not None and round(corrected.high, 2) < 1:
             return cls("clumps" if data.clumped[protocol] else "disagree", numbers, interval_words)
-        return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, interval_words)
+        sure = decided is not None and decided[0] >= AS_ONE
+        return cls("agree" if sure else "noise" if hardly else "unknown", numbers, interval_words)
 
 
+HARDLY = 0.1  # a noise ceiling below it: the benchmarks hardly tell the models apart
 HEADINGS = {
     "disagree": "Benchmarks disagree more than noise explains",
     "agree": "Benchmarks disagree little more than noise explains",
     "order": "All benchmarks order these models alike",
     "unknown": "Not known whether benchmarks disagree more than noise explains",
+    "noise": "Not known whether benchmarks agree: they hardly tell these models apart",
     "missing": "Not known whether benchmarks agree: scores are missing, and not by chance",
     "clumps": "Not known whether benchmarks disagree more than noise explains: models lie in clumps",
 }

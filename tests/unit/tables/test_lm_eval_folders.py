@@ -106,12 +106,8 @@ def test_a_file_without_any_metric_is_skipped(imported, results):
 
 def test_a_negative_standard_error_is_refused_by_its_own_file(imported):
     negative = {"quiz": {"acc,none": 0.5, "acc_stderr,none": -0.1}}
-    curves = {"checkpoints": [1, 2], "results": {"quiz": {"acc": [0.5, 0.6], "acc_stderr": [0.1, -0.1]}}}
-    _, log = imported({"a.json": result(), "b.json": result("org/b") | {"results": negative}, "c.json": curves})
-    assert log.files == 1 and {os.path.basename(path) for path, why in log.skipped if "-0.1" in why} == {
-        "b.json",
-        "c.json",
-    }
+    _, log = imported({"a.json": result(), "b.json": result("org/b") | {"results": negative}})
+    assert log.files == 1 and {os.path.basename(path) for path, why in log.skipped if "-0.1" in why} == {"b.json"}
 
 
 def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
@@ -217,27 +213,6 @@ def test_results_by_date(imported):
     scores, _ = imported({"bloom/all.json": {"results": tasks}})
     assert scores["benchmark"].tolist() == ["axb", "quiz"] and scores["value"].tolist() == [0.7, 0.6]
     assert scores["prompt_variant"].fillna("").tolist() == ["one", ""]
-
-
-CURVES = {
-    "checkpoints": [1000, 2000],
-    "tokens": [1e9, 2.5e9],
-    "results": {"quiz": {"acc": [0.1, 0.2], "acc_stderr": [0.01, 0.02]}, "wiki": {"ppl": [9.0, None]}},
-}
-
-
-def test_curves_in_one_file(imported):
-    scores, log = imported({"tr3/small_agg.json": CURVES})
-    rows = scores[scores["benchmark"] == "quiz"]
-    assert set(scores["model"]) == {"small"} and rows["checkpoint"].tolist() == ["step1000", "step2000"]
-    assert rows["tokens_b"].tolist() == [1.0, 2.5] and rows["stderr"].tolist() == [0.01, 0.02]
-    assert len(scores) == 3 and "No finite number, so left out: 1 score." in log.notes
-
-
-def test_curves_of_unequal_length_are_skipped(imported, tmp_path):
-    short = json.loads(json.dumps(CURVES))
-    short["results"]["quiz"]["acc"] = [0.1]
-    refused(tmp_path, imported, {"a_agg.json": short}, "not one value for each of 2 checkpoints", strict=True)
 
 
 def test_the_command_prints_a_summary_and_names_models(tmp_path):

@@ -141,7 +141,7 @@ def _text(value: Any) -> str | None:
 class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
     scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
-    are the scores. `rows`: instead of both, gives checked claims, None for a missing one. `common`: what all share; the
+    are the scores. `common`: what all share; the
     columns of a mapping under "" are columns too. `of_file`: fields of ScoreFile; `made`, `made_of_score`: settings.
     `named_by`: the model by a file's path, where nothing else names it. `beside`: names of files that others are read
     with. `split`: a file's parts, which are read like files. `load`: what makes a root of a file that is not JSON.
@@ -151,7 +151,6 @@ class Spec:
     when: tuple[str, ...] | Callable[[Opened], bool]
     columns: Columns
     each: str | Callable[[Place], Iterable[Place]] = ""
-    rows: Callable[[Place], Iterable[Claim | None]] | None = None
     common: Columns = field(default_factory=dict)
     of_file: Columns = field(default_factory=dict)
     made: Columns = field(default_factory=dict)
@@ -189,11 +188,7 @@ class Spec:
         root = Place(document, document, path)
         common = check_columns(_taken(root, self.common), str(path))
         shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
-        if self.rows is None:
-            rows, places, missing = self._rows_at(root, shared)
-        else:
-            claims = [*self.rows(root)]
-            rows, places, missing = [row for row in claims if row is not None], list[Place](), claims.count(None)
+        rows, places, missing = self._rows_at(root, shared)
         if missing and not rows:
             raise InputError(
                 f"{path}: none of its {count(missing, 'score')} is a finite number.", "run that task again."
@@ -226,6 +221,11 @@ class Spec:
             places.append(place)
             rows.append(row | ({"made": settings} if settings else {}))
         return rows, places, missing
+
+
+def same(*names: str) -> dict[str, Source]:
+    """Columns that are called as the keys of a place."""
+    return {name: name for name in names}
 
 
 def _taken(place: Place, columns: Columns) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec
+from lm_validity.tables.formats.engine import Place, Spec, same
 from lm_validity.tables.formats.model_names import training_point
 from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.schema import Item
@@ -190,7 +190,7 @@ INSPECT = Spec(
     lambda opened: opened.head.startswith(b"PK") if opened.path.suffix == ".eval" else (
         isinstance(opened.document, dict) and isinstance(opened.document.get("eval"), dict)
         and {"status", "plan"} <= set(opened.document)),
-    {name: name for name in ("metric", "value", "stderr", "n_items", "run")},
+    same("metric", "value", "stderr", "n_items", "run"),
     _scores,
     common={
         "model": ("^eval.model_args.model_path|^eval.model", _model),

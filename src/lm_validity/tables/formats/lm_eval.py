@@ -9,11 +9,10 @@ from pathlib import Path
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec
+from lm_validity.tables.formats.engine import Place, Spec, same
 from lm_validity.tables.formats.model_names import (
     NAMES,
     PARAMETERS,
-    Point,
     folder_identity,
     folder_name,
     model_place,
@@ -21,12 +20,12 @@ from lm_validity.tables.formats.model_names import (
     training_point,
 )
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in
-from lm_validity.tables.schema import LARGEST_SCORE, Claim
+from lm_validity.tables.schema import Claim
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the
 # model in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), and of
-# BigScience's fork: a list of results with the name of the prompt, results by date, and curves.
+# BigScience's fork: a list of results with the name of the prompt, and results by date.
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
@@ -46,9 +45,9 @@ _NO_SETTINGS = frozenset(
 )  # fmt: skip
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
-# Parts of a file that are objects where they are there, and whether their values are objects too
-_SECTIONS = dict.fromkeys(("config", "groups", "group_subtasks", "configs", "versions", "task_hashes",
-                           "n-shot"), False) | {"n-samples": True, "higher_is_better": True}  # fmt: skip
+# Parts of a file that are objects where they are there
+_SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_hashes", "n-shot", "n-samples",
+             "higher_is_better")  # fmt: skip
 
 
 def _recognises(opened: Opened) -> bool:
@@ -57,28 +56,22 @@ def _recognises(opened: Opened) -> bool:
         return isinstance(results, list)
     tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
     entries = [(name, value) for task in tasks for name, value in task.items()]
-    return not entries or any(not isinstance(value, dict) or date_in(name) is not None for name, value in entries)
+    return not entries or any(
+        not isinstance(value, dict | list) or date_in(name) is not None for name, value in entries
+    )
 
 
 def _load(opened: Opened) -> Document:
-    """The file, each of whose parts is what it should be. Raises InputError for one that is not."""
+    """The file, with all of its parts. Raises InputError for one that has no metrics or another kind of part."""
     path, document = opened.path, checked.part(opened.document)
-    if not _recognises(opened):
-        raise InputError(f"{path}: no object 'results' in it.", HINT)
     results = document["results"]
     tasks = results if isinstance(results, list) else results.values()
     if not any(isinstance(metrics, dict) and metrics for metrics in tasks):
         raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
-    for name, of_objects in _SECTIONS.items():
-        section = document.get(name) or {}
-        if not isinstance(section, dict):
-            raise InputError(f"{path}: {name!r} is not an object but {str(section)[:60]}.", HINT)
-        for key, value in section.items() if of_objects else ():
-            if not isinstance(value, dict | None):
-                raise InputError(f"{path}: {name!r}, {key!r} is not an object but {str(value)[:60]}.", HINT)
-    return {name: document.get(name) or {} for name in _SECTIONS} | {
-        name: value for name, value in document.items() if value or name not in _SECTIONS
-    }
+    sections = {name: document.get(name) or {} for name in _SECTIONS}
+    for name in (name for name, section in sections.items() if not isinstance(section, dict)):
+        raise InputError(f"{path}: {name!r} is not an object but {str(sections[name])[:60]}.", HINT)
+    return {name: value for name, value in document.items() if value or name not in _SECTIONS} | sections
 
 
 def _arguments(document: Document) -> dict[str, str]:
@@ -94,10 +87,8 @@ def _name(document: Document) -> object:
 
 
 def _named_by(opened: Opened) -> str:
-    """The model's name by the folder of a file, or of curves by that of the file. Raises InputError for a file that was
-    named itself: its folder may be anything."""
-    if isinstance(checked.part(opened.document).get("checkpoints"), list):
-        return opened.path.stem.removesuffix("_agg")
+    """The model's name by the folder of a file. Raises InputError for a file that was named itself: its folder may be
+    anything."""
     if opened.named:
         problem = f"{opened.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model."
         raise InputError(problem, f"name it: --model '{opened.path}=NAME'.")
@@ -199,12 +190,9 @@ def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
     return members
 
 
-def _rows(root: Place) -> Iterator[Claim | None]:
-    """The claims of all tasks, and of the groups whose own score counts; None for each score that is missing."""
-    document, path = root.root, root.path
-    if isinstance(document.get("checkpoints"), list):
-        yield from _curves(document, path)
-        return
+def _scores(root: Place) -> Iterator[Place]:
+    """The scores of all tasks, and of the groups whose own score counts."""
+    document = root.root
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in document["group_subtasks"].items() if members} | set(document["groups"])
     kept = _groups(document)
@@ -212,57 +200,33 @@ def _rows(root: Place) -> Iterator[Claim | None]:
     results = document["results"]
     if kept and isinstance(results, dict):
         results = document["groups"] | results
-    for task, variant, metrics in _tasks(results, path):
+    for task, variant, metrics in _tasks(results, root.path):
         if task in groups and task not in kept:
             continue
         members = kept.get(task, [task])
-        shared = _of_task(document, task, members, path)
-        shared["group"] = group_of.get(task)
-        if variant is not None:
-            shared["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
-        sections = document["higher_is_better"]
-        directions = sections.get(task) or sections.get(members[0]) or {}
-        for metric, value, error in _metrics(metrics, f"{path}, {task}"):
-            if value is None:
-                yield None
-                continue
-            name, direction = metric.partition(",")[0], directions.get(metric.partition(",")[0])
-            if direction is not None and type(direction) is not bool:
-                checked.flag(direction, f"{path}, 'higher_is_better', {task!r}, {name!r}")
-            row = shared | Claim(metric=metric, value=value, stderr=error, higher_is_better=direction)
-            yield from [row | run for run in _runs(metrics.get("run_stats"), name, value)] or [row]
+        shared = _of_task(document, task, members, root.path) | {"group": group_of.get(task), "prompt_variant": variant}
+        directions = document["higher_is_better"].get(task) or document["higher_is_better"].get(members[0]) or {}
+        for key, value, error in _metrics(metrics):
+            name = key.partition(",")[0]
+            cell = {"metric": key, "value": value, "stderr": error, "higher_is_better": directions.get(name)}
+            for run in _runs(metrics.get("run_stats"), name, value) or [{}]:
+                yield root.below(task, shared | cell | run).below(key, shared | cell | run)
 
 
-def _metrics(metrics: Document, where: str) -> Iterator[tuple[str, float | None, float | None]]:
+def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
     """The key `name,filter` of each metric of a task, its value (None: missing, or no number) and its error."""
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
         name, _, filter_name = key.partition(",")
         if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
             continue
-        if not (filter_name or (before_filters and not _COUNTS.fullmatch(name))):
-            continue
-        key = key if filter_name else f"{key},none"
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
-            yield key, None, None
-            continue
-        error = _error_of(metrics, name, filter_name)
-        if type(error) is not float or not 0 <= error <= LARGEST_SCORE:
-            error = checked.standard_error(error, f"{where}, {key}")
-        yield (
-            key,
-            value if type(value) is float else checked.score(value, f"{where}, {key}", "run that task again."),
-            error,
-        )
+        if filter_name or (before_filters and not _COUNTS.fullmatch(name)):
+            yield (key if filter_name else f"{key},none", checked.finite(value), _error_of(metrics, name, filter_name))
 
 
-def _of_task(document: Document, task: str, members: list[str], path: Path) -> Claim:
+def _of_task(document: Document, task: str, members: list[str], path: Path) -> Document:
     """What all scores of a task, or of a group whose tasks agree in it, have in common."""
-    counts = document["n-samples"]
     examples = {_examples(document, member) for member in members}
-    shots = (
-        checked.whole(examples.pop(), f"{path}, number of solved examples of {task!r}") if len(examples) == 1 else None
-    )
 
     def agreed(section: str) -> str | None:
         names = [task] if task in document[section] else members
@@ -270,19 +234,18 @@ def _of_task(document: Document, task: str, members: list[str], path: Path) -> C
         return values.pop() if len(values) == 1 else None
 
     def total(name: str) -> int | None:
-        said = [(counts.get(member) or {}).get(name) for member in members]
-        if not all(type(number) is int for number in said):
-            said = [checked.whole(number, f"{path}, 'n-samples', {task!r}, {name!r}") for number in said]
-        return None if None in said else sum(filter(None, said))
+        counts = [(document["n-samples"].get(member) or {}).get(name) for member in members]
+        numbers = [checked.whole(number, f"{path}, 'n-samples', {task!r}, {name!r}") for number in counts]
+        return None if None in numbers else sum(filter(None, numbers))
 
-    scored = total("effective")
     return {
         "benchmark": task,
-        "num_fewshot": shots,
-        "n_items": scored,
-        "made": {"task_version": agreed("versions"), "task_hash": agreed("task_hashes"), "n_items_scored": scored,
-                 "n_items_total": total("original")},
-    }  # fmt: skip
+        "num_fewshot": examples.pop() if len(examples) == 1 else None,
+        "n_items": total("effective"),
+        "total": total("original"),
+        "version": agreed("versions"),
+        "hash": agreed("task_hashes"),
+    }
 
 
 def _examples(document: Document, task: str) -> object:
@@ -307,16 +270,16 @@ def _tasks(results: list[object] | Document, path: Path) -> Iterator[tuple[str, 
         yield str(metrics.get("task_name", task)), metrics.get("prompt_name"), metrics
 
 
-def _runs(stats: object, name: str, mean: float) -> list[Claim]:
+def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
     """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
 
     The error beside the mean is one of runs alone; a run's is that of its items."""
-    known = [stat for stat in stats if isinstance(stat, dict)] if isinstance(stats, list) else []
+    known = checked.objects(stats)
     values = [checked.finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in known]
     numbers = [value for value in values if value is not None]
-    if len(numbers) < 2 or len(numbers) < len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
+    if mean is None or not 2 <= len(numbers) == len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
         return []
-    runs = list[Claim]()
+    runs = list[Document]()
     for run, (stat, value) in enumerate(zip(known, numbers, strict=True)):
         total = stat.get("num_total")
         items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
@@ -332,27 +295,6 @@ def _error_of(metrics: Document, name: str, filter_name: str) -> object:
     ends = [end for end in ("_avg", "_mean") if name.endswith(end)]
     keys = [f"{name}_stderr", f"{name}_std_err", *(f"{name.removesuffix(end)}_std_err" for end in ends)]
     return next((metrics[key] for key in keys if key in metrics), None)
-
-
-def _curves(document: Document, path: Path) -> Iterator[Claim | None]:
-    """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value per checkpoint."""
-    steps = [checked.whole(step, f"{path}, 'checkpoints'", 0) for step in document["checkpoints"]]
-    tokens = document.get("tokens") or [None] * len(steps)
-    for task, metrics in document["results"].items():
-        for metric, values in checked.part(metrics).items():
-            if metric.endswith("_stderr"):
-                continue
-            errors = metrics.get(f"{metric}_stderr") or [None] * len(steps)
-            if not all(isinstance(column, list) and len(column) == len(steps) for column in (values, errors, tokens)):
-                raise InputError(f"{path}, {task}, {metric}: not one value for each of {len(steps)} checkpoints.", HINT)
-            for step, seen, value, error in zip(steps, tokens, values, errors, strict=True):
-                number, where = checked.finite(value), f"{path}, {task}, {metric}, checkpoint {step}"
-                if step is None or number is None:
-                    yield None
-                    continue
-                point = Point(f"step{step}", step, None if (known := checked.finite(seen)) is None else known / 1e9)
-                row = Claim(benchmark=task, metric=f"{metric},none", value=number)
-                yield point.claim() | row | Claim(stderr=checked.standard_error(error, where))
 
 
 def _finished(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
@@ -372,8 +314,9 @@ def _text(value: object) -> str | None:
 LM_EVAL = Spec(
     "lm-eval",
     _recognises,
-    {},
-    rows=_rows,
+    same("benchmark", "prompt_variant", "num_fewshot", "metric", "value", "stderr", "n_items", "higher_is_better",
+          "group", "run"),
+    _scores,
     common={"model": ("^", _name), "": ("^", "%", _point_of)},
     of_file={
         "date": ("^date", "%", lambda date, path: checked.date(date) or date_in(path.stem)),
@@ -397,6 +340,8 @@ LM_EVAL = Spec(
         "adapter": ("^", lambda file: (arguments.get("peft") or arguments.get("delta") or "none")
                     if (arguments := _arguments(file)) else None),
     },
+    made_of_score={"task_version": "version", "task_hash": "hash", "n_items_scored": "n_items",
+                   "n_items_total": "total"},
     named_by=_named_by,
     load=_load,
     finish=_finished,

@@ -14,7 +14,7 @@ from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec
+from lm_validity.tables.formats.engine import Place, Spec, same
 from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import (
     Opened,
@@ -47,7 +47,7 @@ def _harmony(root: Place) -> Iterator[Place]:
 LM_HARMONY = Spec(
     "lm-harmony",
     lambda opened: isinstance(opened.document, dict) and bool(set(_BLOCKS.values()) & set(opened.document)),
-    {name: name for name in ("model", "benchmark", "protocol", "value", "stderr")},
+    same("model", "benchmark", "protocol", "value", "stderr"),
     _harmony,
     # whichever prompt was better on validation
     finish=lambda file, root, places: replace(file, rows=[row | Claim(prompt=None) for row in file.rows]),
@@ -128,7 +128,7 @@ E2LM = Spec(
             for columns in checked.part(opened.document, "data").values()
         )
     ),
-    {name: name for name in ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "value")},
+    same("model", "checkpoint", "iteration", "tokens_b", "benchmark", "value"),
     _e2lm,
     load=_curves,
     suffixes=(".csv", ".json"),

@@ -19,15 +19,10 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, plain
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines
+from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines, same
 from lm_validity.tables.formats.model_names import folder_name, training_point
 from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile
 from lm_validity.tables.schema import Claim, Item
-
-
-def _same(*names: str) -> dict[str, str]:
-    """Columns that are called as the keys of a place."""
-    return {name: name for name in names}
 
 
 def _drawn(options: Document, seed: object = None) -> dict[str, str] | None:
@@ -240,7 +235,7 @@ LIGHTEVAL = Spec(
     "lighteval",
     lambda opened: isinstance(opened.document, dict)
     and all(isinstance(opened.document.get(key), dict) for key in ("config_general", "results")),
-    _same("benchmark", "suite", "group", "num_fewshot", "n_items", "value", "stderr", "higher_is_better")
+    same("benchmark", "suite", "group", "num_fewshot", "n_items", "value", "stderr", "higher_is_better")
     | {"metric": ("metric", metric_key)},
     _lighteval,
     common={

@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -215,26 +214,20 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
     protocols. Null is allowed. The index says where a row stands in `source`: its number, or words.
     """
     for name, values in rows.items():
+        problem = None
         if name in _RANGES:
             low, high = _RANGES[str(name)]
-            numbers = values.astype("float64").to_numpy()
-            wrong, problem = np.flatnonzero((numbers < low) | (numbers > high)), f"is not from {low:g} to {high:g}"
+            numbers, problem = values.astype("float64"), f"is not from {low:g} to {high:g}"
+            wrong = values[(numbers < low) | (numbers > high)]
         elif name in _NAMES:
-            problems = {
-                value: complaint
-                for value in values.unique()
-                if not pd.isna(value) and (complaint := _no_name(value, name)) is not None
-            }
-            if not problems:
-                continue
-            wrong, problem = np.flatnonzero(values.isin(list(problems))), next(iter(problems.values()))
+            wrong = values[values.isin([value for value in values.dropna().unique() if _no_name(value, name)])]
         else:
             continue
-        if len(wrong):
-            row_label, value = values.index[wrong[0]], values.iloc[wrong[0]]
+        for row, value in wrong.head(1).items():
+            where = row if isinstance(row, str) else f"row {row}"
+            text = repr(value)[:60] if isinstance(value, str) else value
             raise InputError(
-                f"{source}, {row_label if isinstance(row_label, str) else f'row {row_label}'}, column {name!r}: "
-                f"{repr(value)[:60] if isinstance(value, str) else value} {problem}.",
+                f"{source}, {where}, column {name!r}: {text} {problem or _no_name(value, name)}.",
                 "correct it, or leave it empty where it is unknown.",
             )
 
@@ -296,31 +289,24 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     return rows
 
 
+_MANY_ROWS = 5_000_000
+
+
 @contextlib.contextmanager
 def readable(path: str | Path) -> Iterator[None]:
-    """Raises InputError where what runs inside cannot read a parquet file, and for one of very many rows of nothing."""
+    """Raises InputError where what runs inside cannot read a parquet file, and for one of very many rows of nothing:
+    with less than a bit each they would fill the memory."""
     try:
-        if os.path.isfile(path):
-            _check_rows(path)
+        rows = pq.read_metadata(path).num_rows if os.path.isfile(path) else 0
+        if rows > _MANY_ROWS and rows > 8 * os.path.getsize(path):
+            problem = f"{path}: {rows:,} rows in {os.path.getsize(path):,} bytes, less than a bit each."
+            raise InputError(problem, "give a table whose rows say something.")
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InputError(
             f"{path}: not a readable parquet file ({error}).",
             "copy it again, write it with pandas or pyarrow or, where it is a run's table, by `lm-validity merge`.",
         ) from error
-
-
-_MANY_ROWS = 5_000_000
-
-
-def _check_rows(path: str | Path) -> None:
-    """Raises InputError for a file whose rows have less than a bit each: as columns, they would fill the memory."""
-    rows = pq.read_metadata(path).num_rows
-    if rows > _MANY_ROWS and rows > 8 * os.path.getsize(path):
-        raise InputError(
-            f"{path}: {rows:,} rows in {os.path.getsize(path):,} bytes, less than a bit each.",
-            "give a table whose rows say something.",
-        )
 
 
 def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -38,7 +38,7 @@ from lm_validity.tables.formats.import_samples import (
     write_items,
 )
 from lm_validity.tables.formats.joining import check_identities, score_table, with_runs
-from lm_validity.tables.formats.model_names import PARAMETERS, PlacesRead
+from lm_validity.tables.formats.model_names import PARAMETERS, model_place
 from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
     Found,
@@ -189,7 +189,7 @@ def _read_all(
     results: list[ScoreFile] = []
     samples: list[Found] = []
     tables: list[Found] = []
-    places = PlacesRead()
+    model_paths = defaultdict[str, set[str]](set)
     forget_files()
     told = options.columns is not None or options.reading is not None
     for found_file in with_progress(files, "files"):
@@ -202,7 +202,7 @@ def _read_all(
             if opened is None or chosen is None:
                 tables.append(found_file)
                 continue
-            placed = [_placed(file, opened, places) for file in chosen.read(opened)]
+            placed = [_placed(file, opened, model_paths) for file in chosen.read(opened)]
             completed = [_completed(file, options, chosen.name) for file in placed]
             for file in completed:
                 check_file(file)
@@ -218,9 +218,10 @@ def _read_all(
     log.files = log.formats.total()
     if not results and not matched:
         raise _nothing_read(paths, log)
-    log.notes += places.lines()
+    several = {name: sorted(paths) for name, paths in sorted(model_paths.items()) if len(paths) > 1}
+    log.notes += [f"{name}: taken as one model, of the paths {listing(paths, 2)}." for name, paths in several.items()]
     log.groups = {group: task for file in results for task, group in sorted(file.members.items(), reverse=True)}
-    log.facts = _facts(results, places)
+    log.facts = _facts(results, model_paths)
     return results, matched
 
 
@@ -268,14 +269,16 @@ def _opened(file: Found, options: ImportOptions) -> Opened | None:
         raise InputError(f"{file.path}: cannot be read ({error.strerror}).", _HINT) from error
 
 
-def _placed(file: ScoreFile, opened: Opened, places: PlacesRead) -> ScoreFile:
+def _placed(file: ScoreFile, opened: Opened, model_paths: dict[str, set[str]]) -> ScoreFile:
     """The file with what the path of its model says: name and point of training."""
     common, identity = file.common.copy(), file.identity
     if opened.model:
         common["model"], identity = opened.model, {}
     elif "model" in common:
-        model_path = places.read(str(common["model"]))
+        model_path = model_place(str(common["model"]))
         common["model"] = model_path.name
+        if model_path.path != model_path.name:
+            model_paths[model_path.name].add(model_path.path)
         if common.get("checkpoint", "final") == "final" and model_path.point.iteration is not None:
             common |= model_path.point.claim()
     return replace(file, common=common, identity=identity, stamp=date_in(opened.path.stem))
@@ -338,9 +341,9 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
 
 
-def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, Facts]:
+def _facts(files: list[ScoreFile], model_paths: Mapping[str, set[str]]) -> dict[str, Facts]:
     """What files say for the models sheet, by model."""
-    facts: dict[str, Facts] = {name: {"path": min(paths)} for name, paths in places.paths.items()}
+    facts: dict[str, Facts] = {name: {"path": min(paths)} for name, paths in model_paths.items()}
     for file in files:
         if PARAMETERS in file.identity:
             facts.setdefault(file.common["model"], {})["parameters_b"] = float(file.identity[PARAMETERS]) / 1e9

@@ -1,14 +1,11 @@
 """What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated."""
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.files import as_written
 from lm_validity.tables.schema import Claim
-from lm_validity.words import count, listing
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
 _STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
@@ -104,43 +101,6 @@ def model_place(raw: str) -> ModelPlace:
     path = "/" * raw.startswith("/") + "/".join(parts)
     cached = _CACHE.fullmatch(parts[-1])
     return ModelPlace("/".join(cached.groups()) if cached else parts[-1], path, point)
-
-
-@dataclass
-class PlacesRead:
-    """What was read from the paths of models, to be said."""
-
-    paths: dict[str, set[str]] = field(default_factory=dict)
-    checkpoints: Counter[str] = field(default_factory=Counter)
-
-    def read(self, raw: str) -> ModelPlace:
-        """Where a model's weights are, as `model_place` finds it; each answer is kept for the next call."""
-        place_read = model_place(raw)
-        if place_read.path != place_read.name:
-            self.paths.setdefault(place_read.name, set()).add(place_read.path)
-        if place_read.point.iteration is not None:
-            self.checkpoints[place_read.point.checkpoint] += 1
-        return place_read
-
-    def lines(self) -> list[str]:
-        """A line for each kind of reading, and for each name that several paths have."""
-        lines = []
-        if self.paths:
-            name, paths = min(self.paths.items())
-            lines.append(
-                f"Named by the last folder of their paths: {count(len(self.paths), 'model')} ({name} is {min(paths)})."
-            )
-        several = {name: sorted(paths) for name, paths in sorted(self.paths.items()) if len(paths) > 1}
-        if several:
-            name, examples = next(iter(several.items()))
-            lines.append(
-                f"Of several paths, each taken as one model: {listing(list(several), 5)} "
-                f"(such as {listing(examples, 2)})."
-            )
-        if self.checkpoints:
-            names = listing(list(self.checkpoints), 3)
-            lines.append(f"Checkpoints read from folders ({names}): {count(self.checkpoints.total(), 'file')}.")
-        return lines
 
 
 def folder_identity(path: Path) -> dict[str, str]:

@@ -145,10 +145,18 @@ def _lighteval(root: Place) -> Iterator[Place]:
         if not isinstance(metrics, dict):
             raise InputError(f"{root.path}, 'results', {key[:60]!r}: no object of metrics.", _LIGHTEVAL_HINT)
     named = {key: _task_of(key, root.path) for key in results}
-    members = _lighteval_members(results, named)
-    inside = {
-        task: named[key][1].removesuffix(_AVERAGE) for key, tasks in members.items() if tasks != [key] for task in tasks
-    }
+    members = {key: [key] for key, task in named.items() if not task[1].endswith(_AVERAGE)}
+    places = defaultdict[tuple[str, str, int], list[str]](list)
+    for task in members:
+        suite, name, shots = named[task]
+        places[suite, name.partition(":")[0], shots].append(task)
+    inside = dict[str, str]()
+    for key, (suite, name, shots) in named.items():
+        group = name.removesuffix(_AVERAGE)
+        below = places.get((suite, group, shots), [])
+        if group != name and len(below) >= _FEWEST_TASKS and len({frozenset(results[task]) for task in below}) == 1:
+            members[key] = below
+            inside |= dict.fromkeys(below, group)
     for key, tasks in members.items():
         suite, name, shots = named[key]
         configs = [_lighteval_task(root.root, task) for task in tasks]
@@ -165,21 +173,6 @@ def _lighteval(root: Place) -> Iterator[Place]:
             of_mean = None if None in errors else math.hypot(*filter(None, errors)) / len(errors)
             cell = {"value": value, "stderr": of_mean, "higher_is_better": _lighteval_direction(configs[0], metric)}
             yield root.below(key, shared | {"metric": metric} | cell)
-
-
-def _lighteval_members(results: Document, named: dict[str, tuple[str, str, int]]) -> dict[str, list[str]]:
-    """The tasks of each score: a task itself, or those of a group of like ones."""
-    tasks = defaultdict[tuple[str, str, int], list[str]](list)
-    for key, (suite, name, shots) in named.items():
-        if not name.endswith(_AVERAGE):
-            tasks[suite, name.partition(":")[0], shots].append(key)
-    members = {key: [key] for key in results if not named[key][1].endswith(_AVERAGE)}
-    for key, (suite, name, shots) in named.items():
-        below = tasks.get((suite, name.removesuffix(_AVERAGE), shots), [])
-        alike = len({frozenset(results[task]) for task in below}) == 1
-        if name.endswith(_AVERAGE) and len(below) >= _FEWEST_TASKS and alike:
-            members[key] = below
-    return members
 
 
 def _lighteval_task(document: Document, key: str) -> Document:

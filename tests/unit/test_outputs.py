@@ -50,7 +50,7 @@ def foreign_folder(folder: Path, names) -> dict[str, str]:
 
 
 TABLES = ("--scores", "given/scores.parquet", "--models", "given/models.csv", "--benchmarks", "given/benchmarks.csv")
-SITE = ("report", "given/table.csv", "--resamples", "0", "--processes", "1", "--output")
+SITE = ("report", "given/table.csv", "--resamples", "0", "--output")
 PAIR = ("report", "given/pair.csv", *SITE[2:])  # two models: a third of the work
 COMMANDS = {
     "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),

@@ -91,7 +91,7 @@ class SiteHelp(GroupedOptions):
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "What is read": ("results",),
-        "What is written": ("output", "single_file", "processes"),
+        "What is written": ("output", "single_file"),
         "What is compared": ("models", "benchmarks", "group", "beside", "plan", "mix_versions", "resamples"),
         "How files are read": ("columns", "reading", "model", "protocol", "prepared_on", "strict"),
     }
@@ -129,9 +129,6 @@ def report_site(
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
     ] = REPORTS.resamples,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Reports of large tables that are written at the same time.")
-    ] = 2,
     group: GroupsOfModels = None,
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Make index.html one file with all pages inside, to be mailed.")
@@ -144,7 +141,7 @@ def report_site(
 
     agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
     section = Reports(resamples=resamples)
-    inputs = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
+    inputs = Given(models, benchmarks, beside, options, section, plan=plan, agreement=agreement)
     inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions)
     write(results, output, inputs, say)
     say_findings(output, site_reports(output), quote(str(output)))
@@ -321,7 +318,7 @@ def compare(
     junit: Annotated[Path | None, typer.Option(help="File for test results (JUnit).")] = None,
 ) -> None:
     """Is B better than A, worse, or not worse by more than a margin?"""
-    from lm_validity.site.compare import verdicts
+    from lm_validity.site import compare as verdicts
     from lm_validity.tables.formats.score_files import ImportOptions
 
     for file in filter(None, (markdown, junit)):

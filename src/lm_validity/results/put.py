@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, cast
@@ -36,6 +36,11 @@ class Column:
     where: Mapping[str, Condition] = field(default_factory=dict)
     over: str | None = None
     scale: float = 1.0
+
+    def with_ends(self, name: str) -> "dict[str, Column]":
+        """This column under a name, and beside it the two ends of the number's interval."""
+        ends = {"low": replace(self, label="95% from", part="low"), "high": replace(self, label="to", part="high")}
+        return {name: self} | {f"{name}_{end}": column for end, column in ends.items()}
 
 
 class Rows:

@@ -39,7 +39,6 @@ from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
 from lm_validity.words import count
 
 STUDIES = ("agreement", "signal")  # what a task file can take part in
-PROCESSES = 2  # reports written at the same time
 _TABLES = {"scores": SCORES, "items": ITEMS, "selections": SELECTIONS}
 
 
@@ -167,7 +166,6 @@ def write_own_report(task: OwnTask) -> list[str]:
         models=_sheet_path(settings.models),
         benchmarks=sheet,
         section=settings.reports,
-        processes=PROCESSES,
         cards=settings.cards,
         splits=_all_splits(task),
         source=f"the run {task.results.name}",

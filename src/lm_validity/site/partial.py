@@ -44,7 +44,7 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> PartialReport
     if not any(pq.read_metadata(path).num_rows for path in tables):
         return PartialReports(len(missing), None)
     jobs = _jobs(run, folder, with_items=with_items)
-    names, failed = run_reports(jobs, processes=1)
+    names, failed = run_reports(jobs)
     for name, problem in failed.items():
         print(f"report {name}: {problem}", file=sys.stderr)
     written = [job.output for job in jobs if job.name in names]

@@ -1,23 +1,13 @@
 """lm-validity report: everything that it was given, every report that the data allow, one site."""
 
-import contextlib
-import os
-import resource
 import shutil
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-import pyarrow.parquet as pq
 
 from lm_validity.config.plan import parse_group, read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
@@ -49,18 +39,13 @@ from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import listing
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which reports the data allow, and their writing: of large tables two at a time, each in a process of its own.
+# Which reports the data allow, and their writing.
 
 Tell = Callable[..., None]  # gets lines for a terminal
 LEAST_MODELS = 3  # of two models' order there are only two
 LEAST_BENCHMARKS = 2
 COMPARED = 2  # models that `compare` takes
 LEAST_CHECKPOINTS = 3  # of one model on one benchmark
-# Scores times resamples, and answers item by item, below which a further process costs more than it spares: it takes
-# four to seven CPU-seconds before it begins. 1200 scores with 2000 resamples: agreement 5.4 CPU-seconds, factors 2.9.
-LEAST_WORK = 5_000_000
-LEAST_ITEMS = 50_000
-_LOOK = 1.0  # seconds between two looks at the processes
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,6 @@ class Given:
     beside: Path | None = None
     options: ImportOptions = field(default_factory=ImportOptions)
     section: Reports = REPORTS
-    processes: int = 2
     cards: Cards = field(default_factory=Cards)
     splits: Path | None = None
     source: str = ""
@@ -176,97 +160,10 @@ class Written(NamedTuple):
     failed: dict[str, str]
 
 
-def run_reports(jobs: list[ReportJob], processes: int, tell: Tell = lambda *lines: None) -> Written:
-    """Write the reports. `tell` gets a line for each. Raises InputError where a process that writes one was killed."""
-    if processes > 1 and len(jobs) > 1:
-        problems = _in_processes(jobs, min(processes, len(jobs)), tell)
-    else:
-        problems = [_told(_timed(job), tell) for job in jobs]
-    failed = {job.name: problem for job, problem in zip(jobs, problems, strict=True) if problem is not None}
-    return Written({job.name for job in jobs} - set(failed), failed)
-
-
-class _Done(NamedTuple):
-    """A report that was tried: None or what is wrong with the data, and the seconds that it took."""
-
-    name: str
-    problem: str | None
-    seconds: float
-
-
-def _timed(job: ReportJob) -> _Done:
-    start = time.monotonic()
-    return _Done(job.name, _write(job), time.monotonic() - start)
-
-
-def _told(done: _Done, tell: Tell) -> str | None:
-    if done.problem is None:
-        tell(f"Written: {done.name}, {done.seconds:.0f} s")
-    return done.problem
-
-
-def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str | None]:
-    """Of each job None, or what is wrong with the data. No process outlives this call, or the process that made it."""
-    children_before = set(active_children())
-    with _unheard():
-        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
-    with pool:
-        try:
-            with _unheard():
-                written = {pool.submit(_timed, job) for job in jobs}
-            workers = set(active_children()) - children_before
-            problems: dict[str, str | None] = {}
-            while written:
-                finished, written = wait(written, timeout=_LOOK, return_when=FIRST_COMPLETED)
-                problems |= {done.name: _told(done, tell) for done in (future.result() for future in finished)}
-                # the pool itself watches a process that it started last only from the first result on
-                if written and not all(worker.is_alive() for worker in workers):
-                    raise BrokenProcessPool("a process of the pool has ended")
-            return [problems[job.name] for job in jobs]
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(active_children()) - children_before:
-                process.kill()
-            if not isinstance(error, BrokenProcessPool):
-                raise
-    raise InputError(
-        f"a process that wrote reports was killed, perhaps because memory ran out: {_most_memory()}.",
-        "give --processes 1, or more memory.",
-    )
-
-
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes started inside never hear Ctrl-C or a closed terminal, which reach all processes of a terminal: this
-    one hears them afterwards, and ends the others."""
-    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
-
-
-def _end_with_parent() -> None:
-    """End this process as soon as the one that started it ends, however that happened."""
-    parent = parent_process()
-    assert parent is not None, "a process of the pool"
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _most_memory() -> str:
-    """The most memory that a process started here has held, where that is known."""
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return f"the largest of them held {peak / 1e9:.1f} GB"
-
-
-def _write(job: ReportJob) -> str | None:
-    """None, or what is wrong with the data and what to do about it."""
-    from lm_validity.site.compare.verdicts import report_comparison
+def run_reports(jobs: list[ReportJob], tell: Tell = lambda *lines: None) -> Written:
+    """Write the reports. `tell` gets a line for each; what is wrong with the data of one keeps no other from being
+    written."""
+    from lm_validity.site.compare import report_comparison
     from lm_validity.studies.agreement.factors import report_factors
     from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
@@ -285,11 +182,16 @@ def _write(job: ReportJob) -> str | None:
         "compare": report_comparison,
         "bias": report_bias,
     }
-    try:
-        functions[job.name](*job.arguments, job.output, **job.options)
-    except InputError as error:
-        return f"{error.problem} {error.hint[:1].upper()}{error.hint[1:]}"
-    return None
+    failed = dict[str, str]()
+    for job in jobs:
+        start = time.monotonic()
+        try:
+            functions[job.name](*job.arguments, job.output, **job.options)
+        except InputError as error:
+            failed[job.name] = f"{error.problem} {error.hint[:1].upper()}{error.hint[1:]}"
+        else:
+            tell(f"Written: {job.name}, {time.monotonic() - start:.0f} s")
+    return Written({job.name for job in jobs} - set(failed), failed)
 
 
 class _InCommonUse(NamedTuple):
@@ -457,7 +359,7 @@ def _write_reports(
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     beside, sheets = tables.beside, tables.sheets
     jobs, absent = choose_reports(gathered, sheets, folder, inputs)
-    written, failed = run_reports(jobs, inputs.processes if _is_large(gathered, inputs.section) else 1, tell)
+    written, failed = run_reports(jobs, tell)
     # the folder is a draft, whose name nobody finds
     absent = {name: reason.replace(f"{folder}/", "") for name, reason in (absent | failed).items()}
     if not written:
@@ -480,13 +382,6 @@ def _write_reports(
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, about=gathered.line, source=source, single_file=inputs.single_file)
     return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
-
-
-def _is_large(gathered: Gathered, section: Reports) -> bool:
-    """Whether reports in processes of their own end sooner. Fits to trials take long, however few there are."""
-    scores = 0 if gathered.scores is None else len(gathered.scores)
-    items = 0 if gathered.items is None else pq.read_metadata(gathered.items).num_rows
-    return gathered.trials is not None or scores * max(section.resamples, 100) >= LEAST_WORK or items >= LEAST_ITEMS
 
 
 def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:

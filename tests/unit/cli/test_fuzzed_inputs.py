@@ -312,7 +312,7 @@ def fuzzed(folder: Path, number: int) -> list[str]:
         if kind == "folder":
             return ["import", "in", "--output", "deep/out"]
         parquet(folder / "scores.parquet", random_)
-        return ["report", "in", "scores.parquet", "--output", "site", "--resamples", "0", "--processes", "1"]
+        return ["report", "in", "scores.parquet", "--output", "site", "--resamples", "0"]
     if kind == "compare":
         parquet(folder / "scores.parquet", random_)
         put(folder / "b.tsv", [["benchmark", "metric", "chance"], ["quiz", "acc", 0.25], ["arc", "acc", 0.25]], random_)

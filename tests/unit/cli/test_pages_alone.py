@@ -23,7 +23,7 @@ main()
 
 def test_a_report_needs_no_extra(tmp_path):
     """Pages with their pictures, tables and results.parquet are there."""
-    arguments = ("report", ROOT / "tests/fixtures/lm_eval", "--output", "site", "--resamples", "20", "--processes", "1")
+    arguments = ("report", ROOT / "tests/fixtures/lm_eval", "--output", "site", "--resamples", "20")
     command = [sys.executable, "-c", PROGRAM, ",".join(EXTRAS), *map(str, arguments)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

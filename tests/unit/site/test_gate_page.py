@@ -39,7 +39,7 @@ def gitlab():
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
     """A folder whose `lm-validity` starts warm."""
-    imported = ("lm_validity.cli.reports", "lm_validity.site.compare.verdicts")
+    imported = ("lm_validity.cli.reports", "lm_validity.site.compare")
     with warm_commands(
         tmp_path_factory.mktemp("warm") / "bin",
         dict(os.environ),

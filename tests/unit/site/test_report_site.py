@@ -16,7 +16,6 @@ from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
-from lm_validity.site import report
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
@@ -114,7 +113,7 @@ def test_two_folders_of_two_protocols_are_compared(tmp_path):
     for folder in ("base", "tuned"):
         put_results(tmp_path / folder, models=3, tasks=TASKS[:2])
     paths = [f"direct={tmp_path / 'base'}", f"train_before_test={tmp_path / 'tuned'}"]
-    more = ["--resamples", "0", "--processes", "1", "--output"]
+    more = ["--resamples", "0", "--output"]
     done = CliRunner().invoke(app, [*paths, *more, str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     rows = numbers(tmp_path / "out")
@@ -179,16 +178,6 @@ def test_trials_give_bias_beside_the_others(tmp_path):
     write([tmp_path / "in"], tmp_path / "out")
     assert reports(tmp_path / "out") == {"bias"}
     assert not (tmp_path / "out" / "models.tsv").exists()
-
-
-@pytest.mark.parametrize(("resamples", "apart"), [(0, False), (1000, False), (400_000, True)])
-def test_only_long_work_starts_processes(tmp_path, monkeypatch, resamples, apart):
-    """16 scores; what the processes do is looked at where they are killed."""
-    put_results(tmp_path / "in")
-    monkeypatch.setattr(report, "_in_processes", lambda jobs, *_: ["apart"] * len(jobs))
-    monkeypatch.setattr(report, "_write", lambda job: "here")
-    with pytest.raises(InputError, match="Agreement or factors: " + ("apart" if apart else "here")):
-        write([tmp_path / "in"], tmp_path / "out", processes=2, section=Reports(resamples=resamples))
 
 
 def test_the_sheets_are_passed_back(tmp_path, four):
@@ -397,7 +386,7 @@ def test_what_was_there_stays_when_a_second_call_fails(tmp_path, four):
 def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put_results(tmp_path / "signal", models=2, tasks=TASKS[:2])
-    options = ["--output", "out", "--resamples", "0", "--processes", "1"]
+    options = ["--output", "out", "--resamples", "0"]
     assert CliRunner().invoke(app, ["./signal", *options], catch_exceptions=False).exit_code == 0
     assert (tmp_path / "out" / "index.html").is_file()
     assert CliRunner().invoke(app, [*options, "./signal", "--single-file"], catch_exceptions=False).exit_code == 0
@@ -420,7 +409,7 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     (tmp_path / "plan.tsv").write_text("model\tbenchmark\treason\n" + "".join(whole) + f"m4\tb\t{BY_SCORES}\n")
     given = ["--plan", str(tmp_path / "plan.tsv"), "--output", str(tmp_path / "out")]
     sheets = ["--models", str(files[1]), "--benchmarks", str(files[2])]
-    options = [str(files[0]), *sheets, *given, "--resamples", "0", "--processes", "1"]
+    options = [str(files[0]), *sheets, *given, "--resamples", "0"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
     cells = [numbers(tmp_path / "out").value(name) for name in ("cells", "cells_by_scores", "cells_missing")]
     assert cells == [10, 1, 0]

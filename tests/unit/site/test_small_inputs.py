@@ -17,7 +17,7 @@ def site(tmp_path):
 
     def write(header, *lines):
         (tmp_path / "table.csv").write_text("\n".join([header, *lines]) + "\n")
-        words = [str(tmp_path / "table.csv"), "--output", str(tmp_path / "site"), "--processes", "1"]
+        words = [str(tmp_path / "table.csv"), "--output", str(tmp_path / "site")]
         done = CliRunner().invoke(app, words, catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return tmp_path / "site"

@@ -159,7 +159,7 @@ def test_the_site_says_it_in_terminal_first_page_and_card(tmp_path, mixed, monke
     version = (["bee", "fox"], ["qa_one"], {"task_version": "3"})
     made(tmp_path / "in", chat, version, chat_template=False, task_version="1")
     arguments = [str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--resamples", "0"]
-    done = CliRunner().invoke(app, [*arguments, "--processes", "1", *(["--mix-versions"] if mixed else [])])
+    done = CliRunner().invoke(app, [*arguments, *(["--mix-versions"] if mixed else [])])
     assert done.exit_code == 0, done.output
     assert "chat template: 3 of 6 models" in done.output and "bee, fox" in done.output
     assert "chat template: 3 of 6 models" in (tmp_path / "out" / "index.html").read_text()

@@ -359,7 +359,8 @@ class Margins(NamedTuple):
 
 class Judged(NamedTuple):
     """A verdict on a benchmark, or on all together (None). in_points: of fractions. must: the gate passes only where
-    this is decided. counted: the benchmarks behind all together, those that share items once."""
+    this is decided. counted: the benchmarks behind all together, those that share items once. items, subjects: of the
+    test; 0 where there are none."""
 
     benchmark: str | None
     protocol: str
@@ -367,6 +368,8 @@ class Judged(NamedTuple):
     in_points: bool = True
     must: bool = True
     counted: int = 1
+    items: int = 0
+    subjects: int = 0
 
 
 def judged(comparison: Comparison, margins: Margins) -> list[Judged]:
@@ -384,7 +387,15 @@ def judged(comparison: Comparison, margins: Margins) -> list[Judged]:
         [row.sampling for row in rows],
     )
     single = [
-        Judged(row.benchmark, row.protocol, verdict, row.in_points, margins.of(row.benchmark).must)
+        Judged(
+            row.benchmark,
+            row.protocol,
+            verdict,
+            row.in_points,
+            margins.of(row.benchmark).must,
+            items=row.paired.items if row.paired else 0,
+            subjects=(row.paired and row.paired.clusters) or 0,
+        )
         for row, verdict in zip(rows, found, strict=True)
     ]
     together = list[Judged]()

@@ -31,7 +31,10 @@ def to_decide(found: Judged) -> str:
     verdict = found.verdict
     if verdict.decision != "not known" or found.benchmark is None:
         return ""
-    items = f"{verdict.items_needed:,} items" if is_known(verdict.items_needed) else ""
+    items = ""
+    if is_known(verdict.items_needed):  # of answers clustered by subject, more subjects decide, not more of their items
+        subjects = -(-verdict.items_needed * found.subjects // max(found.items, 1))
+        items = f"{subjects:,} subjects like these" if found.subjects else f"{verdict.items_needed:,} items"
     if verdict.runs_needed is RUNS_DO_NOT_DECIDE:
         return f"{items or 'more items'}, not more runs"
     runs = f"{verdict.runs_needed:,} runs of each" if is_known(verdict.runs_needed) else ""
@@ -165,13 +168,11 @@ def _answer(
 
 def _benchmark_section(names: tuple[str, str]) -> SectionOf:
     first, second = names
-    signed = {"change": Column("change", f"{second} minus {first}", "+.4f")}
-    signed |= {"low": Column("change", "95% from", "+.4f", "low"), "high": Column("change", "to", "+.4f", "high")}
     columns = {
         "verdict": Column("verdict", "verdict"),
         "first_score": Column("first_score", first, ".4f"),
         "second_score": Column("second_score", second, ".4f"),
-        **signed,
+        **Column("change", f"{second} minus {first}", "+.4f").with_ends("change"),
         "p": Column("change_p", "p of no change", "p"),
         "p_margin": Column("margin_p", "p of a loss of the margin", "p"),
         "test": Column("test", "test"),
@@ -192,8 +193,8 @@ def _benchmark_section(names: tuple[str, str]) -> SectionOf:
             columns,
             "All benchmarks",
             "Only: items that one of the two alone gets right. Smallest detectable: the difference that the test by "
-            "itself finds four times out of five. Items, runs that decide: with so many of them the observed "
-            "difference would be found four times out of five.",
+            "itself finds four times out of five. Items, runs that decide: with so many of them (of clustered answers: "
+            "in more subjects) the observed difference would be found four times out of five.",
         ),
         hint="verdicts, scores, intervals, what would decide",
         explanation="Better: p of no change is below 5%. Worse, not worse: p of a loss of the margin is below 5%, on "
@@ -218,11 +219,7 @@ def _training_section(names: tuple[str, str], rows: Rows, protocols: Sequence[st
         TableOf(
             "along_training",
             {"subject": "benchmark", "protocol": "protocol", "point": words.lower()},
-            {
-                "change": Column("change_along_training", "difference", "+.4f"),
-                "low": Column("change_along_training", "95% from", "+.4f", "low"),
-                "high": Column("change_along_training", "to", "+.4f", "high"),
-            },
+            Column("change_along_training", "difference", "+.4f").with_ends("change"),
             "Every point",
             folded=True,
         ),

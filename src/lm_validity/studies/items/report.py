@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode
-from lm_validity.pages.page import Finding, Lede, Outcome, Page, Panel
+from lm_validity.pages.page import Finding, Lede, Page, Panel
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.repeats import RunNoise, SampledScore, pass_at_k, pass_hat_k
 from lm_validity.results.files import write_rows
@@ -20,7 +20,7 @@ from lm_validity.studies.items.answers import mean_items, model_answers, model_s
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
-from lm_validity.words import count, explain_protocols, percent
+from lm_validity.words import count, explain_protocols
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
@@ -272,12 +272,8 @@ PASSES = SectionOf(
         "passes",
         PLACE | {"other": "model", "k": "k"},
         {
-            "pass_at_k": Column("pass_at_k", "one of k right", ".3f"),
-            "at_low": Column("pass_at_k", "95% from", ".3f", "low"),
-            "at_high": Column("pass_at_k", "to", ".3f", "high"),
-            "pass_hat_k": Column("pass_hat_k", "all of k right", ".3f"),
-            "hat_low": Column("pass_hat_k", "95% from", ".3f", "low"),
-            "hat_high": Column("pass_hat_k", "to", ".3f", "high"),
+            **Column("pass_at_k", "one of k right", ".3f").with_ends("pass_at_k"),
+            **Column("pass_hat_k", "all of k right", ".3f").with_ends("pass_hat_k"),
         },
         "pass@k and pass^k",
         "For each item unbiased; not known for more runs than an item has. Intervals are over items.",
@@ -322,27 +318,26 @@ def _sum(rows: Rows, quantity: str, protocol: str) -> int:
     return int(sum(row.value or 0.0 for row in rows.all(quantity, protocol=protocol)))
 
 
+def _told_apart(rows: Rows, protocol: str) -> str:
+    """How many neighbours in rankings are told apart under a protocol."""
+    pairs, resolved = _sum(rows, "neighbours", protocol), _sum(rows, "neighbours_resolved", protocol)
+    words = f"{resolved} of {count(pairs, 'pair')} of models with neighbouring ranks differ beyond chance"
+    return f"{NAMES[protocol].capitalize()}: {words if pairs else 'no two models have answered the same items'}"
+
+
 def _lede(rows: Rows, protocols: Sequence[str]) -> Lede:
     """How many neighbours in rankings are told apart, direct where that is known."""
     for protocol in protocols:
         pairs, resolved = _sum(rows, "neighbours", protocol), _sum(rows, "neighbours_resolved", protocol)
         if pairs:
             share = "Half" if 2 * resolved == pairs else "Most" if 2 * resolved > pairs else "Fewer than half"
-            begin = "Direct" if protocol == "direct" else "After training"
-            return Lede(
-                f"{share} of the neighbours in rankings are told apart",
-                f"{begin}, {resolved} of {count(pairs, 'pair')} of models with neighbouring ranks differ beyond chance",
-            )
+            return Lede(f"{share} of the neighbours in rankings are told apart", _told_apart(rows, protocol))
     return Lede("Not known: how finely do these benchmarks tell models apart?", "No two models answered the same items")
 
 
 def _finding(rows: Rows, protocol: str) -> str:
     """How many neighbours are told apart under a protocol, and how many items work against their benchmark."""
-    pairs, resolved = _sum(rows, "neighbours", protocol), _sum(rows, "neighbours_resolved", protocol)
-    words = f"{NAMES[protocol].capitalize()}: no two models have answered the same items."
-    if pairs:
-        words = f"{NAMES[protocol].capitalize()}: {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
-        words += f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+    words = f"{_told_apart(rows, protocol)}."
     fitted = [row for row in rows.all("items_below_zero", protocol=protocol) if row.value is not None]
     if fitted:
         items, below = sum(row.n or 0 for row in fitted), _sum(rows, "items_below_zero", protocol)
@@ -362,19 +357,17 @@ def _fewest_models(rows: Rows, protocol: str) -> int:
 def _panels(rows: Rows, in_points: Rows, protocols: Sequence[str], gaps: Sequence[Series]) -> list[Panel | None]:
     """Two questions, the second of the protocol that the page begins with."""
     first = {"protocol": protocols[0]}
+    gap = PanelOf(
+        "Which gap is found?",
+        Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
+        Dots(gaps, "Minimal detectable difference of neighbours, in points", sorted=True, most=10),
+    )
     negative = [row for row in rows.all("negative_items", **first) if row.value is not None]
-    panels = [
-        PanelOf(
-            "Which gap is found?",
-            Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
-            Dots(gaps, "Minimal detectable difference of neighbours, in points", sorted=True, most=10),
-        ).drawn(in_points)
-    ]
-    if negative:
-        certain, items = int(sum(row.value or 0 for row in negative)), sum(row.n or 0 for row in negative)
-        chart = Dots([Series("negative_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
-        outcome: Outcome = "no" if _fewest_models(rows, protocols[0]) >= FEW_MODELS else "not known"
-        text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
-        question = "Do items work against the benchmark?"
-        panels.append(Panel(question, text, chart.draw(rows).svg, "yes" if certain else outcome))
-    return panels
+    if not negative:
+        return [gap.drawn(in_points)]
+    certain, items = int(sum(row.value or 0 for row in negative)), sum(row.n or 0 for row in negative)
+    chart = Dots([Series("negative_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
+    text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
+    question, picture = "Do items work against the benchmark?", chart.draw(rows).svg
+    items_panel = Panel(question, text, picture, "yes" if certain else "not known", "" if certain else "not shown")
+    return [gap.drawn(in_points), items_panel]

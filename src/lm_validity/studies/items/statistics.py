@@ -47,7 +47,7 @@ LARGEST_STEP = 1.0
 
 @dataclass(frozen=True)
 class ItemParameters:
-    """discrimination, discrimination_se, discrimination_z, intercept (items,); abilities, ability_sds (models,).
+    """discrimination, discrimination_z, intercept (items,); abilities, ability_sds (models,).
 
     Posterior means and sds. The scale is that on which abilities have mean 0 and variance 1 over these models (variance
     of the means plus mean squared sd), the able ones being positive. discrimination_z is the evidence of the item's own
@@ -55,18 +55,11 @@ class ItemParameters:
     """
 
     discrimination: np.ndarray
-    discrimination_se: np.ndarray
     discrimination_z: np.ndarray
     intercept: np.ndarray
     abilities: np.ndarray
     ability_sds: np.ndarray
     converged: bool
-
-    def information(self, abilities: np.ndarray) -> np.ndarray:
-        """(B,) test information at abilities (B,): sum of a² p (1 - p). Its inverse root is an ability's error."""
-        right = expit(np.outer(abilities, self.discrimination) + self.intercept)
-        result: np.ndarray = (right * (1 - right)) @ self.discrimination**2
-        return result
 
     def negative(self) -> np.ndarray:
         """(items,) whether the discrimination is below zero after Benjamini & Hochberg's correction, one-sided."""
@@ -120,7 +113,7 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
     precision = 1 / covariance[:, 0, 0]
     own_precision = np.maximum(precision - sds[0] ** -2, 1e-9 * precision)  # precision of the item's answers alone
     z = (item[:, 0] * precision - mean[0] / sds[0] ** 2) / np.sqrt(own_precision)
-    return ItemParameters(item[:, 0], precision**-0.5, z, item[:, 1], theta, np.sqrt(variance), converged)
+    return ItemParameters(item[:, 0], z, item[:, 1], theta, np.sqrt(variance), converged)
 
 
 def _start(correct: np.ndarray, is_known: np.ndarray, axis: int) -> np.ndarray:
@@ -448,11 +441,9 @@ def paired_tests(
     if labels is None and np.isin(correct[is_known], (0, 1)).all():
         p, detectable = _mcnemar_tests(correct, items)
     else:
-        p, detectable = _student_tests(correct, labels)
+        p, detectable = np.full(items.shape, np.nan), np.full(items.shape, np.nan)
         noises = [*runs] or [None] * len(correct)
-        sampled = np.array([noise is not None for noise in noises])
-        p = np.where(sampled[:, None] | sampled, np.nan, p)
-        for i, j in np.argwhere(np.triu(np.isnan(p) & (items > 0), 1)):
+        for i, j in np.argwhere(np.triu(items > 0, 1)):
             in_both = is_known[i] & is_known[j]
             subjects = None if labels is None else labels[in_both]
             of_pair = [noise for noise in (noises[i], noises[j]) if noise is not None]
@@ -473,28 +464,6 @@ def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> PairMatrices:
         kind.ravel()
     ]
     return PairMatrices(np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable)
-
-
-def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> PairMatrices:
-    """Tests of all pairs of rows, by one matrix of inner products; NaN where an answer is unknown, and where
-    rounding would decide, because a pair has next to no spread. labels: (I,) of clusters, or None."""
-    models, items = correct.shape
-    if items < 2 or not np.isfinite(correct).all():
-        return PairMatrices(np.full((models, models), np.nan), np.full((models, models), np.nan))
-    means = correct.mean(axis=1)
-    if labels is None:
-        parts, factor, freedom = correct - means[:, None], 1 / (items * (items - 1)), float(items - 1)
-    else:
-        sizes = np.bincount(labels)
-        sums = np.array([np.bincount(labels, row) for row in correct])
-        parts = (correct.sum(axis=1)[:, None] - sums) / (items - sizes) - means[:, None]
-        factor, freedom = (len(sizes) - 1) / len(sizes), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0))
-    products = parts @ parts.T
-    variances = np.diag(products)[:, None] + np.diag(products)
-    squared = variances - 2 * products
-    error = np.sqrt(factor * np.where(squared > 1e-9 * variances, squared, np.nan))
-    p = 2 * stats.t.sf(np.abs(means[:, None] - means) / error, freedom)
-    return PairMatrices(p, noncentrality_needed(freedom) * error)
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:

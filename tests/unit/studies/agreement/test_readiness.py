@@ -173,7 +173,7 @@ def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_pat
     scores, models, benchmarks = files(tmp_path)
 
     def site(name, group):
-        given = Given(models, benchmarks, processes=1, agreement=Agreement(groups=(group,)))
+        given = Given(models, benchmarks, agreement=Agreement(groups=(group,)))
         report_site([scores], tmp_path / name, given)
         return tmp_path / name
 

@@ -83,17 +83,6 @@ def test_without_reversed_items_none_is_called_so():
         assert fit.negative().sum() == found
 
 
-def test_information_is_the_inverse_variance_of_an_ability():
-    *_, correct = simulate(60, 400)
-    fit = fit_2pl(correct)
-    items = list(zip(fit.discrimination, fit.intercept, strict=True))
-    by_hand = [sum(a**2 * expit(a * t + d) * expit(-a * t - d) for a, d in items) for t in (-1.0, 0.5)]
-    assert fit.information(np.array([-1.0, 0.5])) == pytest.approx(by_hand)
-    middle = np.abs(fit.abilities) < 1.5
-    expected = (fit.information(fit.abilities[middle]) + 1) ** -0.5  # the prior adds 1
-    assert fit.ability_sds[middle] == pytest.approx(expected, rel=0.15)
-
-
 def test_unknown_answers_are_left_out():
     *_, correct = simulate(40, 100)
     holes = np.where(np.random.default_rng(1).uniform(size=correct.shape) < 0.2, np.nan, correct)

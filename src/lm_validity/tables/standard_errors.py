@@ -18,14 +18,8 @@ CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
 SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
 
-ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = (
-    "zero",
-    "other_size",
-    "too_large",
-    "not_items",
-    "beyond_scatter",
-    "at_bound",
-)
+ZERO, OTHER_SIZE, TOO_LARGE = "zero", "other_size", "too_large"
+NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = "not_items", "beyond_scatter", "at_bound"
 _GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
 # the same, of errors that all mean one number of items, below that of the fewest items that scores can be shares of:
 # clusters and averages of runs make errors larger, and a quarter of the items rarely fits all scores
@@ -33,13 +27,12 @@ _SMALL = 2.0
 # Errors over the scatter between checkpoints. Checkpoints answer the same items, so the scatter is the smaller one: on
 # 60 benchmarks of 3 public collections the ratio is 0.1 to 2.7, and 13.6 where the error is known to be wrong
 _BEYOND_SCATTER = 6.0
-_MOST_ITEMS = 10**6  # of a benchmark
 _LEAST_SCORES = 5  # different ones of a benchmark, to tell of how many items they are shares
 _UNLIKE = 1.05  # times as large an error at the one score as at another, or they are not from the scores
 _FEW_ITEMS = 100
 _ONE_NUMBER = 0.1  # errors that are rounded, or clustered a little, mean a number of items within this share of another
 _TOLD = 0.1  # of an item: scores that rounding moves by no more say whether they are whole numbers of items
-_MOST_ITEMS = 20_000
+_MOST_ITEMS = 20_000  # of a benchmark
 _LEAST_DIFFERENCES = 10  # of neighbouring checkpoints, over all models
 _CURVE = ["model", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _WORDS = {

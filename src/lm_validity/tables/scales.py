@@ -165,6 +165,8 @@ def _decimals(values: np.ndarray) -> int:
 def _direction(name: Iterable[str], long: Long) -> bool | None:
     """Whether higher is better on a benchmark and metric: by a mark, the table of metrics and tasks, a word of the name
     of which less, or more, is better; None: nothing says it."""
+    if "answer" in long.told:  # right or wrong
+        return True
     benchmark, *rest = name
     metric = rest[0] if rest else ""
     if not metric and not any(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
 
 import typer
@@ -153,7 +154,8 @@ def site_reports(site: Path) -> list[Path]:
 def say_findings(site: Path, reports: list[Path], where: str) -> None:
     """Print where a site is and what its reports found; `where`: the arguments of `lm-validity findings` for it."""
     say(f"Report: {site / 'index.html'}", *headlines(reports))
-    say(f"All findings and their intervals: {' '.join(['lm-validity findings --all', where]).strip()}")
+    program = "lm-validity" if which("lm-validity") else sys.argv[0]  # as it was called, where PATH does not lead to it
+    say(f"All findings and their intervals: {program} findings --all {where}".rstrip())
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_at_most_12_lines_of_at_most_80_columns(site, findings, monkeypatch):
     assert lines[3] == "Readiness  Ready? Not known."
     assert [line[:8].strip() for line in lines[4:-1] if line[0] != " "] == ["Signal", "Items", "Bias"]
     assert sum(line.endswith(" …") for line in lines) == 3
-    assert lines[-1].endswith(" lm-validity findings --all site")
+    assert lines[-1].endswith(" findings --all site")
     narrow = findings("site", columns=60)
     assert len(narrow) <= 12 and max(map(len, narrow)) <= 60
 

@@ -1,4 +1,4 @@
-"""config/sparse.yaml, the miniature with a plan, and the same study on the full grid; then a round."""
+"""config/sparse.yaml, the miniature with a plan, and the same study on the full grid."""
 
 import json
 from pathlib import Path
@@ -84,21 +84,3 @@ def test_the_ranking_is_nearly_that_of_the_full_grid_and_its_intervals_hold_it(p
     assert kendalltau(found["value"], rank)[0] > 0.7
     assert np.mean((found["low"] <= rank) & (rank <= found["high"])) >= 8 / 9
     assert not rows_of(full).all("cells_missing")
-
-
-def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
-    """`next`, then the workflow: what was there stays untouched, and the tau of the planned cells is what it was."""
-    project = planned.copy_to(tmp_path / "copy")
-    before, tau = project.sidecars("sparse"), rows_of(project).row("tau_pooled")
-    said = project.lm_validity("plan", "next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
-    plan = pd.read_csv(project.folder / "config/sparse_plan.tsv", sep="\t")
-    added = plan[plan["round"] == 2]
-    assert 0 < len(added) <= 7 and "round 2" in said
-    project.snakemake("--configfile", str(CONFIG))
-    new = {cell.split("--")[0] for cell, written in project.sidecars("sparse").items() if before.get(cell) != written}
-    pairs = {(cell.split("/")[1], cell.split("/")[2].split(".")[0]) for cell in new}
-    assert pairs == set(zip(added.model, added.benchmark, strict=True))
-    assert {cell.split("/")[0] for cell in new} <= {"finetune_adapter", "evaluate_adapter"}
-    found = rows_of(project)
-    assert found.value("cells_by_scores") == len(added)
-    assert (found.value("tau_pooled"), found.row("tau_pooled").n) == (tau.value, tau.n)

@@ -175,11 +175,14 @@ def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray]
     )
 
 
-def is_telling(values: np.ndarray) -> bool:
+def is_telling(values: np.ndarray, predecessors: np.ndarray | None = None) -> bool:
     """Whether others like these values (n,) would hardly all equal them by chance: the sum of their squared shares, to
-    the power of their number, is below 1e-9."""
-    shares = np.unique(values, return_counts=True)[1] / max(len(values), 1)
-    return len(values) > 0 and len(values) * float(np.log(np.square(shares).sum())) < COINCIDENCE
+    the power of their number, is below 1e-9. With `predecessors` (n,): among the values that follow the same one, so
+    that an order which rotates or is sorted tells nothing."""
+    groups = [values] if predecessors is None else [values[predecessors == value] for value in np.unique(predecessors)]
+    shares = [np.unique(group, return_counts=True)[1] / len(group) for group in groups if len(group)]
+    logs = [len(group) * np.log(np.square(share).sum()) for group, share in zip(groups, shares, strict=False)]
+    return bool(sum(logs) < COINCIDENCE)
 
 
 def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.ndarray) -> bool:
@@ -189,7 +192,7 @@ def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.
         return True
     if small.gold is not None and large.gold is not None:
         gold = small.gold[own].astype(int)
-        if np.array_equal(gold, large.gold[of_large].astype(int)) and is_telling(gold):
+        if np.array_equal(gold, large.gold[of_large].astype(int)) and is_telling(gold[1:], gold[:-1]):
             return True
     centred = [values - values.mean(axis=0) for values in (first, second)]
     spread = np.sqrt((centred[0] ** 2).sum(axis=0) * (centred[1] ** 2).sum(axis=0))

@@ -186,6 +186,24 @@ def test_benchmarks_that_share_items_count_once_in_all_together(write, kind):
     assert found.verdict.change == pytest.approx(np.mean(alone)) and found.counted == len(alone)
 
 
+@pytest.mark.parametrize(
+    ("gold", "is_shared"),
+    [
+        (lambda draw, n: draw.integers(0, 4, n), True),
+        (lambda draw, n: np.arange(n) % 4, False),  # the right answer's place rotates, or answers stand in order
+        (lambda draw, n: np.arange(n) * 4 // n, False),
+    ],
+)
+def test_equal_gold_answers_tell_of_shared_items_unless_their_order_is_a_rule(gold, is_shared):
+    draw = np.random.default_rng(0)
+    place = gold(draw, 80)
+    rows = [
+        {"model": m, "benchmark": b, "doc_id": f"test:{n}", "correct": float(draw.random() < 0.6), "gold": place[n]}
+        for m in "ab" for b in "xy" for n in range(80)
+    ]  # fmt: skip
+    assert [group.benchmarks for group in shared_items(pd.DataFrame(rows))] == [("x", "y")] * is_shared
+
+
 def test_items_are_shared_by_hash_whatever_their_names_and_answers():
     right = np.random.default_rng(0)
     rows = [

@@ -3,13 +3,9 @@
 What commands wrote into a folder stands in a file of it, `lm-validity.json`: by command, each file with its SHA-256. A
 file that is not listed there, or was edited since, is somebody's own: it is neither moved, removed nor written over.
 Where such a file has the name of one that a command would write, the command ends before it writes anything.
-
-Versions up to 0.3 wrote no list. Their files are known by what they say themselves: a report by its page.json, which
-names its tables and figures; a site by the reports in it; an import by its import.json. All else is somebody's own.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -26,12 +22,10 @@ if TYPE_CHECKING:
 
 LIST = "lm-validity.json"
 FORMAT = 1  # of LIST
-_DRAFT = ".lm-validity-draft."  # a folder in which a command writes until all is there
-_LOCK = "lock"  # in it; held while the command lives
 
 # A path below the folder -> the digests that the file may have to count as the command's own. Two: a command was ended
-# while it moved its files.
-_Own = Mapping[str, tuple[str, ...]]
+# while it moved its files. None: an empty folder, whose path ends with a slash.
+_Own = Mapping[str, list[str]]
 
 
 @contextlib.contextmanager
@@ -80,9 +74,9 @@ def check_folder(
         if source_path == resolved or resolved in source_path.parents:
             problem = "is what is read" if source_path == resolved else f"holds {path}, which is read"
             raise InputError(f"--output {output}: the folder {problem}.", "name a new folder with --output.")
-    own_files = _own(output, command)
+    own_files = _listed(output).get(command, {})
     for name in sorted(names):
-        if (foreign := _foreign(output, name, own_files)) is not None:
+        if (foreign := _in_the_way(output, name, own_files)) is not None:
             _refuse(foreign, output)
 
 
@@ -136,12 +130,6 @@ def made_of_results(folder: Path) -> set[Path]:
 # Whose a file is.
 
 
-def _own(output: Path, command: str) -> _Own:
-    """What the command wrote into the folder before."""
-    files = _listed(output).get(command, {})
-    return {name: tuple(digests) for name, digests in files.items()}
-
-
 def _listed(output: Path) -> dict[str, dict[str, list[str]]]:
     """The list: command -> file -> digests. Raises InputError where the file is not of this program."""
     if not (output / LIST).is_file():
@@ -166,28 +154,23 @@ def _listed(output: Path) -> dict[str, dict[str, list[str]]]:
     return complete
 
 
-def _is_own(path: Path, digests: tuple[str, ...]) -> bool:
-    """Whether the file is there as the command wrote it."""
-    return not path.is_symlink() and path.is_file() and file_sha256(path) in digests
-
-
-def _foreign(output: Path, name: str, own_files: _Own) -> Path | None:
-    """What is under a name in the folder and is not the command's own. A folder that holds files of the command may
-    hold others too, which stay."""
-    path = output / name
-    if path.is_symlink():
-        return path
-    if path.is_dir():
-        held = [entry for entry in own_files if entry.startswith(f"{name}/")]
-        if held:
-            return next((output / entry for entry in held if _was_edited(output / entry, own_files[entry])), None)
-        return next((entry for entry in sorted(path.rglob("*")) if not entry.is_dir() or entry.is_symlink()), None)
-    return path if path.exists() and not (name in own_files and _is_own(path, own_files[name])) else None
-
-
-def _was_edited(path: Path, digests: tuple[str, ...]) -> bool:
-    """Whether there is something else under the name of a file that was written; folders that were empty are fine."""
-    return digests != () and (path.is_symlink() or path.exists()) and not _is_own(path, digests)
+def _in_the_way(output: Path, name: str, own_files: _Own, digest: str | None = None) -> Path | None:
+    """What would be lost if the file of this digest were written, or (None) something of this name: somebody's own file
+    there or in a folder of the name, a link on the way, a file for a folder. A folder that holds files of the command
+    may hold others too, which stay."""
+    target = output / name
+    above = [output / part for part in reversed(Path(name).parents) if part != Path()]
+    for path in (*above, target):
+        if path.is_symlink() or (path != target and path.exists() and not path.is_dir()):
+            return path
+    if target.is_file():
+        return None if file_sha256(target) in (digest, *own_files.get(name, ())) else target
+    if digest is not None or not target.is_dir():
+        return target if target.exists() else None
+    written = [entry for entry in own_files if entry.startswith(f"{name}/") and not entry.endswith("/")]
+    edited = (path for entry in written if (path := _in_the_way(output, entry, own_files)))
+    others = (path for path in sorted(target.rglob("*")) if not path.is_dir() or path.is_symlink())
+    return next(edited if written else others, None)
 
 
 def _below(path: Path, folder: Path) -> str:
@@ -214,99 +197,55 @@ def _refuse(path: Path, output: Path, further: int = 0) -> None:
 
 @contextlib.contextmanager
 def _draft(output: Path) -> Iterator[Path]:
-    """A folder on the output's own disk, in it or else beside it, which is removed at the end. So are those of calls
-    that were killed."""
+    """A folder on the output's own disk, in it or else beside it, which is removed at the end."""
     base = output if output.is_dir() else output.parent
-    for parent in {output, output.parent}:
-        _remove_dead(parent, output)
     try:
-        made = Path(tempfile.mkdtemp(prefix=".lm-validity-new.", dir=base))
+        folder = Path(tempfile.mkdtemp(prefix=".lm-validity-draft.", dir=base))
     except OSError as error:
         raise InputError(
             f"{output}: no file can be written there ({error.strerror}).", "choose another place."
         ) from error
-    folder = made
-    with open(made / _LOCK, "w", encoding="utf-8") as lock:
-        try:
-            with contextlib.suppress(OSError):  # not on every disk
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            folder = made.rename(base / f"{_DRAFT}{output.name[:50]}{made.suffix}")  # whose lock is held, never before
-            (folder / "files").mkdir()
-            yield folder / "files"
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_dead(folder: Path, output: Path) -> None:
-    """Remove what killed calls for this output left in a folder: drafts whose lock nobody holds."""
-    if not folder.is_dir():
-        return
-    for draft in folder.glob(f"{_DRAFT}{_escaped(output.name[:50])}.*/{_LOCK}"):
-        with contextlib.suppress(OSError), open(draft, encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(draft.parent, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[str]) -> None:
     """Put the files of a draft into the output. Nothing is written where one of them meets somebody's own."""
-    own_files, listed = _own(output, command), _listed(output)
-    files = sorted(_below(path, folder) for path in folder.rglob("*") if path.is_file())
+    own_files, paths = _listed(output).get(command, {}), sorted(folder.rglob("*"))
+    new = {_below(path, folder): file_sha256(path) for path in paths if path.is_file()}
+    new = {name: digest for name, digest in new.items() if name not in entries_to_keep}
     # a page without figures has the folder that rules declare
-    empty = [f"{_below(path, folder)}/" for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())]
-    new = {name: file_sha256(folder / name) for name in files if name not in entries_to_keep}
-    foreign = list(dict.fromkeys(path for name in new if (path := _in_the_way(output, name, own_files, new[name]))))
+    empty = [f"{_below(path, folder)}/" for path in paths if path.is_dir() and not any(path.iterdir())]
+    foreign = [path for name in new if (path := _in_the_way(output, name, own_files, new[name]))]
     foreign += [output / name for name in empty if (output / name).exists() and not (output / name).is_dir()]
     if foreign:
-        _refuse(foreign[0], output, len(foreign) - 1)
-    obsolete = {*own_files} - {*new, *entries_to_keep}
-    stale = [name for name in sorted(obsolete) if _is_own(output / name, own_files[name])]
-    still = {name: listed[command][name] for name in entries_to_keep if name in listed.get(command, {})}
+        _refuse(foreign[0], output, len({*foreign}) - 1)
+    obsolete = sorted({*own_files} - {*new, *entries_to_keep})
+    stale = [name for name in obsolete if (output / name).is_file() and not _in_the_way(output, name, own_files)]
+    still = {name: digests for name, digests in own_files.items() if name in entries_to_keep}
     with made_folder(output):
         if new:
-            replaced = {name: [digest, *own_files.get(name, ())] for name, digest in new.items()}
-            gone = {name: list(own_files[name]) for name in stale}
-            _write_list(output, command, {**gone, **replaced, **still})
+            both = {name: [digest, *own_files.get(name, ())] for name, digest in new.items()}
+            _write_list(output, command, both | still | {name: own_files[name] for name in stale})
         for name in new:
-            target = output / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(folder / name, target)
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder / name, output / name)
         for name in empty:
             (output / name).mkdir(parents=True, exist_ok=True)
         _remove(output, stale)
-        _write_list(
-            output, command, {name: [digest] for name, digest in new.items()} | still | dict.fromkeys(empty, ())
-        )
-
-
-def _in_the_way(output: Path, name: str, own_files: _Own, digest: str) -> Path | None:
-    """What would be lost if a file were written: somebody's own file there, a link on the way, a file for a folder."""
-    target = output / name
-    above = [output / part for part in reversed(Path(name).parents) if part != Path()]
-    for folder in above:
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            return folder
-    if target.is_symlink() or target.is_dir():
-        return target
-    if not target.exists() or (name in own_files and _is_own(target, own_files[name])):
-        return None
-    return None if target.is_file() and file_sha256(target) == digest else target
+        written = {name: [digest] for name, digest in new.items()}
+        _write_list(output, command, written | still | {name: [] for name in empty})
 
 
 def _remove(output: Path, names: Iterable[str]) -> None:
     """Remove files, and the folders that are empty then."""
     for name in names:
         (output / name).unlink(missing_ok=True)
-        for folder in Path(name).parents:
-            if folder == Path():
-                break
-            try:
+        with contextlib.suppress(OSError):  # something is in it
+            for folder in [*Path(name).parents][:-1]:
                 (output / folder).rmdir()
-            except OSError:  # something is in it
-                break
 
 
 def _write_list(output: Path, command: str, files: Mapping[str, Iterable[str]]) -> None:

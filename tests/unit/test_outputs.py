@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -55,7 +53,6 @@ PAIR = ("report", "given/pair.csv", *SITE[2:])  # two models: a third of the wor
 COMMANDS = {
     "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),
     "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
-    "report factors": (("report", "factors", *TABLES, "--resamples", "0", "--output"), ("tables", "results.parquet")),
     "import": (("import", "given/table.csv", "--output"), ("scores.parquet", "import.json")),
     "compare": (
         ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet", "--output"),
@@ -177,22 +174,6 @@ def test_a_report_that_is_not_written_again_goes(place, site):
     assert code == 0, text
     assert not (site / "agreement").exists() and (site / "signal" / "index.html").is_file()
     assert [path.name for path in (site / "factors").iterdir()] == ["mine.txt"]
-
-
-def test_a_call_that_was_killed_leaves_nothing_to_the_next(place):
-    code = (
-        "import os, signal\nfrom lm_validity.outputs import replaced_folder\n"
-        "with replaced_folder('out', 'report') as folder:\n"
-        "    (folder / 'a.txt').write_text('a')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", code], cwd=place)
-    assert killed.returncode == -9 and len(list(place.glob(".lm-validity-draft.*"))) == 1
-    with replaced_folder("other", "report") as folder:
-        (folder / "b.txt").write_text("b")
-    assert len(list(place.glob(".lm-validity-draft.*"))) == 1
-    with replaced_folder("out", "report"), replaced_folder("out", "report"):  # a living one stays
-        assert len(list(place.glob(".lm-validity-draft.*"))) == 2
-    assert not list(place.glob(".*"))
 
 
 def test_a_call_that_was_ended_while_it_moved_its_files(place, monkeypatch):

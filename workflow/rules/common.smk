@@ -47,7 +47,7 @@ try:
     )
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings
-    from lm_validity.run.task_names import check_tasks
+    from lm_validity.run.inputs import check_tasks
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
     if "--lint" not in sys.argv:

@@ -153,19 +153,11 @@ def main() -> None:
             f"install it with its extra: lm-validity[{extra}], from where you have the package.",
         )
     except OSError as error:
-        if error.errno in FULL:
-            _refuse(
-                f"{error.filename or 'a file'} cannot be written: {error.strerror}.", "make room, or write elsewhere."
-            )
-        if error.errno not in UNUSABLE or not error.filename:
+        full, barred = error.errno in FULL, error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        if not full and (error.errno not in UNUSABLE or not error.filename):
             raise
-        barred = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        way = (
-            "get the right to use it, or choose another path."
-            if barred
-            else "choose another path, or correct this one."
-        )
-        _refuse(f"{error.filename}: {error.strerror}.", way)
+        way = "make room" if full else "get the right to use it" if barred else "correct this path"
+        _refuse(f"{error.filename or 'a file'}: {error.strerror}.", f"{way}, or choose another place.")
 
 
 def _refuse_usage(error: typer.BadParameter) -> NoReturn:

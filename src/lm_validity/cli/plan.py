@@ -74,16 +74,10 @@ def plan(
     """Write the sheet of cells to fine-tune, and say what it costs and saves. If the configuration already has a plan,
     --cells and --audit add a round to it."""
     if context.invoked_subcommand is not None:
-        sources = {name: context.get_parameter_source(name) for name in context.params}
-        options_named = [
-            f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
-        ]
-        if options_named:
-            later = f"plan {context.invoked_subcommand}"
-            raise InputError(
-                f"{options_named[0]} comes before the subcommand of `{later}`.",
-                f"write {later} {options_named[0]} ...",
-            )
+        sources = ((name, context.get_parameter_source(name)) for name in context.params)
+        for name in (name for name, source in sources if source is not None and source.name == "COMMANDLINE"):
+            command = f"plan {context.invoked_subcommand}"
+            raise InputError(f"--{name} comes before the subcommand of `{command}`.", f"write {command} --{name} ...")
         return
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
@@ -136,7 +130,9 @@ def run_rounds(
     from lm_validity.plans.rounds import parse_goal
 
     target, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
-    _check_that_it_runs(options)
+    snakemake_command()  # which says so where it is not installed
+    for option in (option for option in options if option.startswith(("-n", "--dry", "--unlock"))):
+        raise InputError(f"{option}: nothing is computed with it, and a round depends on results.", "leave it out.")
     if target is None:
         _load_what_goes_on(configfile, target)
     else:
@@ -204,20 +200,6 @@ def add_model(
 SUBCOMMANDS: dict[str, Callable[..., int | None]] = {"next": next_round, "run": run_rounds, "add-model": add_model}
 
 
-def _check_that_it_runs(options: Iterable[str]) -> None:
-    """Raises InputError for the usual options of Snakemake with which it ends well and has computed nothing, before
-    anything is written; ModuleNotFoundError without Snakemake. Of all other options, `_check_counted` and the tables
-    say whether the work was done."""
-    snakemake_command()
-    for option in options:
-        if option == "--unlock" or option.startswith(("-n", "--dry")):
-            raise InputError(
-                f"{option}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
-                f"run `snakemake {option}` itself with --configfile. If the plan is not written yet, use "
-                "results/<run>/unplanned.yaml.",
-            )
-
-
 def _plan_first(
     configfile: Path, goal: "Goal", seed: int, calibration: Iterable[Path] | None, options: tuple[str, ...]
 ) -> None:
@@ -256,7 +238,7 @@ def _check_counted(run: Run) -> None:
         raise InputError(
             f"{folder}: Snakemake ended well, but documents of {count(len(missing), 'benchmark')} are not counted "
             f"({listing(missing, NAMED)}), so no plan was written.",
-            "leave out options with which Snakemake does not run the workflow.",
+            "leave out options with which Snakemake does not run the workflow, such as -n.",
         )
 
 

@@ -37,9 +37,7 @@ from lm_validity.monitor.render import (
 )
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file
-from lm_validity.run.architectures import unfetched_models
-from lm_validity.run.inputs import check_study, note_changes, study_of
-from lm_validity.run.task_names import check_tasks
+from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
 from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
 from lm_validity.words import count
@@ -132,12 +130,12 @@ def preflight(
         say(f"will be computed again: {line}")
     for change in note_changes(run):
         say(f"will be computed again: {change.describe()}")
-    outdated = check.remove_outdated(run)
-    problems = [*outdated, *check.record_problems(run), *check.readiness_problems(run)]
+    problems = [*check.readiness_problems(run), *check.record_problems(run)]
+    check.remove_outdated(run)
     if not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems
 
-        problems += access_problems(unfetched_models(run))
+        problems += access_problems(check.unfetched_models(run))
     stale, held = check.leases(run)
     problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
     for message in [*held, *problems]:

@@ -9,26 +9,26 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.config.rows import is_folder
+from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or
 from lm_validity.monitor.scheduler import controller_since, orphan_jobs
 from lm_validity.monitor.status import RunState
 from lm_validity.outputs import report_problems
-from lm_validity.run.architectures import config_of, why_not_causal
+from lm_validity.run.architectures import HubModel, why_not_causal
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.grid import Grid
+from lm_validity.run.inputs import task_problems
 from lm_validity.run.leases import describe_holder, is_stale
-from lm_validity.run.records import is_record, made_by, read_record, read_record_or
+from lm_validity.run.records import made_by, read_record_or
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
 from lm_validity.run.store import Store
-from lm_validity.run.task_names import task_problems
 from lm_validity.run.workload import Workload
 from lm_validity.run.workspace import ASIDE, Entry, Workspace, read_manifest
 from lm_validity.words import count
@@ -118,7 +118,7 @@ def readiness_problems(run: Run) -> list[Problem]:
     if run.configuration.replay:
         return problems
     packages = [*task_problems(run), *torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
-    models = [*architecture_problems(run), *template_problems(run), *gpu_memory_problems(run)]
+    models = [*model_problems(run), *gpu_memory_problems(run)]
     return [*problems, *models, *packages]
 
 
@@ -150,42 +150,27 @@ def disk_problems(run: Run) -> list[Problem]:
         action = f"{way} there, or name another folder under `results` in the configuration"
         return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
     below = (path for depth in ("*", "*/*", "*/*/*") for path in sorted(run.results.glob(depth)))  # of a model, a rule
-    closed = [path for path in below if path.is_dir() and not os.access(path, os.W_OK | os.X_OK)]
-    if not closed:
-        return []
-    further = f", nor in {count(len(closed) - 1, 'other folder')}" if closed[1:] else ""
-    return [
-        Problem(
-            str(closed[0]),
-            f"no file can be written there{further}",
-            OWN_COPY,
-        )
-    ]
+    closed = next((path for path in below if path.is_dir() and not os.access(path, os.W_OK | os.X_OK)), None)
+    return [] if closed is None else [Problem(str(closed), "no file can be written there", OWN_COPY)]
 
 
-def architecture_problems(run: Run) -> list[Problem]:
-    """Models of the agreement and signal studies whose config.json is here and is not that of a causal one."""
-    problems = []
-    for model in Grid(run).used_models:
-        config = config_of(run, run.models[model])
-        wrong = why_not_causal(config) if config is not None else None
-        if wrong is not None:
-            problems.append(Problem(f"model {model}", *wrong))
-    return problems
-
-
-def template_problems(run: Run) -> list[Problem]:
-    """Instruction-tuned models that are to be asked in chat and have no template."""
-    problems = []
-    for model in Grid(run).used_models:
-        row = run.models[model]
-        if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
-            continue
-        record = read_record_or(run.results / "prefetch" / "models" / f"{model}.json")
-        if record and not record.get("chat_template"):
+def model_problems(run: Run) -> list[Problem]:
+    """Models of the agreement and signal studies whose config.json is here and is not that of a causal one, and
+    instruction-tuned ones that are to be asked in chat and have no template."""
+    problems, prompts = list[Problem](), run.configuration.evaluation.instruction_tuned_prompts
+    for row in map(run.models.__getitem__, Grid(run).used_models):
+        record = read_record_or(run.results / "prefetch" / "models" / f"{row.model}.json")
+        fetched = [record["checkpoints"]["final"]] if record else []
+        folders = [Path(point["path"]) / (point["subfolder"] or "") for point in fetched]
+        folders += [Path(row.path).expanduser()] if row.is_local else []
+        configs = (read_json_or(folder / "config.json", None) for folder in folders)
+        config = next((config for config in configs if config is not None), None)
+        if config is not None and (wrong := why_not_causal(config)) is not None:
+            problems.append(Problem(f"model {row.model}", *wrong))
+        if row.instruction_tuned and "chat" in prompts and record and not record.get("chat_template"):
             problem = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
-            problems.append(Problem(f"model {model}", problem, action))
+            problems.append(Problem(f"model {row.model}", problem, action))
     return problems
 
 
@@ -283,24 +268,10 @@ def failed_cells(grid: Grid) -> FailedCells:
     return FailedCells(failed, manifests)
 
 
-def remove_manifests(paths: set[str]) -> dict[str, str]:
-    """Delete manifests, so that their jobs run again. Returns those that could not be, each with the reason."""
-    return _tried(paths, lambda path: Path(path).unlink(missing_ok=True))
-
-
-def _tried(names: Iterable[str], remove: Callable[[str], None]) -> dict[str, str]:
-    """Remove each; those that could not be removed, with the reason: the others, and other problems, are still said."""
-    reasons = {}
-    for name in sorted(names):
-        try:
-            remove(name)
-        except OSError as error:
-            reasons[name] = error.strerror or str(error)
-    return reasons
-
-
-def _stays(reason: str) -> str:
-    return f"not removed ({reason}): get the right to write there"
+def remove_manifests(paths: Iterable[str]) -> None:
+    """Delete manifests, so that their jobs run again."""
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
 
 
 def set_aside(paths: set[str]) -> None:
@@ -323,52 +294,54 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
 
     With `verify` every file's sha256 is read; without, only that the cells are there.
     """
-    grid, store = Grid(run), Store(run.results / "store")
+    grid, store, problems = Grid(run), Store(run.results / "store"), list[Problem]()
     listed = list(existing_entries(grid))  # before the store, in which jobs put cells before they list them
     damage = {folder: store.damage(folder) if verify else None for folder in store.folders()}
-    remove: set[str] = set()
     for path, entries in listed:
+        if entries is None:
+            problems.append(Problem(path, "not a manifest of its job, or not whole", "removed, its job runs again"))
+        unfinished = [entry for entry in entries or () if entry.status != "done"]
+        problems += [Problem(label(entry.cell), f"{entry.status} ({entry.error})", AGAIN) for entry in unfinished]
         folders = [folder for entry in entries or () for folder in entry.folders]
         for folder in folders:
             damage.setdefault(folder, "missing from the store")
-        unfinished = entries is None or any(entry.status != "done" for entry in entries)
-        if unfinished or any(damage[folder] for folder in folders):
-            remove.add(path)
-    damaged = {folder: harm for folder, harm in damage.items() if harm}
-    stays = remove_manifests(remove)
-    stays |= _tried(damaged, lambda folder: _remove_cell(run, store, folder))
-    problems: list[Problem] = []
-    for path, entries in listed:
-        refused = _stays(stays[path]) if path in stays else None
-        if entries is None:
-            action = refused or "removed, its job runs again"
-            problems.append(Problem(path, "not a manifest of its job, or not whole", action))
-        elif refused:
-            problems.append(Problem(path, "lists cells to be computed again", refused))
-        for entry in entries or ():
-            if entry.status != "done":
-                action = "its manifest stays" if refused else AGAIN
-                problems.append(Problem(label(entry.cell), f"{entry.status} ({entry.error})", action))
-    problems += [
-        Problem(folder, harm, _stays(stays[folder]) if folder in stays else AGAIN) for folder, harm in damaged.items()
-    ]
+        if entries is None or unfinished or any(damage[folder] for folder in folders):
+            remove_manifests([path])
+    for folder, harm in damage.items():
+        if harm:
+            problems.append(Problem(folder, harm, AGAIN))
+            _remove_cell(run, store, folder)
     return problems
 
 
-def remove_outdated(run: Run) -> list[Problem]:
+def remove_outdated(run: Run) -> None:
     """Remove the manifests with a cell of another recipe than the present one, so that their jobs run again. Nothing is
-    removed while a Snakemake is at work, whose jobs need them. Returns those that could not be removed."""
-    if controller_since(run.results) is not None:
-        return []
-    workspace = Workspace(run)
-    stays = remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
-    return [Problem(path, "lists cells of another recipe", _stays(reason)) for path, reason in stays.items()]
+    removed while a Snakemake is at work, whose jobs need them."""
+    if controller_since(run.results) is None:
+        workspace = Workspace(run)
+        remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
 
 
 def _remove_cell(run: Run, store: Store, folder: str) -> None:
     """A finished cell, and what a killed job may have left for resuming it: it is to be computed from the start."""
     store.remove(folder)
     shutil.rmtree(run.results / "work" / folder, ignore_errors=True)
+
+
+def unfetched_models(run: Run) -> dict[str, HubModel]:
+    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
+    results, unfetched = run.results / "prefetch", dict[str, HubModel]()
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
+            unfetched[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+        for adapter in row.adapters:
+            if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
+                unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
+    for model, language_model in run.language_models.items():
+        if not is_folder(language_model.path) and not (results / "language_models" / f"{model}.json").is_file():
+            unfetched[f"language model {model}"] = HubModel(language_model.path, language_model.revision)
+    return unfetched
 
 
 def record_problems(run: Run) -> list[Problem]:
@@ -379,52 +352,29 @@ def record_problems(run: Run) -> list[Problem]:
         Problem(path, "gone, and finished cells stand on it", f"write it again: {again(made_by(Path(path)))}")
         for path in stood_on
     ]
-    sources: dict[tuple[str, str], dict[str, str | None]] = {
-        ("model", "models"): {name: run.models[name].path for name in grid.used_models},
-        ("benchmark", "benchmarks"): {name: run.benchmarks[name].include_path for name in grid.used_benchmarks},
-        ("language model", "language_models"): {name: row.path for name, row in run.language_models.items()},
-        ("task", "tasks"): {name: row.path for name, row in run.tasks.items()},
+    sources = {
+        "models": {name: run.models[name].path for name in grid.used_models},
+        "benchmarks": {name: run.benchmarks[name].include_path for name in grid.used_benchmarks},
+        "language_models": {name: row.path for name, row in run.language_models.items()},
+        "tasks": {name: row.path for name, row in run.tasks.items()},
     }
-    records = [
-        (kind, prefetch / folder / f"{name}.json", source)
-        for (kind, folder), rows in sources.items()
-        for name, source in rows.items()
-    ]
-    for kind, path, source in records:
-        if not path.is_file():
-            if not run.is_miniature(source) and str(path) not in stood_on:
-                action = f"run {PREFETCH}, where there is a network"
-                problems.append(Problem(f"{kind} {path.stem}", "not fetched yet", action))
-            continue
-        if not is_record(path):
-            problems.append(Problem(str(path), "not a whole record", f"write it again: {again(made_by(path))}"))
-            continue
-        record = read_record(path)
-        # of a model, or of a task; none of a task of lm-eval's, beside which the sheet may name a folder
-        fetched = record.get("path") or (record.get("record") or {}).get("include_path")
-        if (
-            kind in ("model", "benchmark")
-            and source
-            and fetched
-            and is_folder(source)
-            and not record.get("replay")
-            and not _is_same(source, Path(fetched))
-        ):
-            problem = f"fetched from {fetched}, of which its finished cells are, and the sheet says {source}"
-            problems.append(Problem(f"{kind} {path.stem}", problem, again(made_by(path))))
-            continue
-        for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
-            places = [Path(point["path"]) / (point["subfolder"] or "")]
-            places += [Path(point["adapter"]["path"])] if "adapter" in point else []
-            for weights_folder in (folder for folder in places if not any(folder.glob("*.safetensors"))):
-                problem = f"checkpoint {name}: no weights in {weights_folder} any more"
-                problems.append(Problem(f"{kind} {path.stem}", problem, again(made_by(path))))
+    for sheet, rows in sources.items():
+        for name, source in rows.items():
+            path, subject = prefetch / sheet / f"{name}.json", f"{kind_label(sheet)} {name}"
+            if not path.is_file():
+                if not run.is_miniature(source) and str(path) not in stood_on:
+                    problems.append(Problem(subject, "not fetched yet", f"run {PREFETCH}, where there is a network"))
+                continue
+            record = read_record_or(path)
+            if not record:
+                problems.append(Problem(str(path), "not a whole record", f"write it again: {again(made_by(path))}"))
+            for point, weights in record.get("checkpoints", {}).items() if not record.get("replay") else ():
+                folders = [Path(weights["path"]) / (weights["subfolder"] or "")]
+                folders += [Path(weights["adapter"]["path"])] if "adapter" in weights else []
+                for folder in (folder for folder in folders if not any(folder.glob("*.safetensors"))):
+                    problem = f"checkpoint {point}: no weights in {folder} any more"
+                    problems.append(Problem(subject, problem, again(made_by(path))))
     return problems
-
-
-def _is_same(path: str, second: Path) -> bool:
-    """Whether two names are of one place, links followed."""
-    return Path(path).expanduser().resolve() == second.expanduser().resolve()
 
 
 def damaged_outputs(run: Run) -> list[Problem]:
@@ -441,7 +391,7 @@ def damaged_outputs(run: Run) -> list[Problem]:
         Problem(str(path), "not a whole file", action or f"write it again: {again(made_by(path))}")
         for path, action in outputs
         if not path.name.startswith(".")  # not what a job is writing
-        and not (is_record(path) if path.match("splits/*/*.json") else is_whole(path))
+        and not (read_record_or(path) if path.match("splits/*/*.json") else is_whole(path))
     ]
     for folder in sorted((run.results / "reports").glob("*")):
         problems += report_problems(folder)
@@ -518,9 +468,6 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
         for entry in entries or ()
         if dropped.intersection(entry.folders)
     }
-    for folder in {str(Path(path).parent) for path in remove} | {str(store.path(name).parent) for name in dropped}:
-        if not os.access(folder, os.W_OK | os.X_OK):  # all or nothing
-            raise InputError(f"{folder}: no file can be removed there, and nothing was forgotten.", f"{OWN_COPY}.")
     remove_manifests(remove)
     for folder in dropped:
         _remove_cell(run, store, folder)

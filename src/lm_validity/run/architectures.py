@@ -8,15 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from lm_validity.config.load import Run
-from lm_validity.config.rows import is_folder, split_revision
-from lm_validity.config.sheets import Model
 from lm_validity.errors import Refusal
-from lm_validity.files import Document, read_json, read_json_or
-from lm_validity.run.rules.base import Participants
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The models of a run that have yet to be fetched from the hub.
+from lm_validity.files import Document
 
 
 class HubModel(NamedTuple):
@@ -25,22 +18,6 @@ class HubModel(NamedTuple):
     path: str
     revision: str | None = None
     folders: tuple[str, ...] = ("",)
-
-
-def unfetched_models(run: Run) -> dict[str, HubModel]:
-    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
-    results, unfetched = run.results / "prefetch", dict[str, HubModel]()
-    for model in Participants(run).used_models:
-        row = run.models[model]
-        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
-            unfetched[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
-        for adapter in row.adapters:
-            if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
-                unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
-    for model, language_model in run.language_models.items():
-        if not is_folder(language_model.path) and not (results / "language_models" / f"{model}.json").is_file():
-            unfetched[f"language model {model}"] = HubModel(language_model.path, language_model.revision)
-    return unfetched
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -171,17 +148,3 @@ def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
                 if all(isinstance(pair, ast.Tuple) for pair in pairs):
                     yield name, listed
-
-
-def config_of(run: Run, row: Model) -> Document | None:
-    """A model's config.json, as fetched or in a folder; None where it is not here."""
-    folders = []
-    try:
-        point = read_json(run.results / "prefetch" / "models" / f"{row.model}.json")["checkpoints"]["final"]
-        folders.append(Path(point["path"]) / (point["subfolder"] or ""))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    if row.is_local:
-        folders.append(Path(row.path).expanduser())
-    configs = (read_json_or(folder / "config.json", None) for folder in folders)
-    return next((config for config in configs if isinstance(config, dict)), None)

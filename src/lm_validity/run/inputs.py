@@ -8,17 +8,20 @@ everything is read anew before any cell. Standard library and pydantic only: the
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.load import Run, key_values
 from lm_validity.config.rows import Sheets, is_folder
 from lm_validity.config.sheets import Benchmark, Model
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, Problem, Refusal, nearest
 from lm_validity.files import file_sha256, json_text, read_json, read_json_or, write_text
 from lm_validity.run.rules.base import Participants
-from lm_validity.run.scoring import task_sources
+from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, task_sources
 
 FORMAT = 1  # of a results folder; one of another version is refused
 STUDY = "study.json"  # in it: whose it is
@@ -205,3 +208,69 @@ def check_study(results: Path, study: Study) -> None:
             f"{differing[0]!r} is another here.",
             f"{another}; if it is the same study in a new file, delete {path}.",
         )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Names of lm-eval tasks, by a text scan: the Snakefile asks at parse time, so lm_eval is not imported.
+
+
+def task_problems(run: Run) -> Iterator[Problem]:
+    """Tasks that do not exist, of benchmarks that were not fetched yet."""
+    for name in () if run.configuration.replay else Participants(run).used_benchmarks:
+        row, record = run.benchmarks[name], run.results / f"prefetch/benchmarks/{name}.json"
+        if row.corpus or record.is_file() or run.is_miniature(row.include_path):
+            continue
+        if (refusal := task_problem(row.task, row.include_path)) is not None:
+            yield Problem(f"benchmark {name} (task {row.task})", *refusal)
+
+
+def check_tasks(run: Run) -> None:
+    """Raises InputError for the first of `task_problems`: nothing can be planned with it."""
+    for problem in task_problems(run):
+        raise InputError(f"{problem.where}: {problem.description}.", problem.action)
+
+
+def task_problem(name: str, include_path: str | None) -> Refusal | None:
+    """(what is wrong with a task's name, what to do): none of the user's files, and of lm-eval's, has the name.
+
+    None where nothing is wrong, or it cannot be known, since lm-eval is not here.
+    """
+    package = find_spec("lm_eval")
+    folders = [Path(include_path)] if include_path and Path(include_path).is_dir() else []
+    folders += [Path(package.origin).parent / "tasks"] if package is not None and package.origin else []
+    if not folders or (include_path and len(folders) < 2):
+        return None
+    paths = [path for folder in folders for path in _yaml_files(folder)]
+    # a task is nearly always in a file or a folder whose name begins as its own: all 14,000 are read for the rest only
+    word = _plain(name)
+    first, last = word.partition("_")[0], word[-3:]  # siqa: social_iqa
+    is_word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+    for path in sorted(paths, key=lambda path: (first not in _plain(path), last not in _plain(path))):
+        if name in (text := _text(path)) and is_word.search(text):
+            return None
+    names = {declared for path in paths for line in (TASK_LINE, GROUP_LINE) for declared in line.findall(_text(path))}
+    similar = nearest(name, names)
+    hint = f"did you mean {similar!r}? " if similar else ""
+    return Refusal("no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them.")
+
+
+@cache
+def _yaml_files(folder: Path) -> list[str]:
+    """The files below a folder that may declare tasks."""
+    return [
+        f"{parent}/{name}"
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".yaml") or "." not in name
+    ]
+
+
+@cache
+def _text(path: str) -> str:
+    """The text of a file; none of a link to one that is gone."""
+    return Path(path).read_text(encoding="utf-8-sig", errors="replace") if os.path.isfile(path) else ""
+
+
+def _plain(name: str) -> str:
+    """A name as folders, files and tasks are likely to share it."""
+    return name.lower().replace("-", "_").lstrip("_")

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError, again
 from lm_validity.files import Document, file_sha256, read_object
@@ -32,60 +30,24 @@ def made_by(path: Path) -> str:
     return f"split-benchmark --benchmark {path.parent.name}"
 
 
-class _Folder(BaseModel):
-    path: str
-    digest: str
-    files: dict[str, list[int]] | None = None
-
-
-class _Checkpoint(_Folder):
-    subfolder: str | None
-    adapter: _Folder | None = None
-
-
-class _Checkpoints(BaseModel):
-    final: _Checkpoint
-    __pydantic_extra__: dict[str, _Checkpoint]
-    model_config = ConfigDict(extra="allow")
-
-
-class _Model(BaseModel):
-    checkpoints: _Checkpoints
-
-
-class _Benchmark(BaseModel):
-    record: dict[str, object]
-    digest: str
-    documents: dict[str, int] | None = None
-
-
-class _Texts(BaseModel):
-    path: str
-    sha256: str
-
-
-class _Split(BaseModel):
-    digest: str | None
-
-
-# folder of records -> what each has, and nothing can be done without
-_NEEDED: dict[str, type[BaseModel]] = {
-    "models": _Model,
-    "benchmarks": _Benchmark,
-    "language_models": _Model,
-    "tasks": _Texts,
+# folder of records -> what each has, and nothing can be done without; records of splits are in other folders
+_NEEDED = {
+    "models": ("checkpoints.final.digest",),
+    "benchmarks": ("record", "digest"),
+    "language_models": ("checkpoints.final.digest",),
+    "tasks": ("path", "sha256"),
 }
 
 
 def read_record(path: Path) -> Document:
     """A record of the login node, or of a split; a ValueError says why it is none. Other errors: as of `read_json`."""
     record = read_object(path)
-    schema = _NEEDED[path.parent.name] if path.parent.parent.name == "prefetch" else _Split
-    try:
-        schema.model_validate(record)
-    except ValidationError as error:
-        (first, *_) = error.errors()
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    for key in _NEEDED[path.parent.name] if path.parent.parent.name == "prefetch" else ("digest",):
+        holder: object = record
+        for name in key.split("."):
+            if not isinstance(holder, dict) or name not in holder:
+                raise ValueError(f"it has no {key}")
+            holder = holder[name]
     return record
 
 
@@ -95,11 +57,6 @@ def read_record_or(path: Path) -> Document:
         return read_record(path)
     except (OSError, ValueError):
         return {}
-
-
-def is_record(path: Path) -> bool:
-    """Whether a file that is there holds a record."""
-    return bool(read_record_or(path))
 
 
 class FolderRecord(TypedDict):

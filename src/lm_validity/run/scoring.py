@@ -19,6 +19,10 @@ from lm_validity.run.cell import Recipe
 
 # `include: one.yaml`, `include: [one.yaml, two.yaml]`, a list of lines below, and all of these in JSON
 _INCLUDE = re.compile(r"(?:^|[{,])[ \t]*[\"']?include[\"']?[ \t]*:([^\n]*(?:\n[ \t]*[-\[\]\"'][^\n]*)*)", re.MULTILINE)
+# what a YAML file declares: a task, unless it is a group's file
+TASK_LINE, GROUP_LINE = (
+    re.compile(rf"^[\"']?{word}[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE) for word in ("task", "group")
+)
 LM_EVALS_SEEDS = "lm-eval's seeds"
 MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")

@@ -22,9 +22,9 @@ from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
-from lm_validity.run import scoring, task_names
+from lm_validity.run import inputs, scoring
+from lm_validity.run.inputs import task_problem
 from lm_validity.run.scoring import draws_at_random, task_sources
-from lm_validity.run.task_names import task_problem
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -313,11 +313,7 @@ def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
     (document,) = rows(load_task(record), "test")
     assert document["q"] == "Is 2 even?"
     assert scoring.named_code(path) == [f"choices of {tmp_path / 'own.py'}"]
-    path.write_text(
-        LAYOUTS[layout]({"task": "own_quiz", "include": "base", "training_split": "train"}), encoding="utf-8"
-    )
-    task_names._text.cache_clear()
-    assert task_problem("own_quiz", str(tmp_path), trains=True) is None
+    assert task_problem("own_quiz", str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("suffix", ["yml", "json"])
@@ -329,25 +325,16 @@ def test_a_task_in_a_file_of_another_suffix_is_named(tmp_path, suffix):
         read_task_name(tmp_path / f"quiz.{suffix}")
 
 
-def test_a_task_that_is_not_there_or_cannot_train_is_known_without_a_network(tmp_path):
+def test_a_task_that_is_not_there_is_known_without_a_network(tmp_path):
     """By a text scan, of which preflight and cost know before anything is fetched."""
-    problem, hint = task_problem("arc_eazy", None, trains=True)
+    problem, hint = task_problem("arc_eazy", None)
     assert problem == "no lm-eval task has this name" and "did you mean 'arc_easy'?" in hint
-    assert task_problem("truthfulqa_mc1", None, trains=True)[0] == "has no training split"
-    assert task_problem("truthfulqa_mc1", None, trains=False) is None
-    task_names._text.cache_clear()
+    inputs._text.cache_clear()
     for name in ("arc_easy", "gsm8k", "mmlu", "glue", "wikitext", "squadv2", "social_iqa"):
-        assert task_problem(name, None, trains=True) is None  # its own split, by an include, a group, a tag, in Python
-    assert task_names._text.cache_info().misses < 200  # of 14,000 files: the Snakefile asks at each start
+        assert task_problem(name, None) is None  # declared by itself, by an include, as a group, a tag, in Python
+    assert inputs._text.cache_info().misses < 1000  # of 14,000 files: the Snakefile asks at each start
     (tmp_path / "own.yaml").write_text("task: own_quiz\ninclude: base\ntest_split: test\n", encoding="utf-8")
-    (tmp_path / "base").write_text("training_split: null\n", encoding="utf-8")
-    assert task_problem("own_quiz", str(tmp_path), trains=True)[0] == "has no training split"
-    (tmp_path / "base").write_text("training_split: train\n", encoding="utf-8")
-    task_names._text.cache_clear()
-    assert task_problem("own_quiz", str(tmp_path), trains=True) is None
-    task_names._task_files.cache_clear()
-    (tmp_path / "mine.yaml").write_text("task: truthfulqa_mc1\ntraining_split: train\n", encoding="utf-8")
-    assert task_problem("truthfulqa_mc1", str(tmp_path), trains=True) is None  # the user's own comes first
+    assert task_problem("own_quiz", str(tmp_path)) is None and task_problem("own_quizz", str(tmp_path)) is not None
 
 
 @pytest.fixture

@@ -27,73 +27,15 @@ from lm_validity.tables.schema import PROTOCOLS, SCORES, write_table
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS, MEGABYTES = 60, 2048  # at most, of one command
 ODD_TEXTS = (
-    *(
-        "",
-        " ",
-        "a\x00",
-        "\x1b[31mred",
-        "\ufffe",
-        "a\nb",
-        "\u2028",
-        "\ud800",
-        "x" * 300,
-        "../../x",
-        "/",
-        ".",
-        "..",
-        "#a",
-    ),
-    *(
-        "=1+1",
-        "@x",
-        '"',
-        "'",
-        "a,b",
-        "a\tb",
-        "a;b",
-        "<script>",
-        "index.html",
-        "page.json",
-        "nan",
-        "é" * 130,
-        "🤖",
-        "a|b",
-    ),
-    *(
-        "model",
-        "value",
-        "final",
-        "\r",
-        "a\r\nb",
-        "\u202ea",
-        "%s{x}",
-        "CON",
-        "pretrained=x",
-        "2024-13-45",
-        "-",
-        "--help",
-    ),
-)
+    "", " ", "a\x00", "\x1b[31mred", "\ufffe", "a\nb", "\u2028", "\ud800", "x" * 300, "../../x", "/", ".", "..",
+    "#a", "=1+1", "@x", '"', "'", "a,b", "a\tb", "a;b", "<script>", "index.html", "page.json", "nan", "é" * 130, "🤖",
+    "a|b", "model", "value", "final", "\r", "a\r\nb", "\u202ea", "%s{x}", "CON", "pretrained=x", "2024-13-45", "-",
+    "--help",
+)  # fmt: skip
 ODD_NUMBERS = (
-    *(
-        0,
-        -1,
-        -5,
-        1e300,
-        5e300,
-        -1e300,
-        1e-320,
-        2**63,
-        2**70,
-        10**400,
-        float("nan"),
-        float("inf"),
-        -0.0,
-        0.5,
-        101,
-        1.0000001,
-    ),
-)
+    0, -1, -5, 1e300, 5e300, -1e300, 1e-320, 2**63, 2**70, 10**400, float("nan"), float("inf"), -0.0, 0.5, 101,
+    1.0000001,
+)  # fmt: skip
 ODD = (*ODD_TEXTS, *ODD_NUMBERS, None, True, [], {}, [1, "a"], {"a": {}}, [[]])
 
 

@@ -6,11 +6,17 @@ import pytest
 
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
-from lm_validity.monitor.check import gpu_memory_problems, quantization_problems, record_problems, torch_problems
+from lm_validity.monitor.check import (
+    gpu_memory_problems,
+    quantization_problems,
+    record_problems,
+    torch_problems,
+    unfetched_models,
+)
 from lm_validity.monitor.cost import Estimator, needs
 from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
-from lm_validity.run.architectures import HubModel, unfetched_models
+from lm_validity.run.architectures import HubModel
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 from lm_validity.run.workload import Workload

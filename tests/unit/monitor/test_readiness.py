@@ -11,8 +11,8 @@ import pytest
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
-from lm_validity.monitor.check import leases, readiness_problems, record_problems
-from lm_validity.run.architectures import HubModel, unfetched_models
+from lm_validity.monitor.check import leases, readiness_problems, record_problems, unfetched_models
+from lm_validity.run.architectures import HubModel
 from lm_validity.run.leases import hold_lease, process_start
 from lm_validity.run.workload import Workload
 
@@ -22,7 +22,7 @@ POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 @pytest.fixture(autouse=True)
 def invented_benchmarks(monkeypatch):
     """The benchmarks of these runs are in nobody's files."""
-    monkeypatch.setattr("lm_validity.run.task_names.task_problem", lambda name, include_path, *, trains: None)
+    monkeypatch.setattr("lm_validity.run.inputs.task_problem", lambda name, include_path: None)
 
 
 @pytest.fixture

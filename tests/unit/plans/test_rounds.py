@@ -20,7 +20,7 @@ from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import hours_in_words
-from lm_validity.plans.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
+from lm_validity.plans.rounds import check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse import Outlook
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
@@ -145,19 +145,6 @@ def test_a_planned_benchmark_without_any_score_is_not_finished(built):  # noqa: 
     assert "oak-s on sums" in caught.value.problem and "plan --cells" in caught.value.hint
 
 
-def test_a_plan_that_changed_meanwhile_is_not_overwritten(measured, monkeypatch):
-    def change(*arguments):
-        found = choose_round(*arguments)
-        path.write_text(path.read_text() + "oak-m\tsums\town list\n")
-        return found
-
-    path = Path("replay/plan.tsv")
-    monkeypatch.setattr("lm_validity.plans.rounds.choose_round", change)
-    with pytest.raises(InputError, match="changed while") as caught:
-        command.next_round("tau=.999", CONFIG)
-    assert "again" in caught.value.hint and len(read_cells(path)) == 13
-
-
 @pytest.mark.parametrize(
     ("limit", "hint"), [("MOST_CELLS", "--cells"), ("MOST_MODELS", "--cells"), (None, "more cells")]
 )
@@ -205,14 +192,6 @@ def test_rounds_run_workflow_and_next_in_turn_until_the_goal_is_reached(measured
     assert len(workflow) == 1 and "is reached" in capsys.readouterr().out
 
 
-def test_a_goal_that_no_cell_brings_nearer_is_not_called_reached(measured, workflow, monkeypatch, capsys):
-    monkeypatch.setattr(Standing, "hours", lambda *_: np.full((6, 3), np.inf))
-    with pytest.raises(SystemExit) as caught:
-        command.run_rounds("tau=.9999999", None, CONFIG)
-    said = capsys.readouterr().out
-    assert caught.value.code == 1 and "NOT reached" in said and "is reached" not in said
-
-
 def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noqa: F811
     with pytest.raises(InputError, match="'plan'"):
         command.run_rounds("rank=2", None, CONFIG)
@@ -224,13 +203,12 @@ def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noq
     assert workflow[0][0] == "prefetch" and len(workflow) == 2
 
 
-@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--dry-ru", "--unlock"])
+@pytest.mark.parametrize("option", ["-np", "--dry-ru", "--unlock"])
 def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option):  # noqa: F811
     """Its documents would not be counted, so that no benchmark is known to be cheap."""
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
-    with pytest.raises(InputError, match="does not run") as caught:
+    with pytest.raises(InputError, match=f"{option}: nothing is computed"):
         command.run_rounds("rank=2", ["--cores", "1", option], CONFIG)
-    assert f"snakemake {option}" in caught.value.hint and "unplanned.yaml" in caught.value.hint
     assert not workflow and not Path("replay/first.tsv").exists()
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import lm_eval
 
-from lm_validity.run.task_names import GROUP_LINE, TASK_LINE
+from lm_validity.run.scoring import GROUP_LINE, TASK_LINE
 
 PACKAGE = Path(lm_eval.__file__).resolve().parent
 

@@ -168,7 +168,7 @@ def _in_the_way(output: Path, name: str, own_files: _Own, digest: str | None = N
     if digest is not None or not target.is_dir():
         return target if target.exists() else None
     written = [entry for entry in own_files if entry.startswith(f"{name}/") and not entry.endswith("/")]
-    edited = (path for entry in written if (path := _in_the_way(output, entry, own_files)))
+    edited = (lost for entry in written if (lost := _in_the_way(output, entry, own_files)))
     others = (path for path in sorted(target.rglob("*")) if not path.is_dir() or path.is_symlink())
     return next(edited if written else others, None)
 
@@ -218,7 +218,7 @@ def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[
     new = {name: digest for name, digest in new.items() if name not in entries_to_keep}
     # a page without figures has the folder that rules declare
     empty = [f"{_below(path, folder)}/" for path in paths if path.is_dir() and not any(path.iterdir())]
-    foreign = [path for name in new if (path := _in_the_way(output, name, own_files, new[name]))]
+    foreign = [barrier for name in new if (barrier := _in_the_way(output, name, own_files, new[name]))]
     foreign += [output / name for name in empty if (output / name).exists() and not (output / name).is_dir()]
     if foreign:
         _refuse(foreign[0], output, len({*foreign}) - 1)

@@ -3,13 +3,15 @@
 In the control world every family saw every format, and it finds none.
 """
 
+import sys
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from tests.workflow.conftest import Project
 
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import read_pool
-from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 
 # of each family: whose formats it saw (`forum` those of both tests), and the steps of its two models, which overlap
 FAMILIES = {
@@ -22,6 +24,9 @@ FAMILIES = {
     "g": ("web", 600, 450),
     "h": ("data", 550, 500),
 }
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "workflow" / "scripts"))
+from miniature_sheets import benchmarks_sheet, model_sheets  # noqa: E402
+
 BENCHMARKS = ("question", "dialogue")
 COLUMNS = "model family training_data architecture size hidden_size layers steps learning_rate checkpoint_every studies"
 

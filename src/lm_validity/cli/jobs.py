@@ -17,7 +17,7 @@ from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_fold
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import write_json, write_text
+from lm_validity.files import write_json
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
 from lm_validity.monitor.render import describe_plans
 from lm_validity.outputs import check_file, replaced_folder
@@ -37,84 +37,92 @@ if TYPE_CHECKING:
 
 Commands = list[Callable[..., None]]
 
-ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
-LanguageModelId = Annotated[str, typer.Option("--language-model", help="Id in the sheet of language models.")]
-TaskId = Annotated[str, typer.Option("--task", help="Id in the bias study's sheet of tasks.")]
-BenchmarkId = Annotated[str, typer.Option("--benchmark", help="Id in the benchmarks sheet.")]
 Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands that jobs of the workflow run."""
-    first_commands: Commands = [
-        prefetch_model,
-        prefetch_benchmark,
-        prefetch_language_model,
-        prefetch_task,
-        split_benchmark,
-    ]
+    first_commands: Commands = [*map(_make_prefetch, READERS), split_benchmark]
     last_commands: Commands = [merge, check_cells, partial_reports, build_site]
     for command in [*first_commands, *map(_make_command, RULES.values()), *last_commands]:
         app.command()(command)
     app.add_typer(miniature, name="miniature")
 
 
-def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
+def _read_model(run: Run, model: str) -> Mapping[str, object]:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
+    row = run.models[model]
+    if run.configuration.replay:
+        return replay.model_record(run, row)
+    _try_hub(required=not row.is_local)
+    from lm_validity.cells.models.prefetch import prefetch_model
 
-    def record(run: Run) -> Mapping[str, object]:
-        row = run.models[model]
-        if run.configuration.replay:
-            return replay.model_record(run, row)
-        _try_hub(required=not row.is_local)
-        from lm_validity.cells.models.prefetch import prefetch_model as prefetch
-
-        return prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
-
-    _record(configfile, "models", model, record)
+    return prefetch_model(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
 
 
-def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+def _read_benchmark(run: Run, benchmark: str) -> Mapping[str, object]:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
+    row = run.benchmarks[benchmark]
+    if run.configuration.replay:
+        return replay.benchmark_record(run, row)
+    _try_hub(required=not (row.include_path or row.corpus))
+    from lm_validity.cells.tasks.splits import prefetch_benchmark
 
-    def record(run: Run) -> Mapping[str, object]:
-        row = run.benchmarks[benchmark]
-        if run.configuration.replay:
-            return replay.benchmark_record(run, row)
-        _try_hub(required=not (row.include_path or row.corpus))
-        from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
-
-        return prefetch(row)
-
-    _record(configfile, "benchmarks", benchmark, record)
+    return prefetch_benchmark(row)
 
 
-def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
+def _read_language_model(run: Run, language_model: str) -> Mapping[str, object]:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells.models.prefetch import prefetch_language_model as prefetch
+    from lm_validity.cells.models.prefetch import prefetch_language_model
 
-    _record(configfile, "language_models", language_model, lambda run: prefetch(run, language_model))
+    return prefetch_language_model(run, language_model)
 
 
-def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
+def _read_task(run: Run, task: str) -> Mapping[str, object]:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
     from lm_validity.cells.trials.data import prefetch_trial_task
 
-    _record(configfile, "tasks", task, lambda run: prefetch_trial_task(run, task))
+    return prefetch_trial_task(run, task)
 
 
-def _record(configfile: Path, kind: str, name: str, read: Callable[[Run], Mapping[str, object]]) -> None:
+READERS: dict[str, Callable[[Run, str], Mapping[str, object]]] = {
+    "models": _read_model,
+    "benchmarks": _read_benchmark,
+    "language_models": _read_language_model,
+    "tasks": _read_task,
+}
+
+
+def _make_prefetch(sheet: str) -> Callable[..., None]:
+    """The command that writes the records of a sheet's rows."""
+
+    def command(row: _id_in(sheet), configfile: Configfile = DEFAULT) -> None:  # type: ignore[valid-type]
+        _record(configfile, sheet, row)
+
+    command.__name__, command.__doc__ = f"prefetch_{sheet.removesuffix('s')}", READERS[sheet].__doc__
+    return command
+
+
+def _id_in(sheet: str) -> object:
+    """The option for the id of a row."""
+    kind = sheet.removesuffix("s")
+    return Annotated[str, typer.Option(f"--{kind.replace('_', '-')}", help=f"Id in the sheet of {kind_label(kind)}s.")]
+
+
+def _record(configfile: Path, kind: str, name: str) -> None:
     """Write a record with the states of the files that it is of, as they were before they were read."""
     run = _run_with(configfile, kind, name)
     states = inputs.states_of(inputs.own_files(run, kind, name))
-    record = dict(read(run))
+    record = dict(READERS[kind](run, name))
     further = cast("list[str]", record.pop("files_read", []))  # which only reading it could tell
     outside = [path for path in further if not Path(path).is_relative_to(run.results)]
     record["sources"] = states | inputs.states_of(outside)
     write_json(run.results / "prefetch" / kind / f"{name}.json", record)
 
 
-def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+def split_benchmark(
+    benchmark: Annotated[str, typer.Option(help="Id in the sheet of benchmarks.")], configfile: Configfile = DEFAULT
+) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     run = _run_with(configfile, "benchmarks", benchmark)
@@ -147,13 +155,9 @@ def _try_hub(*, required: bool) -> None:
 def _make_command(rule: Rule[CellT, RowT]) -> Callable[..., None]:
     """The command of a rule that computes cells: they differ in their names, their helps and the sheet."""
 
-    def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
-        _run_job(rule, model, batch, configfile)
+    def command(row: _id_in(rule.sheet), batch: Batch, configfile: Configfile = DEFAULT) -> None:  # type: ignore[valid-type]
+        _run_job(rule, row, batch, configfile)
 
-    def of_language_model(language_model: LanguageModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
-        _run_job(rule, language_model, batch, configfile)
-
-    command = {"models": of_model, "language_models": of_language_model}[rule.sheet]
     command.__name__, command.__doc__ = rule.name, rule.summary
     return command
 
@@ -358,27 +362,6 @@ def pretrain(
     if row.tuned_from:
         start = start or output.parent / row.tuned_from
     pretrain_model(settings, world, row, output, start=start, progress=_print_progress)
-
-
-@miniature.command("sheets")
-def sheets(
-    models: Annotated[Path, typer.Option(help="Models sheet to write, with checkpoints/ beside it.")],
-    benchmarks: Annotated[Path, typer.Option(help="Benchmarks sheet to write.")],
-    configfile: ConfigFile = Path("config/config.yaml"),
-    only: Annotated[list[str] | None, typer.Option(help="Benchmarks to list. Default: all.")] = None,
-) -> None:
-    """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
-    from lm_validity.miniature.build import benchmarks_sheet, model_sheets
-
-    settings = _settings(configfile)
-    texts = {models.parent / name if name else models: text
-             for name, text in model_sheets(settings, read_pool(settings.pool)).items()}  # fmt: skip
-    texts[benchmarks] = benchmarks_sheet(tuple(only or ()))
-    for path, text in texts.items():
-        if not (path.is_file() and path.read_text(encoding="utf-8") == text):
-            check_file(path)
-    for path, text in texts.items():
-        write_text(path, text)
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:

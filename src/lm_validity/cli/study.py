@@ -49,17 +49,12 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")],
-    scores: Annotated[
-        list[Path] | None,
-        typer.Option("--from", help="Result files of lm-eval, folders of them, tables or CSV, from which to start."),
-    ] = None,
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")]) -> None:
     """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
     from lm_validity.template.folder import make_study
 
-    say(*make_study(folder, scores or ()), *_lacking())
+    make_study(folder)
+    say(f"{folder}: a new study. Its README.md says what to do next.", *_lacking())
 
 
 def _lacking() -> list[str]:

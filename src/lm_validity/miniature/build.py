@@ -1,9 +1,8 @@
-"""The miniature world on disk: tasks of lm-eval, tasks of text classification, training rows, tokenizer and sheets."""
+"""The miniature world on disk: tasks of lm-eval, tasks of text classification, training rows and tokenizer."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
@@ -381,101 +380,6 @@ TASKS = (
     ClassificationTask("first_number", VERBS, _first_number),
     ClassificationTask("agreement", ("again", "sure"), _agreement),
 )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The sheets of models, checkpoints and benchmarks, generated from the pool and the world.
-#
-# Parameters and tokens are counted, not typed in. The committed sheets belong to the committed configuration
-# (its seed); a test fails when they drift.
-
-BILLION = 1e9
-
-
-def count_parameters(row: MiniatureModel, vocabulary_size: int) -> int:
-    """Trainable parameters of a pool row's model, embeddings (tied with the output layer) included."""
-    width, inner = row.hidden_size, row.feedforward_size
-    if row.architecture == "llama":
-        block = 4 * width**2 + 3 * width * inner + 2 * width
-        return vocabulary_size * width + row.layers * block + width
-    attention = 4 * width**2 + 4 * width
-    feedforward = 2 * width * inner + inner + width
-    return (vocabulary_size + CONTEXT_LENGTH) * width + row.layers * (attention + feedforward + 4 * width) + 2 * width
-
-
-def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -> dict[str, str]:
-    """Text of the models sheet (key "") and of the checkpoints sheets (key: path beside the models sheet)."""
-    world = make_world(settings)
-    sheets, rows = {}, []
-    counted = lru_cache(maxsize=None)(lambda name: tokens_at(settings, world, pool[name]))
-    for row in pool.values():
-        if row.studies == "bias":  # these have a sheet of their own, with nothing to count
-            continue
-        tokens = counted(row.model)
-        if row.tuned_from:  # the tokens of its parent's training count as well
-            pretraining = counted(row.tuned_from)[pool[row.tuned_from].steps]
-            tokens = {step: seen + pretraining for step, seen in tokens.items()}
-        checkpoints = f"checkpoints/{row.model}.tsv" if row.checkpoints else ""
-        rows.append(
-            {
-                "model": row.model,
-                "path": f"results/{{run}}/miniature/models/{row.model}",
-                "revision": "",
-                "family": row.family,
-                "parameters_b": count_parameters(row, len(vocabulary(world))) / BILLION,
-                "tokens_b": tokens[row.steps] / BILLION,
-                "instruction_tuned": int(row.tuned_from is not None),
-                "size_class": "miniature",
-                "dtype": "float32",
-                "checkpoints": checkpoints,
-                "studies": row.studies,
-                "size": row.size,
-                "architecture": row.architecture,
-                "training_data": row.training_data,
-            }
-        )
-        if row.checkpoints:
-            sheets[checkpoints] = _table(
-                [
-                    {
-                        "checkpoint": step,
-                        "iteration": step,
-                        "tokens_b": tokens[step] / BILLION,
-                        "revision": "",
-                        "subfolder": f"checkpoint-{step}",
-                    }
-                    for step in row.checkpoints
-                ]
-            )
-    return {"": _table(rows), **sheets}
-
-
-def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
-    """Text of the benchmarks sheet: those named, or all."""
-    rows = [
-        {
-            "benchmark": benchmark.name,
-            "task": benchmark.task,
-            "include_path": "results/{run}/miniature/tasks",
-            "category": benchmark.category,
-            "metric": benchmark.metric,
-            "output_type": benchmark.output_type,
-            "higher_is_better": int(benchmark.output_type != "loglikelihood_rolling"),
-            "studies": ",".join(benchmark.studies),
-        }
-        for benchmark in BENCHMARKS
-        if not names or benchmark.name in names
-    ]
-    return _table(rows)
-
-
-def _table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows by column as a tab-separated sheet; numbers to nine digits after the point."""
-    lines = [
-        [f"{value:.9f}".rstrip("0") if isinstance(value, float) else str(value) for value in row.values()]
-        for row in rows
-    ]
-    return "".join("\t".join(line) + "\n" for line in ([*rows[0]], *lines))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

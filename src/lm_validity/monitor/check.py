@@ -352,7 +352,7 @@ def record_problems(run: Run) -> list[Problem]:
         Problem(path, "gone, and finished cells stand on it", f"write it again: {again(made_by(Path(path)))}")
         for path in stood_on
     ]
-    sources = {
+    sources: dict[str, dict[str, str | None]] = {
         "models": {name: run.models[name].path for name in grid.used_models},
         "benchmarks": {name: run.benchmarks[name].include_path for name in grid.used_benchmarks},
         "language_models": {name: row.path for name, row in run.language_models.items()},

@@ -1,5 +1,6 @@
 """The pool sheet and the sheets generated from it."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from lm_validity.config.load import build_run
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError
-from lm_validity.miniature.build import BENCHMARKS, benchmarks_sheet, model_sheets
+from lm_validity.miniature.build import BENCHMARKS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "workflow" / "scripts"))
+from miniature_sheets import benchmarks_sheet, model_sheets
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearning_rate\tcheckpoint_every\n"
@@ -18,7 +22,7 @@ HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearnin
 
 @pytest.mark.parametrize("name", ["config.yaml", "test.yaml"])
 def test_committed_sheets_are_those_the_pool_gives(name):
-    """Else: lm-validity miniature sheets --configfile config/… --models … --benchmarks …"""
+    """Else: python workflow/scripts/miniature_sheets.py config/…"""
     values = yaml.safe_load((ROOT / "config" / name).read_text())
     settings = MiniatureSettings.model_validate(values["miniature"])
     for path, text in model_sheets(settings, read_pool(ROOT / settings.pool)).items():

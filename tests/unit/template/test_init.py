@@ -1,13 +1,11 @@
 """`lm-validity init`: what is in a new study's folder, and that it is a study."""
 
 import importlib.util
-import json
 import os
 import re
 import sysconfig
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -15,21 +13,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.study import init
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
-from lm_validity.template.folder import make_study, size_class
-
-TASKS = ("arc_easy", "boolq", "piqa", "made_up_by_us")
-
-
-def put_results(folder, models: int = 4) -> None:
-    """lm-eval's result files of some models; the last one has one benchmark only."""
-    rng = np.random.default_rng(0)
-    for i in range(models):
-        tasks = TASKS if i < models - 1 else TASKS[:1]
-        results = {task: {"acc,none": rng.random(), "acc_stderr,none": 0.01} for task in tasks}
-        path = folder / f"m{i}" / "results_0.json"
-        path.parent.mkdir(parents=True)
-        arguments = f"pretrained={'org' if i else '/models'}/Toy-{i + 1}b-Instruct"
-        path.write_text(json.dumps({"results": results, "config": {"model_args": arguments}}))
+from lm_validity.template.folder import make_study
 
 
 def test_a_new_study_is_the_small_one_under_its_own_name(tmp_path, monkeypatch):
@@ -45,7 +29,7 @@ def test_a_new_study_is_the_small_one_under_its_own_name(tmp_path, monkeypatch):
     assert not re.search("{name}|{scores}", Path("README.md").read_text())
 
 
-@pytest.mark.parametrize("name", ["2026-11-23", "123", "on", "null", "0x1F", "1e5"])
+@pytest.mark.parametrize("name", ["2026-11-23", "on"])
 def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path, monkeypatch, name):
     make_study(tmp_path / name)
     monkeypatch.chdir(tmp_path / name)
@@ -81,39 +65,6 @@ def test_the_current_folder_becomes_a_study(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert load_run("study.yaml").name == "here" and here.stat().st_ino == before
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
-
-
-def test_a_study_around_scores_runs_the_models_and_tasks_of_the_scores(tmp_path, monkeypatch):
-    put_results(tmp_path / "in")
-    make_study(tmp_path / "mine", [tmp_path / "in"])
-    monkeypatch.chdir(tmp_path / "mine")
-    run = load_run("study.yaml")
-    assert {name: row.path for name, row in run.models.items()} == {
-        f"toy-{i}b-instruct": f"{place}/Toy-{i}b-Instruct" for i, place in ((1, "/models"), (2, "org"), (3, "org"))
-    }
-    row = run.models["toy-3b-instruct"]
-    assert (row.parameters_b, row.size_class, row.instruction_tuned) == (3, "medium", True)
-    # no task of lm-eval, and one model with a single score: comments
-    assert set(run.benchmarks) == {"arc_easy", "boolq", "piqa"}
-    assert (
-        "\n# made_up_by_us\t" in Path("benchmarks.tsv").read_text()
-        and "\n# toy-4b-instruct\t" in Path("models.tsv").read_text()
-    )
-    assert os.path.isfile("scores/scores.parquet") and "report scores --models" in Path("README.md").read_text()
-
-
-def test_scores_of_no_task_make_no_study(tmp_path):
-    (tmp_path / "scores.csv").write_text("model,benchmark,value\na,made_up,0.5\nb,made_up,0.6\n")
-    with pytest.raises(InputError, match="none of the benchmarks is a task"):
-        make_study(tmp_path / "mine", [tmp_path / "scores.csv"])
-    assert not (tmp_path / "mine").exists()
-
-
-@pytest.mark.parametrize(
-    "billions, expected", [(None, "small"), (0.1, "tiny"), (0.2, "small"), (3.9, "medium"), (7, "large"), (10, "huge")]
-)
-def test_size_classes_are_those_of_the_published_sheets(billions, expected):
-    assert size_class(billions) == expected
 
 
 def run_init(folder, monkeypatch, path: str, lacking: str = "") -> str:

@@ -4,7 +4,9 @@ import json
 import logging
 import math
 import random
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +19,11 @@ from lm_validity.cells.training.miniature import build_model, learning_rate, pre
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
-from lm_validity.miniature.build import count_parameters, tokens_at, vocabulary, write_world
+from lm_validity.miniature.build import tokens_at, vocabulary, write_world
 from lm_validity.miniature.world import dialogues, read_world, render_dialogue
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "workflow" / "scripts"))
+from miniature_sheets import count_parameters
 
 SETTINGS = MiniatureSettings(seed=5, batch_documents=32)
 

@@ -6,6 +6,7 @@ differs otherwise is said. A gate ends with 0, 1 or 3 (`EXIT_CODES`).
 """
 
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from lm_validity.files import absent, write_text
 from lm_validity.missing import is_known, number
 from lm_validity.results.files import write_rows
 from lm_validity.results.put import Rows
-from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, errors_to_be_had, gather, table_kind
+from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, table_kind
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.studies.items.answers import model_answers
 from lm_validity.studies.items.compare import (
@@ -201,7 +202,7 @@ def _of_table(
     places = [source / "scores.parquet", source / "tables" / "scores.parquet"] if source.is_dir() else [source]
     tables = (path for path in places if path.is_file() and path.suffix == ".parquet")
     scores = next((path for path in tables if table_kind(path) == "scores"), None)
-    lines = () if scores is None else tuple(errors_to_be_had(read_scores(scores), [scores]))
+    lines: tuple[str, ...] = ()
     if scores is None:
         gathered = _gathered(str(source), folder, options)
         _write_sheet_and_settings(folder, gathered.groups, gathered.settings)
@@ -277,7 +278,7 @@ def _of_folders(first: str, second: str, folder: Path, options: ImportOptions) -
         if len(of_models) > 1:
             raise InputError(
                 f"{name}: {count(len(of_models), 'model')} ({listing(of_models, 3)}), where one is compared.",
-                f"name two of them: lm-validity compare {of_models[0]} {of_models[1]} {name}",
+                f"name two of them: lm-validity compare {shlex.join([*of_models[:2], name])}",
             )
         gathered.append(imported)
         models += of_models

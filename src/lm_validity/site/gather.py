@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import join, quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ from lm_validity.tables.sheets import sheets_in
 from lm_validity.words import count
 
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
-NO_ERRORS = "No standard errors"
+NO_ERRORS = (
+    "No standard errors. If the scores are shares of right answers, say so: --columns '..., error=COLUMN(items)'."
+)
 # A table of ours by the columns that only it has
 _MARKS = {
     "scores": {"benchmark", "protocol", "value"},
@@ -82,17 +85,11 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         gathered.scores = _joined(frames, names, gathered.lines)
         gathered.settings = joined_settings([*score_tables, folder / "scores.parquet"])
         write_table(gathered.scores, SCORES, folder / "scores.parquet")
-        gathered.lines += [] if gathered.items else errors_to_be_had(gathered.scores, paths)
+        if results and not gathered.items and scores["stderr"].isna().all() and scores["n_items"].notna().any():
+            gathered.lines.append(NO_ERRORS)
     elif frames and not (gathered.items or gathered.trials):
         raise InputError(f"{score_tables[0]}: no rows.", "give a table with scores.")
     return gathered
-
-
-def errors_to_be_had(scores: pd.DataFrame, paths: Iterable[str | Path]) -> list[str]:
-    """What to type where no score of these paths has a standard error but numbers of items are known; [] elsewhere."""
-    if scores["stderr"].notna().any() or scores["n_items"].isna().all():
-        return []
-    return [f"{NO_ERRORS}. If the scores are shares of right answers, say so: --columns '..., error=COLUMN(items)'."]
 
 
 def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
@@ -123,7 +120,7 @@ def _check_options(options: ImportOptions, tables: Iterable[Path], results: Coll
     if not results and (typed := _said_of_files(options)):
         raise InputError(
             f"{typed}: tables written by lm-validity are read as they are.",
-            f"leave it out, or make new ones: lm-validity import {' '.join(map(str, tables))} {typed} --output FOLDER.",
+            f"leave it out, or make new ones: lm-validity import {join(map(str, tables))} {typed} --output FOLDER.",
         )
 
 
@@ -131,8 +128,8 @@ def _said_of_files(options: ImportOptions) -> str | None:
     """The first option that says something of result files, as it was typed; None for none."""
     settings: dict[str, object] = {"--protocol": options.protocol, "--prepared-on": options.prepared_on}
     settings |= {"--columns": options.columns, "--reading": options.reading}
-    typed = [f"{name} {value}" for name, value in settings.items() if value is not None]
-    typed += [f"--model {path}={name}" for path, name in options.names.items()]
+    typed = [f"{name} {quote(str(value))}" for name, value in settings.items() if value is not None]
+    typed += [f"--model {quote(f'{path}={name}')}" for path, name in options.names.items()]
     return next(iter(typed), None)
 
 
@@ -154,7 +151,8 @@ def _sorted_out(paths: Iterable[str | Path]) -> _SortedOut:
         kinds = {table: kind for table in tables_of_path if (kind := table_kind(table))}
         for table, kind in kinds.items():
             tables.setdefault(kind, []).append(table)
-        if not kinds and path.is_dir() and made_of_results(path):
+        is_report = (path / "page.json").is_file() and (path / "results.parquet").is_file()
+        if not kinds and path.is_dir() and (is_report or made_of_results(path)):
             raise InputError(
                 f"{path}: a report that this program wrote, not the scores it is of.",
                 "give scores.parquet of the site, or the run's folder.",
@@ -196,7 +194,7 @@ def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> p
         raise InputError(
             f"{count(int(contradicts.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
             f"{row['table']}, such as {row['model']} on {row['benchmark']}.",
-            "give one of the two tables, or name the models of one otherwise.",
+            "give one of the two, or name the models of result files otherwise: --model PATH=NAME.",
         )
     if again.any():
         lines.append(f"Scores that an earlier table has too are left out: {int(again.sum())}.")

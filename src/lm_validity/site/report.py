@@ -295,10 +295,9 @@ def report_site(
                 if held_path.is_dir():
                     shutil.rmtree(held_path)
     if failure is not None:
-        advice = (
-            f" Scores, sheets and reading are in {output}: correct them, and pass them with --models, --benchmarks "
-        )
-        raise InputError(failure.problem, f"{failure.hint}{advice}and --reading.")
+        reading = ", and reading.yaml with --reading" if (output / "reading.yaml").is_file() else ""
+        advice = f" Scores and sheets are in {output}: correct the sheets, and pass them with --models and --benchmarks"
+        raise InputError(failure.problem, f"{failure.hint}{advice}{reading}.")
     return notes_told
 
 

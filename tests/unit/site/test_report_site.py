@@ -48,7 +48,7 @@ def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASK
 
 
 def write(paths, output, **options) -> list[str]:
-    return report_site(paths, output, Given(**{"section": Reports(resamples=0), "processes": 1} | options))
+    return report_site(paths, output, Given(**{"section": Reports(resamples=0)} | options))
 
 
 def refused(paths, output, words: str, **options) -> None:
@@ -287,6 +287,7 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path, four):
     options = ImportOptions(protocols={tmp_path / "other": TBT})
     refused([tmp_path / "other"], tmp_path / "more", "has the protocol of each score", options=options)
     refused([tmp_path / "other", four / "in"], tmp_path / "more", "1 score with different values in .*other")
+    refused([four / "out" / "agreement"], tmp_path / "more", "a report that this program wrote")
 
 
 @pytest.mark.parametrize(
@@ -308,11 +309,8 @@ def test_data_that_allow_no_report(tmp_path, make, words):
         write([tmp_path / "in"], output)
     left = {path.name for path in output.iterdir()} if output.exists() else set()
     if "no report" in words:  # what was read stays, to be corrected
-        assert {
-            "scores.parquet",
-            "models.tsv",
-            "benchmarks.tsv",
-        } <= left and "--reading" in caught.value.hint
+        assert {"scores.parquet", "models.tsv", "benchmarks.tsv"} <= left
+        assert "--models" in caught.value.hint and "--reading" not in caught.value.hint  # none was written
         assert not any(path.is_dir() for path in output.iterdir())
     else:
         assert not left

@@ -140,7 +140,6 @@ def measure(table: Published, case: Case, seed: int) -> dict:
         "assisted": assisted.mean,
         "assisted error": assisted.mean - truth,
         "assisted se": assisted.standard_error,
-        "apart": abs(assisted.mean - pooled.mean) > 2 * assisted.difference_error,
         "available pairs error": available,
         "widening": widening,
         "checked coverage": np.mean(np.abs(checks) < NORMAL_95),

@@ -218,7 +218,7 @@ def screening(
     plan: Plan = None,
 ) -> None:
     """Which candidate benchmarks are usable, and why the others are not."""
-    from lm_validity.studies.agreement.screening_report import report_screening
+    from lm_validity.studies.agreement.report import report_screening
 
     with _folder_of(output, "report screening", scores, results) as folder:
         report_screening(scores, models, benchmarks, folder, section, results=results, plan=plan)

@@ -10,7 +10,8 @@ from lm_validity.results.put import Rows
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
-from lm_validity.studies.agreement.statistics import noise, ranking, resampling, separation
+from lm_validity.studies.agreement.statistics import benchmark as statistics
+from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value, ends
 from lm_validity.tables.counted import NOT_MEASURED, of_metric
 from lm_validity.tables.metrics import FRACTIONS
@@ -19,7 +20,6 @@ from lm_validity.words import UNDER
 
 # ratios of two models' sizes: of like size, and all pairs whatever their sizes
 LIKE, ANY = (1.0, 2.0), (1.0, None)
-LEAST_MODELS = 3  # with two prompts, for the variance between them
 UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
@@ -78,13 +78,13 @@ def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float,
     """Of each benchmark with scores, over pairs of models whose sizes differ by such a factor."""
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
     mask, everyone = _within(sizes, *distance), ranking.pair_signs(scores)
-    taus = noise.taus_with_others(scores, [mask])[0]
-    turned = noise.taus_with_others(data.turned(protocol), [mask])[0] if data.opposed[protocol] else taus
-    ceilings = noise.ceiling_with_others(everyone, data.ceiling[protocol].expected, mask)
+    taus = statistics.taus_with_others(scores, [mask])[0]
+    turned = statistics.taus_with_others(data.turned(protocol), [mask])[0] if data.opposed[protocol] else taus
+    ceilings = statistics.ceiling_with_others(everyone, data.ceiling[protocol].expected, mask)
     significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)
     for square, values in ((significant, signs.sign), (tested, signs.known)):
         square[:, signs.first, signs.second] = square[:, signs.second, signs.first] = values.T != 0
-    shares = separation.separated_shares(significant, tested, mask)
+    shares = statistics.separated_shares(significant, tested, mask)
     reason = FEW_SIZES if distance != ANY and _few_sizes(sizes) else None
     for index, name in enumerate(data.tasks):
         scored = np.isfinite(scores[:, index])
@@ -154,7 +154,7 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     if fraction and not (values[scored] > 1 + 1e-9).any():
         at_best = int((values[scored] + ranking.Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
     at.put("at_best", at_best, "models", counted=counted)
-    share = noise.reliability(oriented, noises[:, index])
+    share = statistics.reliability(oriented, noises[:, index])
     reliable = known(share.value, FEW)
     at.put("reliability", reliable, "share", {"models": ends(reliable, share.interval, NO_INTERVAL)}, counted=counted)
     training = matrix.training.get(protocol, {}).get(name)
@@ -165,14 +165,14 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     for part, unit, field in SAMPLING:
         value = Missing(NO_RUNS) if sampling is None else known(getattr(sampling, field), NO_ERRORS)
         at.put(part, value, unit, counted=("sampled_models", sampled))
-    gap = known(separation.smallest_difference(noises[:, index]), NO_ERRORS)
+    gap = known(statistics.smallest_difference(noises[:, index]), NO_ERRORS)
     at.put("smallest_difference", gap, "score", counted=None if isinstance(items, Missing) else ("items", items))
     near, sizes = _within(matrix.sizes().parameters, *LIKE), matrix.sizes().parameters
-    typical = separation.typical_difference(oriented, noises[:, index], near).difference
+    typical = statistics.typical_difference(oriented, noises[:, index], near).difference
     difference = known(typical, FEW_SIZES if _few_sizes(sizes) else NO_SIMILAR)
     at.put("typical_difference", difference, "score")
     error, trained = (
-        separation.typical_difference(oriented, errors, near).noise,
+        statistics.typical_difference(oriented, errors, near).noise,
         0.0 if training is None else 2 * training.sd**2,
     )
     at.put("items_needed", _items_needed(items, difference, error, trained), "items")
@@ -185,7 +185,7 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
         return difference
     if difference == 0:
         return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
-    items_at_least = separation.items_needed(items, difference, noise, training)
+    items_at_least = statistics.items_needed(items, difference, noise, training)
     if not np.isfinite(items_at_least):
         return Missing("No number of items is enough: training the models again moves their scores more than that.")
     return int(np.ceil(items_at_least))

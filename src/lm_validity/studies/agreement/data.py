@@ -3,23 +3,19 @@
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from lm_validity.missing import Missing, Reason, known
 from lm_validity.statistics import Interval, section_generator
-from lm_validity.studies.agreement import notes as said
+from lm_validity.studies.agreement import values as said
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error, use_paired_tests
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.noise import (
-    Ceiling,
-    columns_against,
-    far_models,
-    in_clumps,
-    noise_ceiling,
-    opposed_columns,
-)
+from lm_validity.studies.agreement.statistics.benchmark import Estimate, columns_against, opposed_columns
+from lm_validity.studies.agreement.statistics.noise import Ceiling, far_models, in_clumps, noise_ceiling
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
+from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
 from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -31,6 +27,8 @@ LEAST_RESAMPLES = 400
 MOST_PRODUCTS, MOST_TAUS = 2**36, 2**24  # of all resamples: products of signs, and taus
 # the share of the models that any two benchmarks have in common, from which on headlines are those of a whole table
 NEARLY_WHOLE = 0.95
+FEW_LOST = 0.05  # share of the scores that may be missing whatever they are
+SEEN = 0.55  # standard deviations on either side of the standing of missing scores: with more, .8 would not be found
 # what intervals take for granted where cells are missing that no plan left out
 BY_CHANCE = " (intervals assume that cells are missing by chance)"
 
@@ -262,6 +260,34 @@ class Data:
     def lacks_many(self) -> bool:
         """Whether so many cells are missing that headlines are pooled, and say what intervals assume."""
         return any(ranking.fewest_in_common(self.scores[p]) < NEARLY_WHOLE for p in self.incomplete)
+
+    @cached_property
+    def lost(self) -> dict[str, np.ndarray]:
+        """By protocol the cells (models, benchmarks) that were to be there, and are missing."""
+        planned = {p: self.matrix.planned(p)[:, ~self.matrix.is_corpus] for p in PROTOCOLS}
+        return {p: ~np.isfinite(self.scores[p]) & planned[p] for p in PROTOCOLS}
+
+    @cached_property
+    def standing_of_missing(self) -> dict[str, Estimate]:
+        """By protocol how high its missing scores would stand, as all others tell (`sparse.standing_of_missing`)."""
+        table, nothing = np.hstack([self.turned(p) for p in PROTOCOLS]), np.zeros(self.scores[DIRECT].shape, bool)
+        return {
+            p: standing_of_missing(table, np.hstack([self.lost[p] if q == p else nothing for q in PROTOCOLS]))
+            for p in PROTOCOLS
+        }
+
+    def gaps(self, *protocols: str) -> Literal["", "by value", "not seen"]:
+        """Whether more than a few scores are missing, and not by chance; or so that this could not be seen if it were
+        so. A sentence on such a table would be one on what is missing."""
+        unseen = False
+        for p in protocols:
+            value, (low, high) = self.standing_of_missing[p]
+            if self.lost[p].sum() <= FEW_LOST * (self.lost[p] | np.isfinite(self.scores[p])).sum():
+                continue
+            if low > 0 or high < 0:
+                return "by value"
+            unseen |= not high - value <= SEEN
+        return "not seen" if unseen else ""
 
     @property
     def assumed(self) -> str:

@@ -30,14 +30,6 @@ from lm_validity.results.sections import (
 )
 from lm_validity.statistics import LEVEL, section_generator
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
-from lm_validity.studies.agreement.notes import (
-    ceiling_notes,
-    comparison_notes,
-    coverage_notes,
-    family_notes,
-    selected_on_test,
-    selection_notes,
-)
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     ScoreMatrix,
@@ -67,10 +59,16 @@ from lm_validity.studies.agreement.values import (
     FEW_IN_BOTH,
     LOST_CLUSTER,
     SMALL_FAMILY,
+    ceiling_notes,
+    comparison_notes,
+    coverage_notes,
     ends,
+    family_notes,
     no_ceiling,
     no_clusters,
     over_families,
+    selected_on_test,
+    selection_notes,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, explain_protocols, listing, no_scores, percent
@@ -426,7 +424,7 @@ def _page(data: FactorData, rows: Rows) -> Page:
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
         f"models differ most. {explain_protocols(data.matrix.protocols, trained_here=data.matrix.trained_here)}",
-        lede=_lede(rows),
+        lede=_lede(data, rows),
         picture=_picture(rows).draw(shown) if _drawn(rows) else None,
         panels=[panel for each in panels if (panel := each.drawn(shown)) is not None],
         answers=[_best(shown, p, ranked)] if ranked else [],
@@ -441,7 +439,7 @@ def _known(rows: Rows, quantity: str) -> dict[str, float]:
     return {p: share for p in PROTOCOLS if np.isfinite(share := rows.value(quantity, protocol=p, component=1))}
 
 
-def _lede(rows: Rows) -> Lede:
+def _lede(data: FactorData, rows: Rows) -> Lede:
     """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
     shares = _known(rows, "explained_variance")
     if not shares:
@@ -453,6 +451,9 @@ def _lede(rows: Rows) -> Lede:
         sentence = f"{when}no factor explains more than in tables with shuffled columns"
         return Lede("No ability that the benchmarks share was found", sentence)
     heading, interval = "Not known whether one ability explains most differences", quoted and ends_of(quoted)
+    sentence = f"{when}one factor explains {percent(first)} of the differences between models"
+    if data.gaps(protocol):
+        return Lede(f"{heading}: scores are missing", sentence)
     # noise alone makes the first share small, and few benchmarks or models make it large
     ceiling = rows.value("first_component_ceiling", protocol=protocol)
     shuffled = rows.value("explained_variance_shuffled_95", protocol=protocol, component=1)
@@ -465,7 +466,6 @@ def _lede(rows: Rows) -> Lede:
         relation = rows.row("first_component_compute", protocol=protocol, correlation="kendall")
         if relation is not None and (relation.low or 0) > FOLLOWS:
             heading += ", and it follows pretraining compute"
-    sentence = f"{when}one factor explains {percent(first)} of the differences between models"
     return Lede(heading, sentence, interval_words(quoted).replace("+", "") if quoted else "")
 
 

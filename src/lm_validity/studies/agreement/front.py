@@ -1,7 +1,7 @@
 """What stands above the folds of the agreement page: its sentence, its answers and their pictures."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,13 +39,13 @@ CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
 class Change(NamedTuple):
     """Mean tau under direct evaluation and after training, their difference with its intervals, and how surely it holds
-    for other benchmarks too. Pooled where many cells are missing."""
+    for other benchmarks too. Pooled where many cells are missing. `gaps`: what is wrong with these."""
 
     direct: Value
     trained: Value
     change: Estimate
     for_others: Range
-    missing_by_value: bool
+    gaps: str  # as of `Data`
 
     @classmethod
     def of(cls, rows: Rows, data: Data) -> "Change":
@@ -54,11 +54,11 @@ class Change(NamedTuple):
             before, after = (estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS)
             pooled = estimate(rows, "tau_pooled_change", pairs="all")
             others: Range = Missing("There is none of the pooled tau.")
-            return cls(before, after, pooled, others, missing_by_value(rows, *PROTOCOLS))
+            return cls(before, after, pooled, others, data.gaps(*PROTOCOLS))
         before, after = (estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
         others = range_of(rows, "tau_change", "categories")
         others = others if is_known(others) else range_of(rows, "tau_change", "benchmarks")
-        return cls(before, after, estimate(rows, "tau_change"), others, missing_by_value(rows, *PROTOCOLS))
+        return cls(before, after, estimate(rows, "tau_change"), others, data.gaps(*PROTOCOLS))
 
     @property
     def arrow(self) -> str:
@@ -100,7 +100,7 @@ def above_the_folds(rows: Rows, data: Data) -> Front:
         panels = [_for_whom(change), _by_size(rows, PROTOCOLS, whole=data.whole)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        agreement = Agreement.of(rows, p)
+        agreement = Agreement.of(rows, data, p)
         lede = _noise_lede(data, agreement, p)
         picture = _carpets(data, data.scores, {p: agreement.mean.value}, columns, everyone)
         panels = [_against_noise(data, agreement, p), _by_size(rows, [p], whole=True)]
@@ -116,31 +116,25 @@ def above_the_folds(rows: Rows, data: Data) -> Front:
 
 
 class Agreement(NamedTuple):
-    """The mean tau under a protocol, its noise ceiling, and the tau without noise; whether scores are missing, and what
-    is measured of models and benchmarks says that they are not missing by chance."""
+    """The mean tau under a protocol, its noise ceiling, and the tau without noise; `gaps`: as of `Data`."""
 
     mean: Estimate
     ceiling: Value
     corrected: Estimate
-    missing_by_value: bool
+    gaps: str
 
     @classmethod
-    def of(cls, rows: Rows, protocol: str) -> "Agreement":
+    def of(cls, rows: Rows, data: Data, protocol: str) -> "Agreement":
         """That of the rows."""
         mean, ceiling, corrected = (
             estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
         )
-        return cls(mean, ceiling.value, corrected, missing_by_value(rows, protocol))
+        return cls(mean, ceiling.value, corrected, data.gaps(protocol))
 
     @property
     def limit(self) -> Value:
         """The noise ceiling where it may be named."""
         return shown_limit(self.ceiling, self.mean.value)
-
-
-def missing_by_value(rows: Rows, *protocols: str) -> bool:
-    """Whether the tau that predictions assist differs from that of the measured cells, under one of the protocols."""
-    return any(rows.value("tau_pooled_and_assisted_differ", protocol=p) == 1 for p in protocols)
 
 
 def benchmark_order(rows: Rows, tasks: Sequence[str]) -> list[str]:
@@ -168,8 +162,8 @@ def _change_lede(data: Data, change: Change) -> Lede:
         unknown = "Not known whether benchmarks agree better after training"
         return Lede(f"{unknown}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
     heading, interval = "Not known whether benchmarks agree better after training", change.interval
-    if change.missing_by_value:
-        heading, interval = f"{heading}: scores are missing, and not by chance", ""
+    if change.gaps:
+        heading, interval = f"{heading}: {LACKING[change.gaps]}", ""
     elif _same_order(data):
         alike = "After training for the test, no two models changed places on any benchmark"
         heading, interval = SAME_SCORES if _same_scores(data) else alike, ""
@@ -207,7 +201,7 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
     whom = _whom(change.change) if lede.interval else "; no interval"
     basis = f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}."
-    basis += (change.beyond if lede.interval else "") + _missing(data, by_value=change.missing_by_value)
+    basis += (change.beyond if lede.interval else "") + _missing(data, change.gaps)
     return Answer(
         CHANGE_QUESTION,
         f"{lede.heading}: {change.arrow}",
@@ -218,15 +212,25 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     )
 
 
-def _missing(data: Data, *, by_value: bool) -> str:
-    """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
-    granted that they are missing by chance."""
-    lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
+LACKING = {
+    "by value": "scores are missing, and not by chance",
+    "not seen": "scores are missing, and too few are there to see whether by chance",
+}
+WHY_LOST = {
+    "by value": "not by chance: models that lack some stand higher or lower on the others than chance would have them",
+    "not seen": "whether by chance cannot be seen",
+    "": "by chance, it is assumed",
+}
+
+
+def _missing(data: Data, gaps: str) -> str:
+    """How many scores that were to be there are missing: an interval takes it for granted that they are missing by
+    chance."""
+    lost = [data.lost[p] for p in data.incomplete]
     missing, total = sum(int(cells.sum()) for cells in lost), sum(cells.size for cells in lost)
     twice = len(data.matrix.overlapping)
     said = f" {count(twice, 'benchmark')} left out: others hold the same items." if twice else ""
-    why = "not by chance: what is predicted of them changes the agreement" if by_value else "by chance, it is assumed"
-    return said + (f" {missing} of {total} scores are missing: {why}." if missing else "")
+    return said + (f" {missing} of {total} scores are missing: {WHY_LOST[gaps]}." if missing else "")
 
 
 def _whom(number: Estimate) -> str:
@@ -262,8 +266,8 @@ def _named(names: Collection[str]) -> str:
 class NoiseVerdict:
     """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
     orders the models alike), `direction` (that of a benchmark must be known first), `clumps` (of models, within which
-    noise is hardly known), `noise` (so much that the benchmarks hardly tell the models apart), `missing` (scores, and
-    not by chance) or `unknown`. `numbers`: the agreement in words. `interval`: the one that decided, in words."""
+    noise is hardly known), `noise` (so much that the benchmarks hardly tell the models apart), `by value` or `not seen`
+    (scores are missing) or `unknown`. `numbers`: the agreement in words. `interval`: the one that decided, in words."""
 
     answer: str
     numbers: str
@@ -280,8 +284,8 @@ class NoiseVerdict:
         if data.opposed[protocol]:
             turned = decimal(data.turned_mean_tau(protocol))
             return cls("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
-        if entry.missing_by_value:
-            return cls("missing", numbers, "")
+        if entry.gaps:
+            return cls(entry.gaps, numbers, "")
         corrected = entry.corrected.quoted
         decided = entry.mean.quoted if corrected is None else corrected
         interval_words = _with("95%" if corrected is None else "95% without noise", decided)
@@ -300,7 +304,7 @@ HEADINGS = {
     "order": "All benchmarks order these models alike",
     "unknown": "Not known whether benchmarks disagree more than noise explains",
     "noise": "Not known whether benchmarks agree: they hardly tell these models apart",
-    "missing": "Not known whether benchmarks agree: scores are missing, and not by chance",
+    **{gaps: f"Not known whether benchmarks agree: {words}" for gaps, words in LACKING.items()},
     "clumps": "Not known whether benchmarks disagree more than noise explains: models lie in clumps",
 }
 
@@ -344,9 +348,7 @@ def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int
     ordered = int(np.isfinite(data.agreement[protocol].by_benchmark).sum())
     some = f"{ordered} of " if 0 < ordered < len(columns) else ""
     models = count(data.models(protocol), "model")
-    basis = (
-        f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data, by_value=entry.missing_by_value)}"
-    )
+    basis = f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data, entry.gaps)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
@@ -478,6 +480,39 @@ def _short(value: float, *, sign: bool = False) -> str:
     return text if not float(text) else f"{MINUS if value < 0 else '+' if sign else ''}{text}"
 
 
+class _Mark(NamedTuple):
+    """An estimate of a panel: its kind of mark, value, interval, what it is called, and its noise ceiling."""
+
+    kind: str
+    value: float
+    interval: Interval[float] | None = None
+    words: str = ""
+    limit: float = math.nan
+
+
+def _estimates(label: str, lines: Mapping[str, Sequence[_Mark]], *, signed: bool = False) -> Markup:
+    """A line for each name with its estimates, on an axis that ends at 1 or, where they are `signed`, with them."""
+    marks = [mark for of_line in lines.values() for mark in of_line]
+    reach = [0.0, *(end for mark in marks for end in (mark.value, *(mark.interval or ())))]
+    axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
+    if not signed:
+        axis = svg.Axis(math.floor(2 * min(reach)) / 2, 1, 104, 352)
+    drawn, read = [_ticks(axis, 4, 106, sign=signed)], []
+    for index, (name, of_line) in enumerate(lines.items()):
+        middle = 4 + 102 / len(lines) * (index + 0.5)
+        drawn.append(svg.text(0, middle + 4, name, "lab"))
+        for number_of_mark, mark in enumerate(of_line):
+            y = middle + 9 * number_of_mark - 4.5 * (len(of_line) - 1)
+            if math.isfinite(mark.limit):
+                drawn.append(svg.line(axis(mark.limit), y - 4, axis(mark.limit), y + 4, "s cl"))
+            drawn.append(svg.estimate(axis, mark.value, mark.interval, y, mark.kind))
+            interval = _with("95%", mark.interval, sign=signed) or "no interval"
+            read.append(
+                f"{', '.join(filter(None, (name, mark.words)))}: {decimal(mark.value, signed=signed)}, {interval}"
+            )
+    return svg.svg(360, 132, f"{label}. {'; '.join(read)}.", *drawn)
+
+
 def _for_whom(change: Change) -> Panel:
     """The intervals of the change, by whom they hold for."""
     estimated, value = change.change, number(change.change.value)
@@ -486,66 +521,36 @@ def _for_whom(change: Change) -> Panel:
         "other families, too": estimated.families,
         "other benchmarks, too": change.for_others,
     }
-    drawn = {name: ends for name, ends in names.items() if not isinstance(ends, Missing)}
-    reach = [0.0, value, *(end for ends in drawn.values() for end in ends)]
-    axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
-    marks = [_ticks(axis, 4, 106, sign=True)]
-    for index, (name, ends) in enumerate(drawn.items()):
-        y = 22 + 34 * index
-        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
-    if not drawn:
-        marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
-    intervals = (f"{name}: 95% {in_words(ends, signed=True)}" for name, ends in drawn.items())
-    label = f"Change in agreement {decimal(value, signed=True)}. {'. '.join(intervals) or 'There is no interval'}."
-    change_words = f"Change **{decimal(value, signed=True)}**"
-    return Panel(
-        "For whom does the change hold?",
-        f"{change_words}; lines: 95% intervals" if drawn else f"{change_words}, for these models: there is no interval",
-        svg.svg(360, 132, label, *marks),
-        None if drawn else "not known",
-    )
+    lines = {name: [_Mark("k", value, ends)] for name, ends in names.items() if not isinstance(ends, Missing)}
+    picture = _estimates("Change in agreement", lines or {"these models": [_Mark("k", value)]}, signed=True)
+    text = f"Change **{decimal(value, signed=True)}**"
+    text += "; lines: 95% intervals" if lines else ", for these models: there is no interval"
+    return Panel("For whom does the change hold?", text, picture, None if lines else "not known")
 
 
 def _by_size(rows: Rows, protocols: Sequence[str], *, whole: bool) -> Panel | None:
     """Agreement by distance in size, of two protocols over the cells known under both; nothing where sizes are not
     known."""
-    where = "" if whole else "_in_both"
-    found = rows.all(f"tau_mean{where}_by_ratio", distance="size")
-    at = {(row.protocol, labels_of(row).get("at_least"), labels_of(row).get("at_most")): row for row in found}
-    distances = list(dict.fromkeys(key[1:] for key in at if key[1] is not None))
-    known_rows = {key: row for key, row in at.items() if key[0] in protocols and row.value is not None}
-    if not known_rows:
-        return None
-    taus = {
-        (p, least, most): estimate(
-            rows, f"tau_mean{where}_by_ratio", protocol=p, distance="size", at_least=least, at_most=most
-        )
-        for p, least, most in known_rows
-    }
-    lowest = min(min(number(tau.value), *(tau.quoted[:1] if tau.quoted else [1.0])) for tau in taus.values())
-    axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
-    marks, descriptions = [_ticks(axis, 4, 106)], []
-    for index, (least, most) in enumerate(distances):
-        y = 4 + 102 / len(distances) * (index + 0.5)
+    where, lines, headline = "" if whole else "_in_both", dict[str, list[_Mark]](), list[str]()
+    for row in rows.all(f"tau_mean{where}_by_ratio", distance="size"):
+        labels, protocol = labels_of(row), row.protocol
+        if row.value is None or protocol is None or protocol not in protocols:
+            continue
+        least, most = labels["at_least"], labels["at_most"]
         name = f"at most {most:g}×" if most else f"more than {least:g}×"
-        marks.append(svg.text(0, y + 4, name, "lab"))
-        for p, shift in zip(protocols, (-4.5, 4.5) if len(protocols) == 2 else (0,), strict=True):
-            if (tau := taus.get((p, least, most))) is None:
-                continue
-            ceiling = rows.value(
-                f"tau_ceiling{where}_by_ratio", protocol=p, distance="size", at_least=least, at_most=most
-            )
-            if is_known(limit := shown_limit(ceiling, tau.value)):
-                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
-            marks.append(svg.estimate(axis, number(tau.value), tau.quoted, y + shift, KINDS[p]))
-            interval = f", 95% {in_words(tau.quoted)}" if tau.quoted else ", no interval"
-            descriptions.append(f"{name}, {NAMES[p]}: {_tau(tau.value)}{interval}")
-    headline = [taus[key].value for p in protocols if (key := (p, *LIKE_SIZE)) in taus]
+        place = {"protocol": protocol, "distance": "size", "at_least": least, "at_most": most}
+        tau = estimate(rows, row.quantity, **place)
+        limit = shown_limit(rows.value(f"tau_ceiling{where}_by_ratio", **place), tau.value)
+        mark = _Mark(KINDS[protocol], row.value, tau.quoted, NAMES[protocol], number(limit))
+        lines.setdefault(name, []).append(mark)
+        headline += [_tau(tau.value)] * ((least, most) == LIKE_SIZE)
+    if not lines:
+        return None
     text = "By distance in size"
     if len(headline) == len(protocols):
-        text = f"**{' → '.join(map(_tau, headline))}** among models at most 2× apart in size"
-    label = f"Agreement among pairs of models, by distance in size. {'; '.join(descriptions)}."
-    return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
+        text = f"**{' → '.join(headline)}** among models at most 2× apart in size"
+    picture = _estimates("Agreement among pairs of models, by distance in size", lines)
+    return Panel("Does size make them agree?", text, picture)
 
 
 def _scale(entry: Agreement, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
@@ -567,29 +572,20 @@ def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
     if not is_known(entry.mean.value):
         return None
     taus = {"observed": entry.mean} | ({"without noise": entry.corrected} if is_known(entry.corrected.value) else {})
-    rows = [(name, number(tau.value), tau.quoted) for name, tau in taus.items()]
-    low = min([0.0, *(value for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
-    axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
-    marks = [_ticks(axis, 4, 106)]
-    if is_known(limit := entry.limit):
-        marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
-    for index, (name, value, ends) in enumerate(rows):
-        y = 34 + 42 * index
-        kind = KINDS[protocol] if index == 0 else "k"
-        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, kind)]
-    verdict = NoiseVerdict.of(data, entry, protocol)
-    description = "; ".join(
-        f"{name} {decimal(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
-    )
-    label, text = f"Agreement: {description}.", f"**{verdict.numbers}**"
+    lines = {
+        name: [_Mark(kind, number(tau.value), tau.quoted, "", number(entry.limit))]
+        for (name, tau), kind in zip(taus.items(), (KINDS[protocol], "k"), strict=False)
+    }
+    verdict, limit = NoiseVerdict.of(data, entry, protocol), entry.limit
+    label, text = "Agreement", f"**{verdict.numbers}**"
     if is_known(limit):
-        label += f" Noise ceiling {_tau(limit)}."
+        label += f". Noise ceiling {_tau(limit)}"
     else:
         allowance = "how much noise would allow" if is_known(entry.ceiling) else "without standard errors, noise"
         text += f"; {allowance} is not known"
     question = "Do they disagree more than noise explains?"
     outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
-    return Panel(question, text, svg.svg(360, 132, label, *marks), outcomes.get(verdict.answer, "not known"))
+    return Panel(question, text, _estimates(label, lines), outcomes.get(verdict.answer, "not known"))
 
 
 def _progress(data: Data, change: Change) -> Markup:

@@ -40,9 +40,17 @@ NO_ERROR = Reason(
     f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
     ReasonCode.TOO_FEW,
 )
+GAPS = {
+    "": "",
+    "by value": "Scores are not missing by chance: by their other scores, the models that lack them are not like the "
+    "others.",
+    "not seen": "Whether scores are missing by chance cannot be seen: too few are there.",
+}
 NOWHERE = "The model has no score."
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
 LEAST_COVERAGE = 0.9  # of predictions, below which a note warns
+NONE_LOST = Reason("No cell that was to be there is missing.", ReasonCode.NONE)
+UNSEEN = Reason("The models' other scores do not tell how high the missing ones would be.", ReasonCode.TOO_FEW)
 FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
 
 
@@ -91,6 +99,10 @@ def put_incomplete(rows: Rows, data: Data) -> dict[str, Trust | None]:
         at.put("cells_missing", int((~measured).sum()), "cells")
         at.put("cells_unplanned", int((~measured & ~planned).sum()), "cells")
         at.put("cells_by_scores", by_scores, "cells")
+        lost, standing = int(data.lost[p].sum()), data.standing_of_missing[p]
+        interval = {"models": (standing.interval.low, standing.interval.high)}
+        why = NONE_LOST if not lost else UNSEEN
+        at.put("standing_of_missing", standing.value, "sd", interval, counted=("missing_cells", lost), why=why)
         # agreement must not learn of cells that scores chose, not even through a prediction
         process = None if fitted is None else fitted.process
         _put_pooled(at, scores, _fit(matrix, p, scores) if by_scores else process)
@@ -108,23 +120,20 @@ def put_incomplete(rows: Rows, data: Data) -> dict[str, Trust | None]:
 
 def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None) -> None:
     """Agreement of `scores` pooled over pairs of models, and assisted by the predictions of a `process` where there is
-    one; whether the two are more than two standard errors of their difference apart."""
+    one."""
     signs, models = pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
     measured = sparse.pooled_tau(signs)
     counted, mean = ("comparisons", measured.comparisons), known(measured.mean, NO_COMPARISON)
     interval = _jackknifed(measured.mean, measured.standard_error, models)
     at.put("tau_pooled", mean, "tau", {"models": interval}, counted=counted)
-    assisted: Value = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-    differ, ends = assisted, assisted if isinstance(assisted, Missing) else None
-    over: Ends = ends or Missing(NO_PROCESS)
+    lacks = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
+    assisted: Value = lacks
+    over: Ends = lacks
     if process is not None and not isinstance(mean, Missing):
         helped = sparse.pooled_tau(signs, sparse.expected_signs(process))
         assisted = known(helped.mean, NO_COMPARISON)
         over = _jackknifed(helped.mean, helped.standard_error, models)
-        apart = abs(helped.mean - measured.mean) > 2 * helped.difference_error
-        differ = float(apart) if np.isfinite(helped.difference_error) else Missing(NO_ERROR)
     at.put("tau_assisted", assisted, "tau", {"models": over}, counted=counted)
-    at.put("tau_pooled_and_assisted_differ", differ, "yes_or_no")
 
 
 def _jackknifed(mean: float, error: float, models: int) -> Range:
@@ -310,10 +319,7 @@ def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
         f"There is no interval for other models. {pooled.reason}"
         if pooled.low is None
         else "Intervals are for other models on these benchmarks.",
-        "The two estimates differ by more than twice the standard error of their difference. Either the measured cells "
-        "are not typical of the others, or the model predicts them badly."
-        if rows.value("tau_pooled_and_assisted_differ", protocol=protocol) == 1
-        else "",
+        GAPS[data.gaps(protocol)],
     ]
     return Finding(f"{sentence}.", " ".join(filter(None, basis)))
 

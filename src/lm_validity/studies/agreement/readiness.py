@@ -18,7 +18,6 @@ from lm_validity.results.put import Column, Ends, Rows, ends_of, reason_of
 from lm_validity.results.rows import Row
 from lm_validity.results.sections import POINTS, Dots, Points, Says, SectionOf, Series, TableOf
 from lm_validity.statistics import holm
-from lm_validity.studies.agreement.notes import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.studies.agreement.statistics.readiness import (
@@ -33,6 +32,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
     outside_overlap,
 )
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
+from lm_validity.studies.agreement.values import selected_on_test
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names

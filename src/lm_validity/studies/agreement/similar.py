@@ -11,7 +11,6 @@ from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.put import Rows
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.data import JACKKNIFED, Data, draws
-from lm_validity.studies.agreement.notes import WHY_ABOVE
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     distance_groups,
@@ -24,6 +23,7 @@ from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
 from lm_validity.studies.agreement.values import (
     LOST_CLUSTER,
     LOST_MODEL,
+    WHY_ABOVE,
     Range,
     Value,
     ends,

@@ -16,20 +16,18 @@ from lm_validity.studies.agreement.benchmarks import (
     put_prompt_ranges,
 )
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.noise import (
+from lm_validity.studies.agreement.statistics.benchmark import (
     ceiling_with_others,
-    noise_ceiling,
-    reliability,
-    tau_with_others,
-    taus_with_others,
-)
-from lm_validity.studies.agreement.statistics.ranking import pair_signs
-from lm_validity.studies.agreement.statistics.separation import (
     items_needed,
+    reliability,
     separated_shares,
     smallest_difference,
+    tau_with_others,
+    taus_with_others,
     typical_difference,
 )
+from lm_validity.studies.agreement.statistics.noise import noise_ceiling
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.values import LOST_MODEL, estimate
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 

@@ -9,8 +9,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
 
 from lm_validity.missing import is_known
-from lm_validity.results.put import Rows
-from lm_validity.studies.agreement.front import missing_by_value, told_apart
+from lm_validity.studies.agreement.front import told_apart
 from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps, shown_ceiling
 from lm_validity.studies.agreement.values import estimate, range_of
 
@@ -328,22 +327,29 @@ def test_a_ceiling_that_prints_as_its_tau_is_not_below_it():
     assert shown_ceiling(0.9779, 0.9841) == 0.9779 and np.isnan(shown_ceiling(0.97, 0.98))
 
 
-def test_scores_that_are_missing_by_value_are_not_taken_for_missing_by_chance(tmp_path, monkeypatch):
-    """The check of the page's own fold reaches the answer: both estimates differ beyond their error."""
-    table = {p: {name: list(of) for name, of in tasks.items()} for p, tasks in scores().items()}
-    for name in TASKS[:4]:
-        for protocol in table:
-            table[protocol][name] = [None if value < 0.5 else value for value in table[protocol][name]]
-    monkeypatch.setattr("lm_validity.studies.agreement.front.missing_by_value", lambda rows, *protocols: True)
-    for part in (table, {DIRECT: table[DIRECT]}):
-        page, _ = page_of(tmp_path, part)
-        assert page.lede.heading.startswith("Not known") and page.lede.heading.endswith("missing, and not by chance")
-        assert page.answers[0].interval == "" and "not by chance: what is predicted" in page.answers[0].basis
-    monkeypatch.undo()
-    rows = Rows("agreement")
-    for differ, protocol in ((1.0, DIRECT), (0.0, TRAINED)):
-        rows.put("tau_pooled_and_assisted_differ", differ, "yes_or_no", protocol=protocol)
-    assert missing_by_value(rows, DIRECT, TRAINED) and not missing_by_value(rows, TRAINED)
+@pytest.mark.parametrize(
+    ("lost", "models", "ending"),
+    [("low", 24, "missing, and not by chance"), ("any", 24, ""), ("low", 6, "to see whether by chance")],
+)
+@pytest.mark.parametrize("protocols", [(DIRECT, TRAINED), (DIRECT,)])
+def test_scores_that_are_missing_by_value_or_may_be_give_no_answer(tmp_path, lost, models, ending, protocols):
+    """Half of the lower half of each benchmark's scores is missing, or a quarter of all."""
+    rng = np.random.default_rng(models)
+    ability, table = rng.normal(size=models), {}
+    for protocol in protocols:
+        values = 0.5 + 0.1 * (ability[:, None] + 0.5 * rng.normal(size=(models, 8)))
+        low = values < np.median(values, axis=0) if lost == "low" else rng.random(values.shape) < 0.5
+        gone = low & (rng.random(values.shape) < 0.5) & (protocol == protocols[-1])
+        table[protocol] = {
+            f"b{j}": [None if out else float(v) for v, out in zip(*column, strict=True)]
+            for j, column in enumerate(zip(values.T, gone.T, strict=True))
+        }
+    names = [f"m{i:02}" for i in range(models)]
+    sheets = {"models": "model\n" + "\n".join(names), "benchmarks": "benchmark\n" + "\n".join(table[DIRECT])}
+    page, _ = page_of(tmp_path, table, names=names, **sheets)
+    assert page.lede.heading.endswith(ending)
+    assert (page.answers[0].interval == "") == bool(ending)
+    assert ("by chance, it is assumed" in page.answers[0].basis) == (not ending)
 
 
 def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):

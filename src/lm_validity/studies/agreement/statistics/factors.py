@@ -383,13 +383,12 @@ def _shares(correlation: np.ndarray) -> np.ndarray:
 
 
 class ParallelAnalysis(NamedTuple):
-    """`observed`: (k,) shares of variance; `null_mean`, `null_95`: (k,) mean and 95th percentile of the
-    null's; `factors`: number of leading components above the null's 95th percentile; `p_first`: share of
-    null tables whose first component is at least the observed one, with one added to both counts.
+    """`observed`: (k,) shares of variance; `null_95`: (k,) 95th percentile of the null's; `factors`: number of leading
+    components above that; `p_first`: share of null tables whose first component is at least the observed one, with one
+    added to both counts.
     """
 
     observed: np.ndarray
-    null_mean: np.ndarray
     null_95: np.ndarray
     factors: int
     p_first: float
@@ -409,7 +408,7 @@ def parallel_analysis(
     components = principal_components(scores)
     observed = components.explained_variance
     if not len(observed):
-        return ParallelAnalysis(observed, observed, observed, 0, float("nan"))
+        return ParallelAnalysis(observed, observed, 0, float("nan"))
     values = scores[:, components.included]
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.size))
     parts = [min(step, permutations - start) for start in range(0, permutations, step)]
@@ -420,7 +419,7 @@ def parallel_analysis(
     above = observed > null_95 * (1 + SHARE_ROUNDING)
     factors = len(above) if above.all() else int(np.argmin(above))
     p_first = (1 + (null[:, 0] >= observed[0] * (1 - SHARE_ROUNDING)).sum()) / (1 + permutations)
-    return ParallelAnalysis(observed, finite_mean(null, axis=0), null_95, factors, float(p_first))
+    return ParallelAnalysis(observed, null_95, factors, float(p_first))
 
 
 class Residuals(NamedTuple):

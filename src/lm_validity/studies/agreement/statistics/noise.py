@@ -1,6 +1,6 @@
 """Noise of scores: the noise ceiling, agreement corrected for it, what one benchmark tells."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,7 +11,6 @@ from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.factors import component_shares
 
-PRINTED = 0.01  # the step of taus and shares as pages print them
 Values = TypeVar("Values", float, np.ndarray)
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -101,10 +100,10 @@ def mean_tau_left_out(
     is over all pairs with a tau. Of several masks (masks, pairs) they are (masks, 1 + clusters) and (masks,).
     """
     masks, observed = np.atleast_2d(pairs), []
-    for taus, has_limit in _tables_left_out(signs, expected, masks, clusters):
+    for taus, has_limit in tables_left_out(signs, expected, masks, clusters):
         observed.append(ranking.finite_mean(taus if has_limit is None else np.where(has_limit, taus, np.nan), axis=1))
         if len(observed) == 1:
-            limits = _limits(expected, masks)
+            limits = limits_of(expected, masks)
             ceiling = ranking.finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
     shape = pairs.shape[:-1]
     return TausLeftOut(np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape))
@@ -118,11 +117,11 @@ def taus_left_out(
     Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
     NaN where a tau is undefined; without `expected` there are no ceilings: (0,).
     """
-    tables = [taus[0] for taus, _ in _tables_left_out(signs, expected, pairs[None], clusters)]
-    return TausLeftOut(np.array(tables).T, _limits(expected, pairs[None])[0])
+    tables = [taus[0] for taus, _ in tables_left_out(signs, expected, pairs[None], clusters)]
+    return TausLeftOut(np.array(tables).T, limits_of(expected, pairs[None])[0])
 
 
-def _tables_left_out(
+def tables_left_out(
     signs: ranking.PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """(observed taus, whether simulated tables have one), both (masks, benchmark pairs), of the whole table and then
@@ -139,7 +138,14 @@ def _tables_left_out(
     if expected is not None:
         parts.append(_Sums(expected.untied, expected.known, masks, expected.draws))
     whole_sums = [part.over(np.flatnonzero(part.part < len(part.inside))) for part in parts]
-    of_clusters = zip(*_of_clusters(parts, clusters[signs.first], clusters[signs.second]), strict=True)
+    # for each cluster the pairs of models with a model in it that are in a mask, in the order of parts
+    pairs = np.flatnonzero(parts[0].part < len(parts[0].inside))
+    first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
+    between = first != second  # a pair within a cluster concerns it once
+    concerned, places = np.concatenate([first, second[between]]), np.concatenate([pairs, pairs[between]])
+    order = np.lexsort((places, parts[0].part[places], concerned))
+    ends = np.cumsum(np.bincount(concerned, minlength=int(clusters.max(initial=-1)) + 1))[:-1]
+    of_clusters = ([part.over(chosen) for part in parts] for chosen in np.split(places[order], ends))
     for concerned_sums in ([NOTHING] * len(parts), *of_clusters):
         observed, *of_tables = [
             _Sum(total.product - removed.product, total.untied - removed.untied)
@@ -147,26 +153,6 @@ def _tables_left_out(
         ]
         taus = ranking.ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
         yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
-
-
-def _of_clusters(parts: list["_Sums"], first: np.ndarray, second: np.ndarray) -> list[Iterable["_Sum"]]:
-    """For each of `parts` the sums over the pairs of models that concern each cluster; `first`, `second`: (pairs,) the
-    clusters of a pair's models."""
-    clusters = int(max(first.max(initial=-1), second.max(initial=-1))) + 1
-    if all(part.values.shape[1] <= ranking.FEW_COLUMNS for part in parts):
-        return [part.by_cluster(first, second, clusters) for part in parts]
-    concerned = _concerned(parts[0], first, second, clusters)
-    return [map(part.over, concerned) for part in parts]
-
-
-def _concerned(sums: "_Sums", first: np.ndarray, second: np.ndarray, clusters: int) -> list[np.ndarray]:
-    """For each cluster the pairs of models (indices) with a model in it that are in a mask, in the order of parts."""
-    pairs = np.flatnonzero(sums.part < len(sums.inside))
-    first, second = first[pairs], second[pairs]
-    between = first != second  # a pair within a cluster concerns it once
-    concerned, places = np.concatenate([first, second[between]]), np.concatenate([pairs, pairs[between]])
-    order = np.lexsort((places, sums.part[places], concerned))
-    return np.split(places[order], np.cumsum(np.bincount(concerned, minlength=clusters))[:-1])
 
 
 def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -223,34 +209,6 @@ class _Sums:
                     untied[mask] += own_untied
         return _Sum(product, untied)
 
-    def by_cluster(self, first: np.ndarray, second: np.ndarray, clusters: int) -> Iterator[_Sum]:
-        """Over the pairs with a model in each cluster; `first`, `second`: (pairs,) the clusters of a pair's models."""
-        k, parts, between = self.values.shape[1], len(self.inside), first != second
-        # a pair within a cluster concerns it once, one in no mask goes to a place of its own
-        counted = self.part < parts
-        places = [
-            np.where(counts, cluster * parts + self.part, clusters * parts)
-            for cluster, counts in ((first, counted), (second, counted & between))
-        ]
-
-        def summed(values: np.ndarray) -> np.ndarray:
-            total = sum(np.bincount(place, values, clusters * parts + 1) for place in places)
-            result: np.ndarray = np.asarray(total)[:-1].reshape(clusters, parts) @ self.inside.astype(float)
-            return result  # (clusters, masks)
-
-        product = np.zeros((clusters, self.masks, k, k))
-        untied = np.zeros((clusters, self.masks, k, 1 if self.known is None else k))
-        columns = np.ascontiguousarray(self.values.T)
-        size = columns if self.draws else np.abs(columns)
-        for a, b in np.ndindex(k, k):
-            if a < b and not self.draws:
-                product[..., a, b] = product[..., b, a] = summed(columns[a] * columns[b])
-            if self.known is not None and a != b:
-                untied[..., a, b] = summed(size[a] * self.known[:, b])
-            elif a == b:
-                untied[..., a, b if self.known is not None else 0] = summed(size[a])
-        return (_Sum(*sums) for sums in zip(product, untied, strict=True))
-
     def _block(self, pairs: np.ndarray) -> _Sum:
         """As `over`, of pairs of one part, once; no products of tables."""
         values = self.values[pairs].astype(np.float32)
@@ -260,7 +218,7 @@ class _Sums:
         return _Sum(product, np.abs(values).T @ self.known[pairs].astype(np.float32))
 
 
-def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
+def limits_of(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
     """(masks, benchmark pairs) ceilings: taus of the simulated tables over the pairs of models in each mask; no
     benchmark pairs without `expected`. Raises ValueError for a mask that has some pairs of a group but not all."""
     if expected is None:
@@ -274,125 +232,6 @@ def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
     product = np.tensordot((inside > 0).astype(float), expected.product, axes=1)
     _, untied = _Sums(expected.untied, expected.known, masks, expected.draws).over(np.flatnonzero(masks.any(axis=0)))
     return ranking.ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What one benchmark tells: its reliability, and its agreement with the others.
-
-LEAST_MODELS = 3
-NONE = Interval(float("nan"), float("nan"))
-
-
-class Estimate(NamedTuple):
-    """A value and its 95% interval, NaN where there is none."""
-
-    value: float
-    interval: Interval[float]
-
-
-def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
-    """Share of the variance of `scores` (models,) that is no error of the items: 1 - mean(stderr²) / var(scores).
-
-    Spearman's reliability of one benchmark, over the models with a score and a standard error; below 0 it counts as 0.
-    The interval is a jackknife over models on the scale log(1 - reliability). It fails where one model is far from all
-    others. NaN for fewer than 3 models, or scores without a spread.
-    """
-    is_known = np.isfinite(scores) & np.isfinite(stderr)
-    values, errors = scores[is_known], stderr[is_known] ** 2
-    if len(values) < LEAST_MODELS or np.ptp(values) == 0:
-        return Estimate(float("nan"), NONE)
-    share = errors.mean() / values.var(ddof=1)
-    interval = NONE
-    if share > 0 and len(values) > LEAST_MODELS:
-        other_benchmarks = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
-        with np.errstate(divide="ignore"):
-            left_out = errors[other_benchmarks].mean(axis=1) / values[other_benchmarks].var(axis=1, ddof=1)
-            low, high = resampling.jackknife_interval(float(np.log(share)), np.log(left_out))
-        interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
-    return Estimate(float(max(0.0, 1 - share)), interval)
-
-
-def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
-    """Each benchmark's mean tau-b with the others over the pairs of models in the mask `in_range` (models, models).
-
-    `scores`: (models, benchmarks), more is better, NaN where missing. The interval leaves out one model at a time
-    (`transformed_interval`). NaN where no other benchmark has a tau, and without an interval where a model left out
-    leaves none.
-    """
-    return taus_with_others(scores, [in_range])[0]
-
-
-def taus_with_others(scores: np.ndarray, in_ranges: list[np.ndarray]) -> list[list[Estimate]]:
-    """`tau_with_others` of each of some masks, for which the signs of all pairs of models are summed together."""
-    signs, concerned = ranking.pair_signs(scores), [np.flatnonzero(mask.any(axis=1)) for mask in in_ranges]
-    estimates = [[Estimate(float("nan"), NONE)] * scores.shape[1]] * len(in_ranges)
-    enough = [index for index, models in enumerate(concerned) if len(models) >= LEAST_MODELS]
-    if not enough:
-        return estimates
-    masks = np.array([in_ranges[index][signs.first, signs.second] for index in enough])
-    means = np.array(  # (1 + models, masks, benchmarks)
-        [
-            ranking.finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
-            for taus, _ in _tables_left_out(signs, None, masks, np.arange(len(scores)))
-        ]
-    )
-    for row, index in enumerate(enough):
-        whole_taus, left_out = means[0, row], means[1:, row][concerned[index]]
-        intervals = resampling.transformed_interval(whole_taus, np.ascontiguousarray(left_out).T, "tau")
-        estimates[index] = [
-            Estimate(float(tau), Interval(float(low), float(high)))
-            for tau, low, high in zip(whole_taus, *intervals, strict=True)
-        ]
-    return estimates
-
-
-def columns_against(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
-    """(k,) True for columns of `scores` (models, k) whose direction is `assumed` (k,) and that are on the other side of
-    the first eigenvector of the matrix of taus than the columns whose direction is known, or than most."""
-    tau = np.nan_to_num(ranking.kendall_tau_matrix(ranking.pair_signs(scores)))
-    if not assumed.any() or len(tau) < 3:
-        return np.zeros(len(tau), dtype=bool)
-    side = np.linalg.eigh(tau)[1][:, -1]
-    side_told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
-    result: np.ndarray = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
-    return result
-
-
-def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
-    """(k,) True for those of the columns `against` (k,) the others that would surely agree with them if they counted
-    the other way: turned around, the mean tau with the others has an interval above 0 or, where it has none, is above
-    0.5."""
-    if not against.any():
-        return against
-    estimates = tau_with_others(scores * np.where(against, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
-    surely = [
-        estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
-        for estimate in estimates
-    ]
-    result: np.ndarray = against & np.array(surely)
-    return result
-
-
-def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
-    """(masks, columns, columns) from `taus` (masks, pairs of columns), NaN on the diagonal."""
-    by_pair = np.full((len(taus), columns, columns), np.nan)
-    first, second = np.triu_indices(columns, 1)
-    by_pair[:, first, second] = by_pair[:, second, first] = taus
-    return by_pair
-
-
-def ceiling_with_others(signs: ranking.PairSigns, expected: ExpectedSigns | None, in_range: np.ndarray) -> np.ndarray:
-    """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
-
-    Over the pairs of models in the mask `in_range` (models, models), from the `expected` signs of tables with one
-    order. NaN for a benchmark without standard errors, and without `expected`.
-    """
-    ceilings = np.full(signs.sign.shape[1], np.nan)
-    if expected is None:
-        return ceilings
-    limits = _limits(expected, in_range[signs.first, signs.second][None])
-    ceilings[expected.columns] = ranking.finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
-    return ceilings
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -108,135 +108,12 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
     return float(kendall_tau_matrix(pair_signs(np.column_stack([x, y])))[0, 1])
 
 
-COLUMNS_AT_ONCE = 2**17  # scores, whose comparisons then stay in the cache
-MOST_OF_INT8 = 127
-
-
-def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(...,) tau-b of each column of `x` (models, ...) with that of `y`, which has x's shape or ones in it.
-
-    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models. Models missing in either
-    column are left out; NaN where undefined. With missing values it is fastest where y rises from model to model, its
-    missing values last.
-    """
-    no_x, no_y = ~np.isfinite(x), ~np.isfinite(y)
-    is_complete = not (no_x.any() or no_y.any())
-    if not is_complete:
-        y = np.where(no_x | no_y if no_x.any() else no_y, np.nan, y)
-        x = np.where(no_x | no_y, np.nan, x)
-    tau = np.empty(x.shape[1:])
-    step = max(1, COLUMNS_AT_ONCE // max(1, x[:, :1].size))
-    for start in range(0, x.shape[1], step):
-        part = slice(start, start + step)
-        tau[part] = (_tau_by_ranks if is_complete else _tau_of_columns)(x[:, part], y[:, part] if y.shape[1] > 1 else y)
-    return tau
-
-
-def _tau_by_ranks(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """As `kendall_tau_of_columns`, of columns without missing values: of two orders the discordant pairs are the
-    inversions of one in the other (Knight 1966, Journal of the American Statistical Association 61:436)."""
-    x, y = (np.ascontiguousarray(np.moveaxis(values, 0, -1)) for values in (x, y))  # sorted fastest as they lie
-    tau, is_tied, in_order = np.empty(x.shape[:-1]), np.zeros(x.shape[:-1], dtype=bool), x
-    if not (y[..., 1:] > y[..., :-1]).all():
-        by_y = np.argsort(y, axis=-1)
-        in_order = np.take_along_axis(x, by_y, axis=-1)
-        is_tied |= _same_as_next(np.take_along_axis(y, by_y, axis=-1)).any(axis=-1)
-    places = np.argsort(in_order, axis=-1)
-    is_tied |= _same_as_next(np.take_along_axis(in_order, places, axis=-1)).any(axis=-1)
-    pairs, is_untied = np.full(int((~is_tied).sum()), x.shape[-1] * (x.shape[-1] - 1.0) / 2), ~is_tied
-    tau[is_untied] = ratio(pairs - 2 * _inversions(places if is_untied.all() else places[is_untied]).ravel(), pairs)
-    if is_tied.any():
-        ranks_y, tied_y = _dense_ranks(y)
-        of_rows = np.broadcast_to(ranks_y, x.shape)[is_tied], np.broadcast_to(tied_y, is_tied.shape)[is_tied]
-        tau[is_tied] = _tau_of_tied(x[is_tied], *of_rows)
-    return tau
-
-
-def _tau_of_tied(x: np.ndarray, ranks_y: np.ndarray, tied_y: np.ndarray) -> np.ndarray:
-    """As `_tau_by_ranks`, of rows (n, models) with equal values; of the other ones `_dense_ranks`."""
-    ranks, tied = _dense_ranks(x)
-    # by the second row and, where that is tied, by the first: then only discordant pairs are inversions
-    together = ranks_y * x.shape[1] + ranks
-    by_both = np.argsort(together, axis=1)
-    tied_on_both = _tied_pairs(np.take_along_axis(together, by_both, axis=1))
-    inversions = _inversions(np.take_along_axis(ranks, by_both, axis=1))
-    pairs = x.shape[1] * (x.shape[1] - 1) // 2
-    product = pairs - tied - tied_y + tied_on_both - 2 * inversions
-    return ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_y)))
-
-
-def _same_as_next(ordered: np.ndarray) -> np.ndarray:
-    same: np.ndarray = ordered[..., 1:] == ordered[..., :-1]
-    return same
-
-
-def _inversions(ranks: np.ndarray) -> np.ndarray:
-    """(...,) how many pairs of each row of `ranks` (..., n), whole numbers below n, are in falling order."""
-    number = ranks.shape[-1]
-    small = np.uint8 if number <= 2**8 else np.uint16 if number <= 2**16 else np.int64
-    ranks = np.ascontiguousarray(np.moveaxis(ranks, -1, 0), dtype=small)
-    larger = np.zeros_like(ranks)  # how many before it are larger
-    for index in range(number - 1):
-        larger[index + 1 :] += ranks[index + 1 :] < ranks[index]
-    total: np.ndarray = larger.sum(axis=0, dtype=np.int64)
-    return total
-
-
-def _dense_ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers from 0, equal where values are, in their order along each row of `values` (..., n); and the (...,)
-    numbers of pairs of equal ones."""
-    order = np.argsort(values, axis=-1)
-    ordered = np.take_along_axis(values, order, axis=-1)
-    in_order, ranks = (np.zeros(values.shape, dtype=np.int64) for _ in range(2))
-    np.cumsum(~_same_as_next(ordered), axis=-1, out=in_order[..., 1:])
-    np.put_along_axis(ranks, order, in_order, axis=-1)
-    return ranks, _tied_pairs(ordered)
-
-
-def _tied_pairs(ordered: np.ndarray) -> np.ndarray:
-    """(...,) pairs of equal values in each row of `ordered` (..., n), which rises."""
-    places, starts = np.arange(ordered.shape[-1]), np.ones(ordered.shape, dtype=bool)
-    starts[..., 1:] = ~_same_as_next(ordered)
-    pairs: np.ndarray = (places - np.maximum.accumulate(np.where(starts, places, 0), axis=-1)).sum(axis=-1)
-    return pairs
-
-
-def _tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """As `kendall_tau_of_columns`, of values that are missing in both or in neither."""
-    product, untied, untied_other = (np.zeros(values.shape[1:], dtype=np.int64) for values in (x, x, y))
-    rising = not (y[1:] <= y[:-1]).any() and not (np.isnan(y[:-1]) & np.isfinite(y[1:])).any()
-    for model in range(len(x) - 1):
-        larger, smaller = (compare(x[model + 1 :], x[model]).view(np.int8) for compare in (np.greater, np.less))
-        if rising:
-            above, below = _sum(larger), _sum(smaller)
-            product += above - below
-            untied += above + below
-            continue
-        sign = np.subtract(larger, smaller, out=larger)
-        sign_y = (y[model + 1 :] > y[model]).view(np.int8) - (y[model + 1 :] < y[model]).view(np.int8)
-        product += _sum(sign * sign_y)
-        untied += _sum(np.abs(sign, out=sign))
-        untied_other += _sum(np.abs(sign_y, out=sign_y))
-    if rising:
-        number = np.isfinite(y).sum(axis=0)
-        untied_other = number * (number - 1) // 2
-    return ratio(product.astype(float), np.sqrt(untied.astype(float) * untied_other))
-
-
-def _sum(values: np.ndarray) -> np.ndarray:
-    """Sums of -1, 0 and 1 (n, ...) along the first axis."""
-    total: np.ndarray = np.add.reduce(values[:MOST_OF_INT8], axis=0, dtype=np.int8)
-    return total + _sum(values[MOST_OF_INT8:]) if len(values) > MOST_OF_INT8 else total.astype(np.int64)
-
-
 def average_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks down the columns of `scores` (models, columns), 1 = highest, ties averaged; NaN stays NaN."""
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")
 
 
-FEW_COLUMNS = 16  # up to so many, each product of two columns is summed as a form of a matrix of models
 SOME_COLUMNS = 100  # up to so many, products of two columns are summed over all pairs of models at once
-ROWS_AT_ONCE = 256  # of such a matrix
 
 
 class _Compared(NamedTuple):
@@ -276,8 +153,7 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
     tau = np.full((len(weights), *shape), np.nan)
     if not (len(rows.columns) and len(columns.columns)):
         return tau
-    few, some = max(shape) <= FEW_COLUMNS, max(shape) <= SOME_COLUMNS
-    sums = _sums_by_models if few else _sums_by_products if some else _sums_by_resample
+    sums = _sums_by_products if max(shape) <= SOME_COLUMNS else _sums_by_resample
     product = sums(signs, weights, rows.sign, columns.sign)
     if rows is columns and not rows.kind.any():  # the square of a sign is 1 where a pair is not tied
         of_rows = of_columns = np.diagonal(product, axis1=1, axis2=2)[..., None]
@@ -324,25 +200,6 @@ def _sums_by_resample(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: n
     return sums
 
 
-def _sums_by_models(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """As `_sums_by_resample`, of few columns and many resamples: w' M w of each resample, with the products of the
-    pairs i < j in M, some of its rows at a time."""
-    sums = np.zeros((len(weights), x.shape[1], y.shape[1]), dtype=weights.dtype)
-    models = weights.shape[1]
-    for row in range(0, models, ROWS_AT_ONCE):
-        part = slice(*np.searchsorted(signs.first, [row, row + ROWS_AT_ONCE]))
-        matrix = np.zeros((min(ROWS_AT_ONCE, models - row), models - row), dtype=weights.dtype)
-        for a, b in np.ndindex(sums.shape[1:]):
-            if y is x and b < a:
-                continue
-            matrix[signs.first[part] - row, signs.second[part] - row] = x[part, a] * y[part, b]
-            sums[:, a, b] += np.einsum("ri,ri->r", weights[:, row : row + ROWS_AT_ONCE] @ matrix, weights[:, row:])
-    if y is x:
-        a, b = np.triu_indices(x.shape[1], 1)
-        sums[:, b, a] = sums[:, a, b]
-    return sums
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Ranking agreement between benchmarks: means of a matrix of taus over all pairs and over sets of pairs.
 
@@ -351,16 +208,12 @@ def _sums_by_models(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: np.
 class RankAgreement:
     """Summary of a (k, k) matrix of rank correlations between k benchmarks.
 
-    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
-    (k,) mean of each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between
-    categories, in the order of `categories`; `within_category`, `between_categories`: means over all pairs of
-    benchmarks of one category, of two. NaN where there is no pair.
+    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `by_benchmark`: (k,) mean of each benchmark with
+    the others; `by_category`: (c, c) means within (diagonal) and between categories, in the order of `categories`. NaN
+    where there is no pair.
     """
 
     mean: float
-    pairs: int
-    within_category: float
-    between_categories: float
     by_benchmark: np.ndarray
     by_category: np.ndarray
     categories: tuple[str, ...]
@@ -377,20 +230,7 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> RankAg
     for i, rows in enumerate(members):
         for j, columns in enumerate(members):
             grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else finite_mean(tau[np.ix_(rows, columns)])
-    first, second = np.triu_indices(len(tau), 1)
-    upper = tau[first, second]
-    named = np.array([name is not None for name in categories], dtype=bool)
-    named_pairs = named[first] & named[second]
-    same_category = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
-    return RankAgreement(
-        mean=mean_over_pairs(tau),
-        pairs=int(np.isfinite(upper).sum()),
-        within_category=finite_mean(upper[named_pairs & same_category]),
-        between_categories=finite_mean(upper[named_pairs & ~same_category]),
-        by_benchmark=mean_with_others(tau),
-        by_category=grid,
-        categories=names,
-    )
+    return RankAgreement(mean_over_pairs(tau), mean_with_others(tau), grid, names)
 
 
 def mean_over_pairs(tau: np.ndarray) -> float:

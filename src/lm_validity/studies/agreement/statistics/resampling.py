@@ -177,7 +177,7 @@ def resampled_mean_tau(signs: ranking.PairSigns, weights: np.ndarray) -> np.ndar
     Then tau_ab = sum w s_a s_b / (n_a n_b) with n_a² = sum w s_a², sums over pairs of models, so that the sum of all
     taus is that of w (sum_a s_a / n_a)². There rounded to 1e-12, above its error. `weights`: (resamples, models).
     """
-    if signs.sign.shape[1] <= ranking.FEW_COLUMNS or not (signs.known > 0).all():
+    if signs.sign.shape[1] <= ranking.SOME_COLUMNS or not (signs.known > 0).all():
         step = max(1, TAUS_AT_ONCE // max(1, signs.sign.shape[1] ** 2))
         draws = (weights[start : start + step] for start in range(0, max(1, len(weights)), step))
         return np.concatenate(

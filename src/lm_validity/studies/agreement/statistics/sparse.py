@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, logit, ndtr, ndtri
 
+from lm_validity.statistics import Interval
+from lm_validity.studies.agreement.statistics.benchmark import NONE, Estimate
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -458,6 +461,45 @@ def widening_of(residuals: np.ndarray) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Are cells missing by chance?
+
+
+def standing_of_missing(scores: np.ndarray, missing: np.ndarray) -> Estimate:
+    """How high the scores that are missing would stand, in standard deviations, as the models' other scores tell.
+
+    `scores`: (models, columns) of all that is known, also under the other protocol, more is better, NaN where missing;
+    `missing`: mask of the cells in question. 0 for cells that are missing by chance; -.8 where half of the lower half
+    of each benchmark is. A model's standing beside one of its cells, s, is the mean of its other scores as normal
+    quantiles of their ranks. With b the slope of s on the score itself where that is known, and the rows of missing
+    cells shuffled over the models,
+
+        estimate = (mean s over the missing cells - its mean when shuffled) / b,   ± t · error when shuffled / b
+
+    mean and error exactly (Hoeffding 1951, Annals of Mathematical Statistics 22:558), t with 2 degrees of freedom less
+    than models. Models that lack many cells may be any models, without any trace in it. NaN without a missing cell or a
+    model with other scores, for fewer than 4 models, and where b is not above 0. *It fails* to see cells that are
+    missing since a model is worse there than on other benchmarks: only the missing scores could tell.
+    """
+    some = np.isfinite(scores).any(axis=1)
+    scores, missing = scores[some], missing[some]
+    ranks, is_known = average_ranks(-scores), np.isfinite(scores)
+    values = np.nan_to_num(ndtri(ranks / (is_known.sum(axis=0) + 1)))
+    others = _ratio(
+        values.sum(axis=1, keepdims=True) - values, np.maximum(is_known.sum(axis=1, keepdims=True) - is_known, 0)
+    )
+    counted = np.isfinite(others)
+    others = np.where(counted, others - finite_mean(others, axis=0), 0.0)
+    slope, models, number = _ratio((values * others).sum(), (values**2).sum()), len(scores), (missing & counted).sum()
+    if models < 4 or not number or not slope > 0:
+        return Estimate(float("nan"), NONE)
+    products = (missing & counted) @ others.T / (number * slope)
+    value = float(np.trace(products) - products.sum() / models)
+    spread = products - products.mean(axis=0) - products.mean(axis=1, keepdims=True) + products.mean()
+    reach = float(stats.t.ppf(0.975, models - 2) * np.sqrt((spread**2).sum() / (models - 1)))
+    return Estimate(value, Interval(value - reach, value + reach))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Agreement where many cells are missing: pooled over pairs of models, alone and assisted by a model's predictions.
 
 
@@ -465,14 +507,11 @@ class PooledTau(NamedTuple):
     """Agreement over all pairs of benchmarks together, in [-1, 1].
 
     `mean`: concordant less discordant comparisons over their number; `standard_error`: over models, by the jackknife;
-    `comparisons`: (pair of models, pair of benchmarks) with all
-    four cells known. `difference_error`: standard error of what `expected` signs change. NaN where there is no
-    comparison.
+    `comparisons`: (pair of models, pair of benchmarks) with all four cells known. NaN where there is no comparison.
     """
 
     mean: float
     standard_error: float
-    difference_error: float
     comparisons: int
 
 
@@ -498,14 +537,9 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
         result: np.ndarray = _ratio(keep(predicted), keep(total)) + _ratio(keep(unmeasured), keep(number))
         return result
 
-    def difference(keep: Keep) -> np.ndarray:
-        result: np.ndarray = estimate(keep) - _ratio(keep(agreeing), keep(number))
-        return result
-
     return PooledTau(
         mean=float(estimate(np.sum)),
         standard_error=_jackknife(signs, estimate),
-        difference_error=_jackknife(signs, difference),
         comparisons=round(number.sum()),
     )
 

@@ -10,7 +10,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
     kendall_tau,
     kendall_tau_matrix,
-    kendall_tau_of_columns,
     pair_signs,
     resampled_kendall_tau,
 )
@@ -34,22 +33,6 @@ def test_equals_scipy_with_ties_and_missing_values(seed):
         both = np.isfinite(scores[:, i]) & np.isfinite(scores[:, j])
         expected = kendalltau(scores[both, i], scores[both, j]).statistic
         assert tau[i, j] == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(("models", "values"), [(2, 2), (3, 2), (25, 8), (25, 1000), (70, 20), (300, 90)])
-@pytest.mark.parametrize("missing", [0.0, 0.1])
-def test_columns_one_by_one_equal_scipy(models, values, missing):
-    rng = np.random.default_rng(models)
-    x, y = rng.integers(0, values, size=(2, models, 6)).astype(float)
-    x[rng.random(x.shape) < missing], y[rng.random(y.shape) < missing] = np.nan, np.nan
-    x[:, 0] = 1.0
-    for others in (y, y[:, :1], np.sort(y, axis=0)[:, :1], np.arange(models)[:, None] / 7):
-        tau = kendall_tau_of_columns(x, others)
-        for place, (first, second) in enumerate(zip(x.T, np.broadcast_to(others, x.shape).T, strict=True)):
-            both = np.isfinite(first) & np.isfinite(second)
-            expected = kendalltau(first[both], second[both]).statistic if both.any() else np.nan
-            assert tau[place] == pytest.approx(expected, abs=1e-12, nan_ok=True)
-    assert np.isnan(kendall_tau_of_columns(x[:1], y[:1])).all()
 
 
 def test_weights_are_repetitions_without_pairs_of_copies():
@@ -105,19 +88,6 @@ def test_resamples_at_once_are_each_resample_with_missing_values_and_other_colum
         np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, other_signs=others), atol=1e-12)
 
 
-def test_infinities_are_missing_and_complete_columns_agree_with_incomplete_ones():
-    x, y = np.array([[1, np.inf, 3, 2, 4]]).T, np.array([[1, 2, 3, np.inf, 2]]).T
-    known = [0, 2, 4]
-    assert kendall_tau_of_columns(x, y)[0] == pytest.approx(kendalltau(x[known, 0], y[known, 0])[0])
-    rng = np.random.default_rng(3)
-    whole = rng.integers(0, 9, (40, 6)).astype(float)
-    padded = np.vstack([whole, np.full((2, 6), np.nan)])  # by the way of missing values
-    other = whole.mean(axis=1)[:, None]
-    without = kendall_tau_of_columns(whole, other)
-    assert np.array_equal(without, kendall_tau_of_columns(padded, np.vstack([other, [[np.nan], [np.nan]]])))
-    assert without == pytest.approx([kendalltau(column, other[:, 0])[0] for column in whole.T])
-
-
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
     rng = np.random.default_rng(4)
@@ -125,8 +95,7 @@ def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
     scores[rng.random(scores.shape) < missing] = np.nan
     signs, draws = pair_signs(scores), rng.multinomial(20, np.full(20, 0.05), size=5)
     ways = []
-    for few, some in ((16, 100), (0, 100), (0, 0)):
-        monkeypatch.setattr(ranking, "FEW_COLUMNS", few)
+    for some in (100, 0):
         monkeypatch.setattr(ranking, "SOME_COLUMNS", some)
         ways.append(ranking.resampled_kendall_tau(signs, draws))
     copies = [kendall_tau_matrix(pair_signs(np.repeat(scores, draw, axis=0))) for draw in draws]

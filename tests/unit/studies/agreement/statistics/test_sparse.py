@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, norm, rankdata
+from scipy.stats import t as t_distribution
 
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
@@ -19,6 +20,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     pooled_tau,
     rank_draws,
     standardized,
+    standing_of_missing,
     widening_of,
 )
 
@@ -51,7 +53,6 @@ def test_with_every_cell_known_and_no_ties_both_estimates_are_the_mean_tau():
     pooled = pooled_tau(signs)
     assisted = pooled_tau(signs, np.random.default_rng(0).uniform(-1, 1, signs.sign.shape))
     assert pooled.mean == pytest.approx(mean) and assisted.mean == pytest.approx(mean)
-    assert assisted.difference_error == pytest.approx(0, abs=1e-12)
 
 
 def test_with_holes_every_comparison_counts_once():
@@ -122,13 +123,55 @@ def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
     truth, signs = pooled_tau(pair_signs(whole)).mean, pair_signs(scores)
     first, second = signs.first, signs.second
     # what is right on average for benchmarks of each kind, and knows nothing of single cells
-    from scipy.stats import norm
-
     deviation = np.sqrt(2) * noise
     expected = 2 * norm.cdf((ability[first] - ability[second])[:, None] / deviation) - 1
     pooled, assisted = pooled_tau(signs).mean, pooled_tau(signs, expected)
     assert pooled - truth > 0.2 and abs(assisted.mean - truth) < 0.03
-    assert assisted.mean - pooled < -2 * assisted.difference_error
+    assert assisted.mean < pooled - 0.15
+
+
+# ---- whether cells are missing by chance ---------------------------------------------------------------------------
+
+
+def by_value(rng, models, benchmarks, share, loading=0.8):
+    """Scores of one ability, and which are missing: half of the lowest ones, twice this share; or any for None."""
+    ability = rng.normal(size=(models, 1))
+    scores = loading * ability + np.sqrt(1 - loading**2) * rng.normal(size=(models, benchmarks))
+    low = rankdata(scores, axis=0) <= 2 * (share or 0.5) * models
+    missing = (low if share else np.ones_like(low)) & (rng.random(scores.shape) < (0.5 if share else 0.25))
+    return np.where(missing, np.nan, scores), missing
+
+
+def test_the_standing_of_missing_scores_is_that_of_their_models_beside_shuffled_ones():
+    """Against all orders of the six models."""
+    scores, missing = by_value(np.random.default_rng(1), 6, 5, 0.25)
+    quantiles = np.full(scores.shape, np.nan)
+    for column, own in zip(quantiles.T, scores.T, strict=True):
+        known = np.isfinite(own)
+        column[known] = norm.ppf(rankdata(own[known]) / (known.sum() + 1))
+    others = np.array([[np.nanmean(np.delete(row, j)) for j in range(5)] for row in quantiles])
+    others -= others.mean(axis=0)
+    known = np.isfinite(quantiles)
+    slope = (quantiles * others)[known].sum() / (quantiles[known] ** 2).sum()
+    sums = [others[list(order)][missing].mean() / slope for order in itertools.permutations(range(6))]
+    found = standing_of_missing(scores, missing)
+    assert found.value == pytest.approx(sums[0] - np.mean(sums))
+    reach = t_distribution.ppf(0.975, 4) * np.std(sums)
+    assert found.interval == pytest.approx((found.value - reach, found.value + reach))
+    assert np.isnan(standing_of_missing(scores[:3], missing[:3]).value)
+    assert np.isnan(standing_of_missing(np.nan_to_num(scores), missing & False).value)
+
+
+@pytest.mark.parametrize(
+    ("models", "benchmarks", "share", "least", "most"),
+    [(20, 8, None, 0.0, 0.06), (12, 6, None, 0.0, 0.06), (20, 8, 0.25, 0.85, 1.0), (40, 12, 0.125, 0.98, 1.0)],
+)
+def test_what_is_missing_by_value_is_found_and_what_is_missing_by_chance_is_not(models, benchmarks, share, least, most):
+    found = []
+    for seed in range(300):
+        low, high = standing_of_missing(*by_value(np.random.default_rng(seed), models, benchmarks, share)).interval
+        found.append(low > 0 or high < 0)
+    assert least <= np.mean(found) <= most
 
 
 # ---- the process --------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """How often does a page say something that is not so? Simulated tables, read and reported as a user's are.
 
-    python -m benchmarks.coverage.verdicts [--tables 200] [--world NAME]   # prints the table of docs/reference/coverage.md
+    python -m benchmarks.coverage.verdicts [--tables 200] [--world NAME]   # a table of docs/reference/coverage.md
 
 A world draws two protocols of one truth, in which benchmarks agree equally well, or one protocol. What is false there
 is written beside it; *not known* is never false.
@@ -38,7 +38,7 @@ SAYS = {  # what a heading says: a claim, by the beginning or a part of it
 class World:
     """`draw`: (models, benchmarks) noise-free scores of each protocol, and the standard errors; `false`: the claims of
     `SAYS` that are false. `missing`: the cells to leave out, of scores. `unknown`: whether nothing says the direction
-    of the first benchmark, which is the other one."""
+    of the first benchmark, the other one. `overlap`: the second and third benchmark are halves of the first."""
 
     says: str
     size: tuple[int, int]
@@ -109,20 +109,21 @@ def by_chance(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.random(scores.shape) < 0.25
 
 
-CHANGE, NOISE_ONLY = ("change",), ("disagree",)
+CHANGE, NOISE_ONLY, ANY = ("change",), ("disagree",), ("change", "agree", "one ability")
+normal = placed(lambda n, rng: rng.normal(size=n))
 ONE = (DIRECT,)
 WORLDS = {
-    "independent": World("no factor: independent benchmarks", (20, 8), related(0.0), ("change", "agree", "one ability")),
+    "independent": World("no factor: independent benchmarks", (20, 8), related(0.0), ANY),
     "families": World(
-        "families of three, independent benchmarks", (24, 8), in_families, ("change", "agree", "one ability"), families=3
+        "families of three, independent benchmarks", (24, 8), in_families, ANY, families=3
     ),
-    "one order": World("one order, 20 × 8", (20, 8), placed(lambda n, rng: rng.normal(size=n)), NOISE_ONLY, ONE),
+    "one order": World("one order, 20 × 8", (20, 8), normal, NOISE_ONLY, ONE),
     "two clumps": World("one order, models in two clumps", (20, 8), clumps(2), NOISE_ONLY, ONE),
     "three clumps": World("one order, models in three clumps", (20, 8), clumps(3), NOISE_ONLY, ONE),
     "outlier": World("one order, one model far below", (20, 8), placed(outlier), NOISE_ONLY, ONE),
     "direction": World(
         "one order, unknown direction of a benchmark that is an error", (20, 8),
-        placed(lambda n, rng: rng.normal(size=n)), ("disagree", "agree"), ONE, unknown=True,
+        normal, ("disagree", "agree"), ONE, unknown=True,
     ),
     "directions": World(
         "the same with both protocols", (20, 8), related(0.8), CHANGE, unknown=True,
@@ -138,9 +139,9 @@ WORLDS = {
         )
         for n, k in ((12, 6), (20, 8), (40, 12)) for load in (0.5, 0.8) for share in (0.125, 0.25)
     },
-    "ablest": World("the ablest third lacks half after training, 20 × 8", (20, 8), related(0.8), CHANGE, missing=ablest),
+    "ablest": World("the ablest third lacks half after training", (20, 8), related(0.8), CHANGE, missing=ablest),
     "one order, low": World(
-        "one order, half of the lower half missing, 20 × 8", (20, 8), placed(lambda n, rng: rng.normal(size=n)),
+        "one order, half of the lower half missing, 20 × 8", (20, 8), normal,
         NOISE_ONLY, ONE, missing=low(0.25),
     ),
 }  # fmt: skip

@@ -210,6 +210,8 @@ def _offered(found: Sequence[Candidate]) -> tuple[float, list[list[Long]]]:
 def _together(offered: Sequence[Sequence[list[Long]]]) -> list[list[Long]]:
     """Readings of all groups of tables, the best of each first. A group that has neither a model nor a benchmark in
     common with those before it, or whose scores contradict theirs, is left out."""
+    if len(offered) == 1:
+        return [*offered[0]]
     found: list[list[Long]] = []
     for rank in range(max((len(options) for options in offered), default=0)):
         reading: list[Long] = []

@@ -31,7 +31,7 @@ _BREAK = re.compile(r"<br\s*/?>", re.I)
 _TAG = re.compile(r"<[^<>]*>")
 _TAG_IN_NUMBER = re.compile(r"(?<=\d)(?:<[^<>]*>)+(?=\d)")  # what it parts is no number: `71.3<sub>2</sub>`
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
-_WITHOUT_MARKUP = re.compile(r"[A-Za-z0-9_.,:+-]+")
+_WITHOUT_MARKUP = re.compile(r"[A-Za-z0-9_.,:+() -]+")
 _BOLD = re.compile(r"\*\*(?=[^\s*])([^*]*)\*\*")  # a pair: of `Ant 4**` the stars are a footnote's
 _LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
 _MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
@@ -53,7 +53,7 @@ class CellValue(NamedTuple):
 def plain_text(text: str) -> str:
     """A cell's or a name's text without markup: links, HTML tags, footnotes, bold and LaTeX."""
     if _WITHOUT_MARKUP.fullmatch(text):
-        return text
+        return " ".join(text.split())
     text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
     text = re.sub(r"\\([%_#&])", r"\1", _LATEX.sub(r"\1", _BOLD.sub(r"\1", text))).replace("$", "")
     return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
@@ -72,6 +72,8 @@ def read_cell(text: str) -> CellValue | None:
         pass
     else:
         return CellValue(plain_number) if abs(plain_number) <= LARGEST_SCORE and "_" not in text else None
+    if text.lstrip()[:1].isalpha():  # no mark stands before a number as a letter
+        return None
     bare = plain_text(text.replace("−", "-").replace("–", "–"))
     clean = _MARKS.sub("", _CHANGE.sub("", _REMARK.sub("", bare))).strip()
     marked = clean != text.strip() and not (set("±%") & set(text))
@@ -151,6 +153,7 @@ _TRANSLATED = {
 _BESIDE_THEM = re.compile(r"大|名[称稱]?|명|得分|分[数數]?|점수|千次|元|秒")
 _LETTERS_OF_OTHERS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # kana, Chinese, hangul
 _WORDS_OF_OTHERS = {word: re.compile("|".join(names)) for word, names in _TRANSLATED.items()}
+_ANY_OF_OTHERS = re.compile("|".join(name for names in _TRANSLATED.values() for name in names))
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 
@@ -164,14 +167,16 @@ def plain(name: str) -> str:
 
 
 def _translated(words: str) -> str:
-    for word, of_others in _WORDS_OF_OTHERS.items():
+    for word, of_others in _WORDS_OF_OTHERS.items() if _ANY_OF_OTHERS.search(words) else ():
         words = of_others.sub(f" {word} ", words)
     return words
 
 
 def has_other_letters(name: str) -> bool:
     """Whether a name has Chinese, Japanese or Korean words that are not translated: `Few-shot学习` is a benchmark."""
-    return _LETTERS_OF_OTHERS.search(_BESIDE_THEM.sub("", _translated(name.casefold()))) is not None
+    return (
+        not name.isascii() and _LETTERS_OF_OTHERS.search(_BESIDE_THEM.sub("", _translated(name.casefold()))) is not None
+    )
 
 
 def parts(name: str) -> list[str]:

@@ -20,7 +20,7 @@ from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, compliance
-from lm_validity.tables.formats.published import read_e2lm
+from lm_validity.tables.formats.specs import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "examples" / "early_training"

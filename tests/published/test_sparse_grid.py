@@ -38,7 +38,7 @@ from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     pooled_tau,
     widening_of,
 )
-from lm_validity.tables.formats.published import read_lm_harmony  # noqa: E402
+from lm_validity.tables.formats.specs import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 
 DIRECT, TRAINED = "direct", "train_before_test"

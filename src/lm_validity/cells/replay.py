@@ -107,7 +107,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
     digest: the file's sha256; it is read once as long as that stays. `.parquet`: a table with the columns of SCORES;
     anything else: the authors' JSON. Raises InputError for neither, and for two scores of one key.
     """
-    from lm_validity.tables.formats.published import read_lm_harmony
+    from lm_validity.tables.formats.specs import read_lm_harmony
     from lm_validity.tables.schema import REPLAY, read_scores
 
     table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)

@@ -105,7 +105,7 @@ for _name, _files in (("lm-eval", "lm-eval"), ("csv", "a table"), ("every-eval-e
 @app.command("lm-harmony")
 def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_results.json.")], output: Output) -> None:
     """Turn the train-before-test authors' all_results.json into scores.parquet."""
-    from lm_validity.tables.formats.published import read_lm_harmony
+    from lm_validity.tables.formats.specs import read_lm_harmony
     from lm_validity.tables.schema import SCORES
 
     _import_authors_file(scores, read_lm_harmony, SCORES, output / "scores.parquet")
@@ -123,7 +123,7 @@ def e2lm(
     output: Output,
 ) -> None:
     """Turn learning curves of the early-training competition into scores.parquet."""
-    from lm_validity.tables.formats.published import read_e2lm
+    from lm_validity.tables.formats.specs import read_e2lm
     from lm_validity.tables.schema import SCORES
 
     _import_authors_file(curves, read_e2lm, SCORES, output / "scores.parquet")

@@ -10,8 +10,7 @@ from tests.unit.tables.conftest import read_files
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.counted import report_rows
-from lm_validity.tables.formats.model_names import Point, parse_arguments, training_point
-from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Point, parse_arguments, training_point
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 

@@ -13,8 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.outputs import replaced_folder
 from lm_validity.tables.counted import report_rows
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.model_names import model_place
-from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, model_place
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.published import read_lm_harmony
+from lm_validity.tables.formats.specs import read_lm_harmony
 from lm_validity.tables.schema import SCORES
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,21 +159,6 @@ def required_text(value: object, where: str, hint: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where}: {_shown(value)} is no name.", hint)
     return value
-
-
-# Columns of claims that hold for a whole file, and their checks. Others have no place for them: exporters write them
-# under keys of our own, from which importers read them back
-OF_FILE: dict[str, Callable[[object, str], str | float | None]] = {
-    "checkpoint": text,
-    "iteration": whole,
-    "tokens_b": number,
-    "protocol": text,
-    "prompt": text,
-    "prompt_variant": text,
-    "seed": whole,
-    "run": whole,
-    "split": text,
-}
 
 
 def is_sampled(options: Document) -> bool:

@@ -23,8 +23,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document, check_encodable, write_json
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, json_lines
-from lm_validity.tables.formats.model_names import parse_arguments, training_point
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, parse_arguments, training_point
 from lm_validity.tables.metrics import metric_direction
 from lm_validity.tables.schema import PROTOCOLS, SCORES, Claim, Item
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -32,6 +31,9 @@ from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 VERSION = "0.3.0"  # of the schema that exported files follow
 OWN = "lm_validity_"  # begins the keys of what the format has no place for
 _HINT = "see github.com/evaleval/every_eval_ever for the format."
+# Columns of claims that hold for a whole file, for which the format has no place
+_OF_FILE = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "run", "split")
+_NUMBERS = ("iteration", "tokens_b", "seed", "run")
 _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _CI95 = 1.959964
 
@@ -116,12 +118,7 @@ def _number(value: object) -> object:
 def _own(details: Mapping[str, Any]) -> dict[str, Any] | None:
     """What `export every-eval-ever` wrote for a whole file; None in a file of others."""
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
-    kinds = checked.OF_FILE
-    return (
-        {name: own.get(name) if kinds[name] is checked.text else _number(own.get(name)) for name in kinds}
-        if own
-        else None
-    )
+    return {name: _number(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE} if own else None
 
 
 def _point(details: Any, of_model: Any) -> Mapping[str, Any]:
@@ -286,7 +283,7 @@ def write_every_eval_ever(
                 "fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
             )
     publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
-    columns, documents = ["model", *checked.OF_FILE], dict[Path, Document]()
+    columns, documents = ["model", *_OF_FILE], dict[Path, Document]()
     frame = scores.astype(dict.fromkeys(columns, object))
     for _, rows in frame.groupby(columns, dropna=False, sort=True):
         common = {name: None if pd.isna(value) else value for name, value in rows.iloc[0][columns].items()}

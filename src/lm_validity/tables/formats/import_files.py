@@ -26,7 +26,6 @@ from lm_validity.tables.formats import (
     every_eval_ever,
     import_inspect,
     lm_eval,
-    published,
     specs,
 )
 from lm_validity.tables.formats.engine import Spec, forget_files
@@ -38,9 +37,9 @@ from lm_validity.tables.formats.import_samples import (
     write_items,
 )
 from lm_validity.tables.formats.joining import check_identities, score_table, with_runs
-from lm_validity.tables.formats.model_names import PARAMETERS, model_place
 from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
+    PARAMETERS,
     Found,
     ImportLog,
     ImportOptions,
@@ -49,6 +48,7 @@ from lm_validity.tables.formats.score_files import (
     check_file,
     date_in,
     find_files,
+    model_place,
     with_progress,
 )
 from lm_validity.tables.frame import READABLE
@@ -68,8 +68,8 @@ FORMATS: tuple[Spec, ...] = (
     specs.LIGHTEVAL,
     import_inspect.INSPECT,
     lm_eval.LM_EVAL,
-    published.LM_HARMONY,
-    published.E2LM,
+    specs.LM_HARMONY,
+    specs.E2LM,
 )
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")

@@ -17,8 +17,7 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, same
-from lm_validity.tables.formats.model_names import training_point
-from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, date_in, mean_of_items, training_point
 from lm_validity.tables.schema import Item
 from lm_validity.tables.settings import NEARLY_ALL
 

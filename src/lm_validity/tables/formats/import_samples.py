@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.model_names import folder_identity, folder_name
 from lm_validity.tables.formats.score_files import (
     Found,
     ImportLog,
     ScoreFile,
     date_in,
     date_text,
+    folder_identity,
+    folder_name,
     mean_of_items,
     with_progress,
 )

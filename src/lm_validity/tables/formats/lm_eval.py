@@ -10,16 +10,18 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, same
-from lm_validity.tables.formats.model_names import (
+from lm_validity.tables.formats.score_files import (
     NAMES,
     PARAMETERS,
+    Opened,
+    ScoreFile,
+    date_in,
     folder_identity,
     folder_name,
     model_place,
     parse_arguments,
     training_point,
 )
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in
 from lm_validity.tables.schema import Claim
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.published import read_e2lm
+from lm_validity.tables.formats.specs import read_e2lm
 from lm_validity.tables.schema import SCORES, read_table, write_table
 
 GOOD = "model,iteration,gtokens,arc,mmlu\nm,4000,4.1943,0.25,0.3\nm,8000,10.11,,0.31\n"

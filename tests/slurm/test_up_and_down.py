@@ -1,7 +1,6 @@
 """The program behind `make slurm-test`, started as make starts it: Slurm is down again whatever happens, and a Slurm
 that it did not start stays untouched. Runs before the cluster is up: these tests bring it up and down themselves."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -78,16 +77,6 @@ def test_down_after_a_signal(before, running, number):
     assert everything() == before and not lives(job)
 
 
-def test_a_killed_call_is_cleaned_up_by_the_next(before, running):
-    process, job = running
-    process.kill()
-    process.wait()
-    assert lives(job) and Cluster().answers()
-    done = call("run", "--", "true")
-    assert done.returncode == 0, done.stderr
-    assert everything() == before and not lives(job)
-
-
 def test_a_second_call_is_refused(running):
     second = call("run", "--", "true")
     assert second.returncode == 3
@@ -106,18 +95,3 @@ def test_another_slurms_configuration_is_refused(action):
         assert CONF.read_text() == "ClusterName=theirs\n"
     finally:
         CONF.unlink()
-
-
-def test_a_running_daemon_of_another_slurm_is_refused(tmp_path):
-    shutil.copy(shutil.which("sleep"), tmp_path / "slurmctld")
-    theirs = subprocess.Popen((tmp_path / "slurmctld", "300"))
-    try:
-        wait_for("it runs", lambda: processes("slurmctld") == [theirs.pid], 10)
-        for action in ("up", "down"):
-            done = call(action)
-            assert done.returncode == 3
-            assert f"slurmctld (pid {theirs.pid}) is running and was not started by this program" in done.stderr
-        assert theirs.poll() is None
-    finally:
-        theirs.kill()
-        theirs.wait()

@@ -21,9 +21,9 @@ try:
         PLANNED_SHEETS,
         build_run,
         check_curves,
-        check_sources,
         key_values,
         planned_sheets,
+        read_values,
     )
     from lm_validity.config.sections import PRETRAINING_VERSION
     from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
@@ -82,7 +82,10 @@ def as_planned(values):
 
 try:
     if workflow.is_main_process:
-        check_sources(workflow.basedir, [] if IS_MODULE else workflow.configfiles)
+        for path in [] if IS_MODULE else workflow.configfiles:
+            read_values(
+                path
+            )  # of a key that is there twice Snakemake takes the last, and of 010 its 8
     VALUES, SHEETS = as_planned(config)
     RUN = build_run(
         VALUES,

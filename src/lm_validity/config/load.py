@@ -166,15 +166,6 @@ def read_values(path: str | Path) -> object:
         raise InputError(f"{path}: not valid YAML ({message[:300]}).", hint) from error
 
 
-def check_sources(folder: Path, configfiles: Iterable[str | Path]) -> None:
-    """Raises InputError for what Snakemake itself would misread: braces in the path of the workflow's `folder`, which
-    it takes for names of values, and a configuration with a key twice, of which it takes the last, or 010, its 8."""
-    if re.search("[{}]", str(folder)):
-        raise InputError(f"{folder}: Snakemake takes braces in a path for names of values.", "rename that folder.")
-    for path in configfiles:
-        read_values(path)
-
-
 def _check_node(node: "Node", seen: set[int]) -> None:
     """Raises YAMLError where a mapping has a key twice, of which YAML's own loader would take the last, and for a
     number that YAML 1.1 reads in base 8 or 60 as another than it looks like: 010 is 8, and 1:30 is 90."""

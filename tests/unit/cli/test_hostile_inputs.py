@@ -1,11 +1,6 @@
 """Hostile inputs, each from a fuzzer: one line, exit code 2, nothing half-written, and no more memory than it takes."""
 
-import json
-import os
 import resource
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,45 +10,10 @@ import pytest
 from tests.unit.test_outputs import call
 
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, read_json_or
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 
 DEEP = "[" * 100_000 + "]" * 100_000
 SCORE = ("model", "benchmark", "protocol", "value")
-
-
-def test_the_root_of_a_disk_is_no_model(place):
-    config = {"results": {"knot": {"acc,none": 0.5}}, "config": {"model_args": "pretrained=/"}}
-    (place / "results.json").write_text(json.dumps(config))
-    code, problem = call("import", "results.json", "--output", "out")
-    assert code == 2 and "results.json" in problem and "'model'" in problem and not (place / "out").exists()
-    assert call("import", "results.json", "--model", "results.json=ash-1b", "--output", "out")[0] == 0
-
-
-@pytest.mark.parametrize("command", ["import", "report"])
-def test_a_parquet_file_without_columns(place, command):
-    pq.write_table(pa.table({}), place / "empty.parquet")
-    code, problem = call(command, "empty.parquet", "--output", "out")
-    assert code == 2 and "empty.parquet" in problem and not (place / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["import", "report"])
-@pytest.mark.parametrize("own", [True, False])
-def test_a_parquet_file_with_bytes_that_are_no_text(place, command, own):
-    text = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], "int32")), pa.py_buffer(b"\xff\xfe")]
-    )
-    columns = {
-        "model": text,
-        "benchmark": pa.array(["knot"]),
-        "protocol": pa.array(["direct"]),
-        "value": pa.array([0.5]),
-    }
-    pq.write_table(
-        pa.table({name: columns[name] for name in (SCORE if own else ("model", "value"))}), place / "s.parquet"
-    )
-    code, problem = call(command, "s.parquet", "--output", "out")
-    assert code == 2 and "s.parquet" in problem and not (place / "out").exists()
 
 
 def test_compare_where_the_protocol_is_not_known(place):
@@ -84,38 +44,6 @@ def test_compare_where_the_protocol_is_not_known(place):
 def test_an_output_where_no_file_can_be(place, command, output):
     code, problem = call(*command, "--output", output)
     assert code == 2 and output in problem
-
-
-def test_json_that_nests_deeper_than_python_reads(tmp_path):
-    path = tmp_path / "record.json"
-    path.write_text(DEEP)
-    assert read_json_or(path, "none") == "none"
-    with pytest.raises(ValueError, match="nested"):
-        read_json(path)
-
-
-@pytest.mark.timeout(20)
-def test_a_pipe_is_no_file(tmp_path):
-    """Nobody writes into it: a reader would wait for ever."""
-    os.mkfifo(tmp_path / "cell.json")
-    assert read_json_or(tmp_path / "cell.json", "none") == "none"
-
-
-def test_a_name_in_a_folder_that_is_no_utf_8(place):
-    """As a process of its own, whose standard output says so."""
-    folder = place / "mine"
-    folder.mkdir()
-    (folder / "table.csv").write_text((place / "given/table.csv").read_text())
-    Path(os.fsdecode(bytes(folder) + b"/r\xe9sum\xe9.csv")).write_text("no table")
-    Path(os.fsdecode(bytes(folder) + b"/r\xe9sultats.json")).write_text("{}")
-    command = [sys.executable, "-c", "from lm_validity.cli import main; main()", "import", "mine", "--output", "out"]
-    done = subprocess.run(command, cwd=place, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert b"sultats" in done.stdout and len(read_scores(place / "out" / "scores.parquet")) == 12
-    assert "sum" in (place / "out" / "import.json").read_text()
-    alone = [*command[:4], os.fsdecode(b"mine/r\xe9sum\xe9.csv"), *command[5:6], "other"]
-    done = subprocess.run(alone, cwd=place, capture_output=True)
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr
 
 
 def test_a_small_file_of_very_many_rows_is_refused_before_it_is_read(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 
 from lm_validity.cli import app, main, study
 from lm_validity.config.sections import Reports, Screening
-from lm_validity.template.folder import make_study
 
 FILES = ("--scores", "s.parquet", "--models", "m.tsv", "--output", "out")
 
@@ -96,20 +95,6 @@ def test_help_and_no_arguments(monkeypatch, capsys):
     assert end(monkeypatch, capsys, "--version")[:2] == (0, f"{version('lm-validity')}\n")
 
 
-def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    Path("s.csv").write_text("model,mmlu\na,0.5\n")
-    for words in (
-        ("import", "x" * 300),
-        ("import", "s.csv", "--output", "x" * 300),
-        ("report", "x" * 300),
-    ):
-        output = () if "--output" in words else ("--output", "out")
-        code, _, error = end(monkeypatch, capsys, *words, *output)
-        assert code == 2 and "too long" in error and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
-
-
 @pytest.mark.parametrize("output", ["taken", "taken/below"])
 def test_an_output_that_is_no_folder(monkeypatch, capsys, tmp_path, output):
     monkeypatch.chdir(tmp_path)
@@ -154,13 +139,6 @@ def test_the_defaults_are_the_configurations(monkeypatch, capsys):
     assert all(f"default: {word}" in shown for word in ("code", "stable", "100,200", "220,1000", "0.5,0.1,0.4"))
     _, out, _ = end(monkeypatch, capsys, "report", "DIR_OR_FILES...", "--help")
     assert f"default: {Reports().resamples}" in " ".join(out.split())
-
-
-def test_findings_of_a_study_without_a_page_name_its_own_next_step(monkeypatch, capsys, tmp_path):
-    make_study(tmp_path / "my-study")
-    monkeypatch.chdir(tmp_path / "my-study")
-    code, _, error = end(monkeypatch, capsys, "findings")
-    assert code == 2 and "lm-validity status" in error and "make demo" not in error
 
 
 def test_an_option_before_a_subcommand_of_plan_is_refused(monkeypatch, capsys):

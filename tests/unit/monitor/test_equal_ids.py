@@ -13,13 +13,11 @@ from lm_validity.monitor.check import (
     torch_problems,
     unfetched_models,
 )
-from lm_validity.monitor.cost import Estimator, needs
+from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
 from lm_validity.run.architectures import HubModel
 from lm_validity.run.grid import Grid
-from lm_validity.run.rules import rule_of
-from lm_validity.run.workload import Workload
 from lm_validity.run.workspace import Workspace
 
 
@@ -43,33 +41,6 @@ def make_run(tmp_path, monkeypatch):
         return build_run({**values, "models": "models.tsv", "benchmarks": "benchmarks.tsv"}, "f.yaml")
 
     return make
-
-
-def costs(run) -> list:
-    """What the jobs of a run ask for and are expected to take, without the model's id."""
-    workload = Workload(run)
-    return [
-        (
-            *(
-                job.rule,
-                job.batch,
-                Grid(run).settings(job).replace('"other"', '"gpt2"'),
-                rule_of(job).resources(run, job),
-            ),
-            *(workload.start_seconds(rule_of(job).row(run, job.model)), *map(workload.seconds, job.cells)),
-            *map(workload.stored_bytes, job.cells),
-        )
-        for job in Grid(run).jobs.values()
-    ]
-
-
-def test_jobs_cost_what_they_cost_under_different_ids(make_run):
-    same, other = make_run(), make_run("other")
-    assert costs(same) == costs(other)
-    (trials,) = (job for job in Grid(same).jobs.values() if job.rule == "pretrain_on_test")
-    assert rule_of(trials).resources(same, trials).minutes == 25  # 5 to start, and 20 trials of a minute
-    assert needs(Estimator(same)) == needs(Estimator(other))
-    assert Workload(same).model_bytes == Workload(other).model_bytes == 2 * (13e9 + 0.12e9)
 
 
 def test_4_bit_weights_without_bitsandbytes_are_named_before_the_queue(make_run, monkeypatch):

@@ -216,12 +216,6 @@ def test_a_plan_of_everything_is_called_the_full_grid(made_up, capsys):
     assert len(balanced) == 18 and "balanced" not in drawing.describe_whole(costs, balanced)
 
 
-def test_an_audit_needs_a_plan(made_up):
-    with pytest.raises(InputError, match=r"--audit 2: .*no plan") as caught:
-        call(audit=2, output=Path("plan.tsv"))
-    assert "first plan" in caught.value.hint and not Path("plan.tsv").exists()
-
-
 @pytest.mark.parametrize("options", [{}, {"output": Path("replay/plan.tsv")}])
 def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up, options):
     """A file named plan.tsv beside the configuration may be anyone's."""
@@ -229,12 +223,6 @@ def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up,
     with pytest.raises(InputError, match="exists already"):
         call(design="balanced", budget=1e9, **options)
     assert Path("replay/plan.tsv").read_text() == "mine"
-
-
-def test_a_place_where_nothing_can_be_written_is_refused(made_up):
-    with pytest.raises(InputError, match=r"^/proc:") as caught:
-        call(output=Path("/proc/x.tsv"))
-    assert "another place" in caught.value.hint
 
 
 def test_a_round_can_be_written_to_a_new_file_but_over_no_other(planned):

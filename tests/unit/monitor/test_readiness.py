@@ -14,7 +14,6 @@ from lm_validity.files import write_json
 from lm_validity.monitor.check import leases, readiness_problems, record_problems, unfetched_models
 from lm_validity.run.architectures import HubModel
 from lm_validity.run.leases import hold_lease, process_start
-from lm_validity.run.workload import Workload
 
 POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 
@@ -47,10 +46,6 @@ def lines(run) -> list[str]:
     return [str(problem) for problem in readiness_problems(run)]
 
 
-def test_a_run_that_is_ready_has_no_problem(real):
-    assert lines(real()) == []
-
-
 def test_what_was_not_fetched_is_named(real):
     run = real()
     assert {str(problem).partition(":")[0] for problem in record_problems(run)} == {
@@ -58,14 +53,6 @@ def test_what_was_not_fetched_is_named(real):
         *(f"benchmark {name}" for name in run.benchmarks),
     }
     assert unfetched_models(run)["model oak-s"] == HubModel("made-up/Oak-S") and len(unfetched_models(run)) == 6
-
-
-def test_nothing_of_the_miniature_is_to_be_fetched(tmp_path, monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[3])
-    run = load_run("config/config.yaml")
-    monkeypatch.chdir(tmp_path)
-    assert run.models and run.benchmarks and run.language_models and run.tasks
-    assert record_problems(run) == [] and unfetched_models(run) == {} and Workload(run).model_bytes == 0
 
 
 def test_a_cell_that_is_being_computed_is_no_problem_and_a_stale_lease_is(real):

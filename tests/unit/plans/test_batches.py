@@ -1,7 +1,6 @@
 """The bias study in batches: which tasks get another one, what that changes, and what the page says of it."""
 
 import itertools
-import json
 import re
 from pathlib import Path
 
@@ -69,12 +68,6 @@ def measure(run, spread: dict[str, float], shift: float = 0.0, total: int = 2000
     frame = pd.DataFrame(rows, columns=TRIALS.names)
     write_table(frame, TRIALS, run.results / "tables" / "trials.parquet")
     return frame
-
-
-def test_without_the_option_every_task_has_all_subsamples(start):
-    run = start(stop_at_half_width=None, plan=None)
-    assert run.bias_plan is None and describe_plans(run) == []
-    assert subsamples(run) == {(task, n): most for task in ("news", "mail") for n, most in ((30, 22), (200, 12))}
 
 
 def test_the_first_batch_holds_ten_subsamples_in_whole_cells(start):
@@ -196,14 +189,6 @@ def test_the_last_batch_may_be_smaller(start):
     assert numbers(add_batch(run)[0][-1]) == ["2", "5", "2", "2"]
 
 
-def test_tasks_without_any_spread_stop(start):
-    run = start()
-    measure(run, {"news": 0.0, "mail": 0.0})
-    lines, added = add_batch(run)
-    assert added == 0 and not Path("plan.tsv").exists()
-    assert [numbers(line) for line in lines[:-1]] == [["10", "22"]] * 2  # no width
-
-
 def test_a_batch_that_another_command_added_meanwhile_is_not_lost(start):
     run = start()
     measure(run, {"news": 0.005, "mail": 0.08})
@@ -245,23 +230,6 @@ def test_what_is_not_planned_is_not_missing(start):
     fewer = trials[~((trials.task == "news") & (trials.subsample == 4) & (trials.n == 30))]
     gaps = missing_trials(fewer, "bias", run.bias_plan)
     assert set(gaps.task) == {"news"} and set(gaps.expected) == {10} and set(gaps.subsamples) == {9}
-
-
-def test_the_page_says_how_many_subsamples_and_why(start, monkeypatch):
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
-    run = start()
-    measure(run, {"news": 0.005, "mail": 0.08})
-    trials, output = run.results / "tables" / "trials.parquet", Path("report")
-    report_command(trials, output, "laplace", "overdispersed", CONFIG)
-    rows, page = Rows.read(output / "results.parquet"), json.loads((output / "page.json").read_text())
-    found = {row.subject: (row.value, row.n) for row in rows.all("stop_subsamples")}
-    assert found == {"news": (10, 22), "mail": (10, 22)}
-    assert {row.subject: row.text for row in rows.all("stop_state")} == {"news": "stopped", "mail": "too wide"}
-    (note,) = (note for note in page["notes"] if "stopped so" in note)
-    assert note.startswith("1 of 2 tasks") and "mail: 10 of 22 subsamples, needs more" in note
-    assert not any("gaps" in note for note in page["notes"])
-    report_command(trials, output, "laplace", "overdispersed", None)
-    assert Rows.read(output / "results.parquet").all("stop_state") == []
 
 
 def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(start):

@@ -142,22 +142,6 @@ def test_jobs_under_auto_are_as_long_as_allowed_and_no_longer(make_grid, hours):
     assert [len(job.cells) for job in fine] == {1: [1] * 6, 3: [1] * 6, 5: [2, 1] * 2, 12: [6], 1000: [6]}[hours]
 
 
-def test_a_generated_benchmark_counts_for_five(make_grid):
-    Path("b.tsv").write_text("benchmark\toutput_type\nx\t\ny\tgenerate_until\nz\t\n")
-    grid = make_grid(batching={"job_hours": 12}, size_classes={"small": MINUTES})
-    jobs = [job for job in grid.jobs.values() if job.rule == "evaluate_model" and job.model == "base"]
-    # two splits an hour each are 2, 10 and 2 hours
-    assert [list(dict.fromkeys(cell.benchmark for cell in job.cells)) for job in jobs] == [["x", "y"], ["z"]]
-
-
-def test_what_the_user_says_goes_before_auto(make_grid):
-    """A number wins over job_hours."""
-    said = {"evaluate_model": {"benchmarks": "all"}, "finetune_adapter": {"learning_rates": "all", "benchmarks": 1}}
-    grid = make_grid(batching={"job_hours": 0.1, **said})
-    batches = {job.batch for job in grid.jobs.values() if job.model == "base"}
-    assert {"all-benchmarks.final.plain", "x.plain.all-rates.seed0", "x.seed0"} <= batches
-
-
 def test_benchmarks_share_a_job_by_the_rates_that_do(make_grid):
     """One rate a job: as many benchmarks as fit with one rate, not with all three."""
     rates = {"learning_rates": ["1e-5", "2e-5", "5e-5"]}

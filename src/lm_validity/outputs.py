@@ -187,7 +187,8 @@ def _refuse(path: Path, output: Path, further: int = 0) -> None:
     )
     raise InputError(
         f"{path}: {explanation}{further_words}, and it would be overwritten.",
-        "name a new folder with --output, or move the file; pass an edited sheet with --models or --benchmarks.",
+        "name a new folder with --output, or move the file"
+        + (f"; pass an edited sheet with --{path.stem}." if path.name in ("models.tsv", "benchmarks.tsv") else "."),
     )
 
 

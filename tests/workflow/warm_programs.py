@@ -21,7 +21,6 @@ MORE = (
     "lm_validity.cli.imports",
     "lm_validity.cli.plan",
     "lm_validity.cli.study",
-    "lm_validity.cli.tools",
     "tests.workflow.warm_programs",
 )
 

@@ -119,9 +119,9 @@ def command() -> "Command":
 @functools.cache
 def register_commands() -> typer.Typer:
     """The whole command line; its modules are imported only now. A second call adds nothing."""
-    from lm_validity.cli import imports, jobs, plan, reports, study, tools
+    from lm_validity.cli import imports, jobs, plan, reports, study
 
-    for module in (reports, imports, study, plan, tools, jobs):
+    for module in (reports, imports, study, plan, jobs):
         module.register(app)
     for group in (app, *(group.typer_instance for group in app.registered_groups)):
         for command in group.registered_commands if group else ():

@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_origin, overload

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, cre
 
 from lm_validity.config.rows import Positive, SheetRow, Sheets, bad_value, list_rows
 from lm_validity.config.sections import BiasSettings
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError, again, did_you_mean
 from lm_validity.words import count
 
 BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
@@ -121,7 +121,8 @@ def read_plan(
     sheets = sheets or Sheets()
     if sheets.text(path) is None:
         raise InputError(
-            f"{path}: no such plan.", "write it with `lm-validity plan`, then name it under plan in the configuration."
+            f"{path}: no such plan.",
+            f"set `plan` to null, write it with {again(f'plan --output {path}')}, then name it again.",
         )
     plan = read_cells(path, models, benchmarks, sheets)
     block_side = min(BLOCK, len(models))
@@ -130,8 +131,7 @@ def read_plan(
         if planned < block_side:
             raise InputError(
                 f"{path}: benchmark {benchmark!r} is planned for {count(planned, 'model')}, fewer than {block_side}.",
-                "plan a block, a few models on every benchmark (`lm-validity plan` draws one), or leave agreement out "
-                "of the benchmark's column studies.",
+                "add rows of further models, or leave agreement out of the benchmark's column studies.",
             )
     return plan
 

@@ -13,7 +13,7 @@ from typing import TypedDict
 import jinja2
 
 from lm_validity.config.sections import MiniatureSettings
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, again
 from lm_validity.files import read_object
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def read_world(folder: Path) -> World:
     """The world written by `write_world` into `folder`."""
     path = folder / "world.json"
     if not path.is_file():
-        raise InputError(f"{path}: no such file.", "run `lm-validity miniature world` first.")
+        raise InputError(f"{path}: no such file.", f"write it with {again(f'miniature world --output {folder}')}.")
     try:
         return World(**read_object(path))
     except (ValueError, TypeError) as error:

@@ -180,7 +180,7 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
     if run.configuration.evaluation.device == "cpu":
         return []
     workload, problems = Workload(run), []
-    several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
+    several = "choose a size_class with more GPU memory"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
     for row in Grid(run).used_rows:
         of_size, needed_gb, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)

@@ -323,12 +323,11 @@ def _memory(estimator: Estimator) -> list[str]:
 
 def _trust(estimator: Estimator) -> list[str]:
     """How far these figures can be trusted."""
-    lines = [warning] if (warning := describe_hours_of_a_gpu(estimator)) else []
+    lines = [line for line in (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator)) if line]
     if not estimator.measured:
         lines.append(
             "UNCALIBRATED: no finished cell to learn from. The hours are a formula's, by the gpu_type of each "
-            "size class. If documents are assumed, they are far too high (`snakemake prefetch` counts them). Run a "
-            "few cells of each size class, then ask again."
+            "size class. Run a few cells of each size class, then ask again."
         )
     else:
         devices = ", ".join(sorted({cell.device for cell in estimator.measured}))
@@ -378,8 +377,8 @@ def describe_uncounted(estimator: Estimator) -> str | None:
     if not names:
         return None
     return (
-        f"Documents of {count(len(names), 'benchmark')} are not counted yet, so cheap ones cannot be told from costly "
-        f"ones. Run {PREFETCH}, then plan."
+        f"Documents of {count(len(names), 'benchmark')} are not counted yet: they count with the splits' caps, which "
+        f"may be far too many. Run {PREFETCH} first."
     )
 
 

@@ -47,7 +47,7 @@ def cheap_and_block(
             raise InputError(
                 f"a budget of {budget:g} hours: the block of {count(len(block), 'model')} and the {least} cheapest "
                 f"benchmarks need {needed_hours:.4g} hours.",
-                "raise it, leave models or benchmarks out, or write a plan with `lm-validity plan --design balanced`.",
+                "raise it, or leave models or benchmarks out.",
             )
     cheap = set(order[:number])
     return [
@@ -115,7 +115,7 @@ def balanced(costs: Mapping[Pair, float], seed: int, budget: float | None = None
     if any(sum(name == benchmark for _, name in chosen) < min(BLOCK, len(models)) for benchmark in benchmarks):
         raise InputError(
             f"{number} of {len(order)} cells leave a benchmark fewer than {BLOCK} models.",
-            "raise the budget, or leave benchmarks out.",
+            "give a larger --budget.",
         )
     probability = number / len(order)
     return [planned_cell(pair, BALANCED, 1, probability, seed) for pair in costs if pair in chosen]

@@ -19,7 +19,7 @@ from lm_validity.config.plan import (
     next_round,
     read_bias_plan,
 )
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError, again, did_you_mean
 from lm_validity.monitor.cost import Pair, total
 from lm_validity.monitor.render import hours_in_words
 from lm_validity.plans.drawing import planned_cell, write_sheet
@@ -319,7 +319,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
         raise InputError(
             f"{run.configuration.plan}: {model!r} is planned on "
             f"{count(len(benchmarks_of_model), 'benchmark')} already.",
-            "add further cells with `lm-validity plan next`.",
+            f"add further cells with {again('plan next --goal rank=2')}.",
         )
     return run.plan
 
@@ -335,7 +335,8 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, float]) -> Joining:
     row = models.index(model)
     if standing.fitted.process.measured[row].any():
         raise InputError(
-            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
+            f"{model!r} has train-before-test scores already.",
+            f"add further cells with {again('plan next --goal rank=2')}.",
         )
     tables = standing.tables()
     is_model, places = np.arange(len(models)) == row, list[JoiningCell]()

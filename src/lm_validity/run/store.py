@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypedDict
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, again
 from lm_validity.files import file_sha256, read_json, read_json_or, write_json
 from lm_validity.run.cell import Cell, CellT, CellT_co, Recipe, label, recipe_hash
 from lm_validity.run.records import CellRecord
@@ -166,7 +166,7 @@ def check_read(store: Store, folder: str, name: str) -> Path:
     if expected is None or not path.is_file() or file_sha256(path) != expected:
         raise InputError(
             f"{path}: missing or damaged (sha256 differs).",
-            "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
+            f"run {again('preflight')}, then the workflow again: the cell is computed anew.",
         )
     return path
 

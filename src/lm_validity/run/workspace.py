@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.errors import CellError, InputError
+from lm_validity.errors import CellError, InputError, again
 from lm_validity.files import read_json, read_json_or, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Recipe
 from lm_validity.run.grid import Grid
@@ -76,7 +76,7 @@ def read_manifest(path: str | Path) -> list[Entry]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: not a readable manifest ({error}).",
-            "run `lm-validity preflight`, then the workflow again.",
+            f"run {again('preflight')}, then the workflow again.",
         ) from error
 
 

@@ -10,7 +10,7 @@ import yaml
 from signal_world import World, item_rows, write_world
 from typer.testing import CliRunner
 
-from lm_validity.cli.tools import filters as app
+from lm_validity.cli.study import filters as app
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Candidates
 from lm_validity.studies.signal.filters.recipe import (

@@ -30,7 +30,7 @@ try:
     from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
-    from lm_validity.monitor.scheduler import (
+    from lm_validity.monitor.status import (
         failed_jobs,
         keep_polled_jobs,
         record_controller,

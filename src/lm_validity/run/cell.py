@@ -23,12 +23,6 @@ def recipe_hash(recipe: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def scale_settings(dtype: str) -> dict[str, str]:
-    """What a recipe says of the loss that an adapter is trained with: only under float16 it has a scale. Before, it had
-    none there either."""
-    return {"loss_scale": "predicted tokens"} if dtype == "float16" else {}
-
-
 def derive_seed(*parts: object) -> int:
     """A seed in [0, 2^63) from the parts of a cell's key; the same on every machine."""
     text = json.dumps([str(part) for part in parts])

@@ -178,8 +178,6 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> Recip
         "dtype": run.models[model].dtype,
         "evaluation_max_length": evaluation.max_length,
     }
-    if not has_item_values(row.metric):
-        settings["item_values"] = "none"  # before, 0 for every document or a crash
     if evaluation.max_length:
         settings["limited_to"] = "the model's own length"  # before, past it: other cells
     if prompt == "chat":

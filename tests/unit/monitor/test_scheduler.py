@@ -14,7 +14,7 @@ import pytest
 from throttler import Throttler
 
 from lm_validity.files import write_json
-from lm_validity.monitor.scheduler import (
+from lm_validity.monitor.status import (
     controller_since,
     failed_jobs,
     keep_polled_jobs,

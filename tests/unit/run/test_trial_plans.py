@@ -90,18 +90,6 @@ def test_recipes_of_adapters_on_a_gpu_name_how_masks_are_drawn(make_workspace):
     assert named() == {"ask", "pack"}  # the zero-shot experiments, whose size class has a GPU
 
 
-def test_recipes_of_adapters_in_float16_name_the_scale_of_the_loss(make_workspace):
-    """Not those of the base arms that they share, which train no adapter."""
-    workspace, scaled = make_workspace(), set()
-    for dtype in ("bfloat16", "float16"):
-        Path("models.tsv").write_text(MODELS.replace("bfloat16", dtype))
-        workspace = make_workspace()
-        plans = {key: make_plan(workspace, cell) for key, cell in cells(workspace).items()}
-        scaled |= {(dtype, name.split(".")[0]) for (_, name), plan in plans.items() if "loss_scale" in plan.recipe()}
-        assert not any("loss_scale" in plan.base_recipe() for plan in plans.values())
-    assert scaled == {("float16", "ask"), ("float16", "pack")}
-
-
 def test_a_task_that_was_not_fetched_is_named_with_the_command(make_workspace):
     workspace = make_workspace()
     Path("results/run/prefetch/tasks/news.json").unlink()

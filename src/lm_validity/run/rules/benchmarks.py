@@ -19,7 +19,6 @@ from lm_validity.run.cell import (
     given,
     make_groups,
     models_of,
-    scale_settings,
 )
 from lm_validity.run.records import Choice, ModelRecord, Records
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
@@ -390,8 +389,7 @@ class FinetuneAdapter(BenchmarkRule):
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
         """Those of scoring on validation, and those of training."""
-        settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
-        return settings | scale_settings(self.row(run, cell.model).dtype)
+        return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
 
     def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
@@ -400,7 +398,6 @@ class FinetuneAdapter(BenchmarkRule):
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
         settings |= self.mask_settings(records.run, cell.model, records.run.configuration.finetuning.dropout)
-        settings |= scale_settings(self.row(records.run, cell.model).dtype)
         return (
             self.scoring_recipe(records, cell, given(cell.prompt))
             | settings

@@ -12,7 +12,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import BiasModel
-from lm_validity.run.cell import Job, Recipe, make_groups, scale_settings
+from lm_validity.run.cell import Job, Recipe, make_groups
 from lm_validity.run.records import Records, TextsRecord
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule, end_of_round
 
@@ -250,7 +250,7 @@ class TrialPlan:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()
-        for key in ("experiment", "n", "pretraining", "planted_leak", *scale_settings(self.dtype)):
+        for key in ("experiment", "n", "pretraining", "planted_leak"):
             values.pop(key, None)
         return values | {"quantized": self.quantizes()}
 
@@ -267,7 +267,7 @@ class TrialPlan:
         values |= values.pop("as_saved")  # before, as AutoTokenizer and tied heads made of it: other cells
         if self.quantizes():
             values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
-        return values | (scale_settings(self.dtype) if self.pretraining.adapter is not None else {})
+        return values
 
 
 # ----------------------------------------------------------------------------------------------------------------------

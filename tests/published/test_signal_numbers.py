@@ -13,7 +13,7 @@ from scipy.stats import false_discovery_control
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
-from lm_validity.config.sections import E2LM, E2LM_BATCH_RAMP, Reports
+from lm_validity.config.sections import E2LM, Reports, e2lm_tokens_b
 from lm_validity.files import read_json
 from lm_validity.results.put import Rows
 from lm_validity.studies.signal.numbers import signal_rows
@@ -166,7 +166,7 @@ def test_what_is_steady_and_what_lasts_is_found_at_a_false_discovery_rate_of_5_p
 
 def test_tokens_of_every_published_checkpoint():
     rows = read_e2lm(PUBLISHED / "curves.csv")
-    expected = [E2LM_BATCH_RAMP.tokens_b(iteration) for iteration in rows["iteration"]]
+    expected = [e2lm_tokens_b(iteration) for iteration in rows["iteration"]]
     assert rows["tokens_b"].to_numpy() == pytest.approx(expected, abs=5.1e-5)
 
 

@@ -1,7 +1,6 @@
 """The configuration's sections."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -16,41 +15,17 @@ from pydantic import (
 
 from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_column_width, check_distinct
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Optimizer steps to training tokens, for runs whose batch size grows in phases (standard library only).
 
-
-@dataclass(frozen=True)
-class BatchRamp:
-    """A batch that is `ramp_batches[0]`, then `ramp_batches[1]`, ... sequences, then `final_batch` for good.
-
-    Every phase of the ramp lasts for `ramp_sequences` sequences, so phase i lasts for `ramp_sequences /
-    batch_i` optimizer steps (a fraction is allowed: the step in which a phase ends is shared by two batch
-    sizes).
-    """
-
-    sequence_length: int  # tokens a sequence
-    ramp_batches: tuple[int, ...]  # sequences a step
-    ramp_sequences: float  # sequences a phase
-    final_batch: int  # sequences a step
-
-    def tokens_b(self, iteration: float) -> float:
-        """Billions of tokens seen after `iteration` optimizer steps."""
-        if iteration < 0:
-            raise ValueError(f"iteration must not be negative, got {iteration}")
-        sequences, remaining = 0.0, float(iteration)
-        for batch in self.ramp_batches:
-            steps = min(remaining, self.ramp_sequences / batch)
-            sequences += steps * batch
-            remaining -= steps
-        return (sequences + remaining * self.final_batch) * self.sequence_length / 1e9
-
-
-# The dense-{500m,1b,3b}-{arch1,arch2} models of the NeurIPS 2025 early-training competition (its scoring
-# notebook)
-E2LM_BATCH_RAMP = BatchRamp(
-    sequence_length=4096, ramp_batches=(256, 512, 768), ramp_sequences=4_882_812 / 3, final_batch=1024
-)
+def e2lm_tokens_b(iteration: float) -> float:
+    """Billions of tokens that a dense-{500m,1b,3b}-{arch1,arch2} model of the NeurIPS 2025 early-training competition
+    has seen after so many optimizer steps (its scoring notebook): sequences of 4096 tokens, 256, 512 and 768 of them a
+    step in three phases of as many sequences each, then 1024. A step in which a phase ends is shared by both sizes."""
+    sequences, remaining = 0.0, float(iteration)
+    for batch in (256, 512, 768):
+        steps = min(remaining, 4_882_812 / 3 / batch)
+        sequences += steps * batch
+        remaining -= steps
+    return (sequences + remaining * 1024) * 4096 / 1e9
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from lm_validity.config.rows import (
     is_folder,
     read_rows,
 )
-from lm_validity.config.sections import E2LM_BATCH_RAMP, BiasSettings, Experiment, Study
+from lm_validity.config.sections import BiasSettings, Experiment, Study, e2lm_tokens_b
 from lm_validity.errors import InputError, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Model(ModelFacts):
         points = tuple(
             point
             if point.tokens_b is not None or point.iteration is None
-            else point.model_copy(update={"tokens_b": E2LM_BATCH_RAMP.tokens_b(point.iteration)})
+            else point.model_copy(update={"tokens_b": e2lm_tokens_b(point.iteration)})
             for point in self.checkpoints
         )
         final = next(point for point in points if point.checkpoint == "final")

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.rows import read_text_rows
-from lm_validity.config.sections import E2LM_BATCH_RAMP
+from lm_validity.config.sections import e2lm_tokens_b
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document
@@ -555,7 +555,7 @@ def _e2lm(root: Place) -> Iterator[Place]:
         if not row["model"]:
             raise InputError(f"{root.path}: row {line}: column 'model' is empty.", _LAYOUT)
         step = int(number(line, "iteration", row["iteration"]))
-        tokens = number(line, "gtokens", row["gtokens"]) if "gtokens" in row else E2LM_BATCH_RAMP.tokens_b(step)
+        tokens = number(line, "gtokens", row["gtokens"]) if "gtokens" in row else e2lm_tokens_b(step)
         if (row["model"], step) in seen:
             problem = f"{root.path}: row {line}: a second row for model {row['model']!r} at iteration {step}."
             raise InputError(problem, "keep one row per model and checkpoint.")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp, SignalConventions
+from lm_validity.config.sections import SignalConventions, e2lm_tokens_b
 from lm_validity.studies.signal.statistics.quality import (
     autocorrelation,
     draw_items,
@@ -133,14 +133,6 @@ def test_blocks_are_consecutive_and_wrap_around():
     assert [block_length(n) for n in (1, 8, 27, 47)] == [1, 2, 3, 4]
 
 
-def test_tokens_of_a_batch_ramp():
-    # 10 sequences a phase: 10 steps of one, then 5 of two, then four a step
-    ramp = BatchRamp(sequence_length=1000, ramp_batches=(1, 2), ramp_sequences=10, final_batch=4)
-    assert [ramp.tokens_b(i) * 1e6 for i in (0, 4, 10, 12, 15, 16)] == pytest.approx([0, 4, 10, 14, 20, 24])
-    with pytest.raises(ValueError, match="negative"):
-        ramp.tokens_b(-1)
-
-
 @pytest.mark.parametrize(
     ("iteration", "tokens_b"),
     [
@@ -154,4 +146,4 @@ def test_tokens_of_a_batch_ramp():
     ],
 )
 def test_tokens_of_the_competition(iteration, tokens_b):
-    assert E2LM_BATCH_RAMP.tokens_b(iteration) == pytest.approx(tokens_b, rel=1e-4)
+    assert e2lm_tokens_b(iteration) == pytest.approx(tokens_b, rel=1e-4)

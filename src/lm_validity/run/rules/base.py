@@ -175,6 +175,7 @@ class Rule(ABC, Generic[CellT, RowT]):
     sheet: ClassVar[Literal["models", "language_models"]] = "models"  # of `Run`: where the ids of its models are
     tables: ClassVar[tuple[str, ...]] = ()  # the merged tables that its cells are rows of
     parts: ClassVar[tuple[str, ...]] = ("",)  # a job declares a manifest for each
+    reads_records = True  # of its models; False: the manifests that its jobs read already depend on them
     on_login_node = False  # computes nothing: its jobs are no jobs of a cluster, and cost nothing
 
     # ---- names --------------------------------------------------------------------------------------------------
@@ -201,7 +202,8 @@ class Rule(ABC, Generic[CellT, RowT]):
 
     def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
         """The login node's record of each model, unless a manifest that the job reads already depends on it."""
-        return [f"{run.results}/prefetch/{self.sheet}/{model}.json" for model in models_of(job)]
+        models = models_of(job) if self.reads_records else ()
+        return [f"{run.results}/prefetch/{self.sheet}/{model}.json" for model in models]
 
     @abstractmethod
     def data_files(self, run: Run, job: Job[CellT]) -> list[str]:

@@ -478,6 +478,7 @@ class SelectPrompt(BenchmarkRule):
     name, words = "select_prompt", "choose prompts"
     summary = "Choose the prompt of direct scores on validation."
     worker = "lm_validity.cells.selection:select_prompt"
+    reads_records = False
     on_login_node = True
 
     def cell(self, model: str, benchmark: str) -> BenchmarkCell:
@@ -506,10 +507,6 @@ class SelectPrompt(BenchmarkRule):
                 if cells:
                     yield Job(self.name, model.model, group.name, cells)
 
-    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests of the scores that it compares already depend on it."""
-        return []
-
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The direct scores on validation, with every prompt."""
         prompts = plan.prompts(cell.model, cell.benchmark)
@@ -529,6 +526,7 @@ class SelectAdapter(BenchmarkRule):
     name, words = "select_adapter", "choose adapters"
     summary = "Choose the best learning rate, prompt and epoch on validation."
     worker = "lm_validity.cells.selection:select_adapter"
+    reads_records = False
     protocol = "train_before_test"
     tables = ("selections",)
     on_login_node = True
@@ -536,10 +534,6 @@ class SelectAdapter(BenchmarkRule):
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """One for each model, round of the plan, group of benchmarks and seed."""
         return jobs_by_seed(self, plan)
-
-    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests of the scores that it compares already depend on it."""
-        return []
 
     def job_settings(self, run: Run) -> list[str]:
         """The learning rates that it chooses from, so that it chooses again when the list changes."""
@@ -579,6 +573,7 @@ class EvaluateAdapter(ScoringRule):
     summary = "Score the selected adapters on test documents, once."
     recipe_version = 2
     worker = "lm_validity.cells.scoring:AdapterScorer"
+    reads_records = False
     protocol = "train_before_test"
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
@@ -588,10 +583,6 @@ class EvaluateAdapter(ScoringRule):
     def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
         """The runs of sampled answers on the test split, (None,) where answers are not sampled."""
         return sampling_runs(run, benchmark, "test")
-
-    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests that the job reads already depend on it."""
-        return []
 
     def scored_split(self, cell: BenchmarkCell) -> str:
         """The split on which the cell is scored, which is always test."""

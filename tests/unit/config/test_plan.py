@@ -52,7 +52,7 @@ def test_a_benchmark_without_a_block_is_refused(tmp_path):
     text = "".join(line for line in WHOLE.splitlines(True) if not line.startswith(("m1\ty", "m2\ty")))
     with pytest.raises(InputError, match=r"plan\.tsv: benchmark 'y' is planned for 2 models") as caught:
         read_plan(plan(tmp_path, text), MODELS, BENCHMARKS)
-    assert "lm-validity plan" in caught.value.hint
+    assert "add rows" in caught.value.hint
 
 
 def test_a_plan_that_is_not_written_yet_names_its_command(tmp_path):

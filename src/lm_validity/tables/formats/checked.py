@@ -16,8 +16,7 @@ _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 
 def read_json_file(path: Path, hint: str) -> Any:
-    """The JSON value of others' file; of several objects, one behind the other, a list of them. Raises InputError, with
-    the hint, for what no importer could read."""
+    """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
     try:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
@@ -30,31 +29,12 @@ def read_json_file(path: Path, hint: str) -> Any:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
     try:
-        document = _values(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}).", hint) from error
     if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
         check_encodable(json.dumps(document, ensure_ascii=False), str(path))
     return document
-
-
-def _values(text: str) -> object:
-    """The JSON value of a text, or a list of several objects, as JSON lines have them. Raises ValueError."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        if not error.msg.startswith("Extra data") or not text.lstrip().startswith("{"):
-            raise
-    decoder, objects_found, stripped = json.JSONDecoder(), list[object](), text.strip()
-    start = 0
-    while start < len(stripped):
-        value, start = decoder.raw_decode(stripped, start)
-        if not isinstance(value, dict):
-            raise ValueError(f"no object before character {start}")
-        objects_found.append(value)
-        while start < len(stripped) and stripped[start].isspace():
-            start += 1
-    return objects_found
 
 
 def part(value: object, *names: str) -> Document:
@@ -80,15 +60,12 @@ def finite(value: object) -> float | None:
     return as_float if math.isfinite(as_float) else None
 
 
-def cell_number(text: str | None, where: str) -> float | None:
-    """The number in a cell of a table that a program wrote; None for an empty one and for a dash. InputError
-    otherwise."""
-    if (text or "").strip().casefold() in ("", "-", "nan", "none", "n/a"):
-        return None
+def parsed(value: object) -> object:
+    """The number of a text; what is no number of a text stays as it is, and what is empty is None."""
     try:
-        return score(float(str(text)), where, "mend the cell, or leave it empty.")
+        return float(value) if isinstance(value, str) and value else value or None
     except ValueError:
-        raise InputError(f"{where}: {_shown(text)} is no number.", "mend the cell, or leave it empty.") from None
+        return value
 
 
 def score(value: object, where: str, hint: str) -> float:

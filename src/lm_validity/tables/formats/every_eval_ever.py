@@ -107,18 +107,14 @@ def _error(said: object, interval: object, *unit: object) -> object:
     return _half_width(interval, *unit) if checked.finite(said) is None else _scaled(said, *unit)
 
 
-def _number(value: object) -> object:
-    """The number of a text, as which the format keeps it; what is no number of a text stays as it is."""
-    try:
-        return float(value) if isinstance(value, str) and value else value or None
-    except ValueError:
-        return value
-
-
 def _own(details: Mapping[str, Any]) -> dict[str, Any] | None:
     """What `export every-eval-ever` wrote for a whole file; None in a file of others."""
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
-    return {name: _number(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE} if own else None
+    return (
+        {name: checked.parsed(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE}
+        if own
+        else None
+    )
 
 
 def _point(details: Any, of_model: Any) -> Mapping[str, Any]:
@@ -167,7 +163,7 @@ EVERY_EVAL_EVER = Spec(
                     lambda scored, interval, total: total if scored is None or interval is not None else scored),
         "higher_is_better": (f"{_METRIC}.lower_is_better",
                              lambda lower: not lower if isinstance(lower, bool) else lower),
-        "num_fewshot": (f"generation_config.additional_details.num_fewshot|{_DETAILS}.num_fewshot", _number),
+        "num_fewshot": (f"generation_config.additional_details.num_fewshot|{_DETAILS}.num_fewshot", checked.parsed),
         "selected": (f"{_DETAILS}.{OWN}selected", lambda text: text == "true"),
     },
     _results,
@@ -191,7 +187,7 @@ EVERY_EVAL_EVER = Spec(
         "settings": ("^evaluation_results", lambda results: " ".join(sorted(
             {json.dumps(checked.part(result).get("generation_config"), sort_keys=True) for result in results}))),
         "facts": (f"{_OF_MODEL}.params_billions", "^model_info.id", "%", lambda size, name, path: size and {
-            name: {"parameters_b": checked.score(_number(size), f"{path}, 'params_billions'", _HINT)}}),
+            name: {"parameters_b": checked.score(checked.parsed(size), f"{path}, 'params_billions'", _HINT)}}),
     },
     finish=lambda *file: _finished(*file),
     split=_split,

@@ -57,20 +57,10 @@ from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
 FORMATS: tuple[Spec, ...] = (
-    specs.HELM,
-    specs.MTEB,
-    specs.PROMPTFOO,
-    specs.DEEPEVAL,
-    specs.OPENCOMPASS,
-    specs.SIMPLE_EVALS,
-    specs.OLMES,
-    every_eval_ever.EVERY_EVAL_EVER,
-    specs.LIGHTEVAL,
-    import_inspect.INSPECT,
-    lm_eval.LM_EVAL,
-    specs.LM_HARMONY,
+    specs.HELM, specs.MTEB, specs.PROMPTFOO, specs.DEEPEVAL, specs.OPENCOMPASS, specs.SIMPLE_EVALS, specs.OLMES,
+    every_eval_ever.EVERY_EVAL_EVER, specs.LIGHTEVAL, import_inspect.INSPECT, lm_eval.LM_EVAL, specs.LM_HARMONY,
     specs.E2LM,
-)
+)  # fmt: skip
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _READ_PACKED = (".csv.gz", ".tsv.gz")  # where they are given themselves

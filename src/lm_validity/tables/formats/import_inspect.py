@@ -3,12 +3,11 @@
 import json
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -55,12 +54,10 @@ def _member(path: Path, name: str) -> Any:
 def _log(opened: Opened) -> Document:
     """A log, or its header. Raises InputError for what is none, and for a run that did not end well."""
     log = opened.document if opened.path.suffix == ".json" else _member(opened.path, "header.json")
-    for names in (("eval",), ("eval", "config"), ("eval", "model_args"), ("eval", "task_args")):
-        value = log
-        for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
-        if not isinstance(value, dict):
-            raise InputError(f"{opened.path}: not a log of Inspect (no {names[-1]}).", _HINT)
+    run = checked.part(log, "eval")
+    missing = [name for name in ("config", "model_args", "task_args") if not isinstance(run.get(name), dict)]
+    if missing:
+        raise InputError(f"{opened.path}: not a log of Inspect (no {missing[0]}).", _HINT)
     if log.get("status") != "success" or not isinstance(log.get("results"), dict):
         problem = f"{opened.path}: the run has no scores (it ended as {log.get('status')!r})."
         raise InputError(problem, "`inspect eval-retry`.")
@@ -83,7 +80,7 @@ def _scores(root: Place) -> Iterator[Place]:
     epochs = log["eval"]["config"].get("epochs") or 1
     totals = (checked.part(log["eval"], "dataset").get("samples"), (results.get("total_samples") or 0) // epochs)
     total = max((number for number in totals if type(number) is int), default=0) or None
-    answers = _answers(root) if epochs > 1 else {}
+    answers = _answers(root) if epochs > 1 else pd.DataFrame(columns=["key"])
     for scorer, values in _scorers(log).items():
         error = next((values[name] for name in values if name in _ERRORS), None)
         items = values.pop("") or (results.get("completed_samples") or 0) // epochs or None
@@ -93,16 +90,17 @@ def _scores(root: Place) -> Iterator[Place]:
             key = f"{name},{scorer}"
             cell = {"metric": key, "value": value, "n_items": items, "scored": items, "total": total}
             cell["stderr"] = error if name in _MEANS else None
-            for run in _epochs(answers.get(key), float(value)) or [{}]:
+            own = answers[answers["key"] == key]
+            for run in (_epochs(own, float(value)) if len(own) else []) or [{}]:
                 yield root.below(key, cell | run)
 
 
-def _epochs(answers: "_Answers | None", value: float) -> list[Document]:
+def _epochs(answers: pd.DataFrame, value: float) -> list[Document]:
     """The score of each epoch, where their mean is the log's own score."""
-    table = pd.DataFrame() if answers is None else pd.DataFrame.from_dict(answers.values, orient="index").dropna()
+    table = answers.pivot_table(index="document", columns="epoch", values="value").dropna()
     if table.shape[1] < 2 or abs(table.to_numpy().mean() - value) > _SAME:
         return []
-    return [{**mean_of_items(table[epoch].to_numpy()), "run": epoch - 1} for epoch in sorted(table)]
+    return [{**mean_of_items(table[epoch].to_numpy()), "run": epoch - 1} for epoch in table]
 
 
 def _value(value: object) -> float:
@@ -116,43 +114,34 @@ def _value(value: object) -> float:
     return number or 0.0
 
 
-class _Answers(NamedTuple):
-    """Of one scorer's metric, the value of each document in each epoch, and what was answered first."""
-
-    values: dict[str, dict[int, float]]
-    responses: dict[str, str | None]
-
-
-def _answers(root: Place) -> dict[str, _Answers]:
-    """By the metric, `metric,scorer`, that is a mean of answers."""
+def _answers(root: Place) -> pd.DataFrame:
+    """The answers that a metric `metric,scorer` is a mean of: `key, document, epoch, value, answer`."""
     keys = {f"{metric},{scorer}": scorer for scorer, values in _scorers(root.root).items()
             if (metric := next((name for name in _MEANS if name in values), None))}  # fmt: skip
-    answers = {key: _Answers(defaultdict(dict), {}) for key in keys}
     samples = root.root.get("samples") if root.path.suffix == ".json" else _member(root.path, "summaries.json")
-    for sample in checked.objects(samples):
-        document, epoch = str(sample.get("id")), sample.get("epoch") or 1
-        for key, scorer in keys.items():
-            score = checked.part(sample, "scores", scorer)
-            if not isinstance(score.get("value"), dict | list | None):
-                answers[key].values[document][epoch] = _value(score["value"])
-                answers[key].responses.setdefault(document, score.get("answer"))
-    return answers
+    rows = [
+        (key, str(sample.get("id")), sample.get("epoch") or 1, _value(score["value"]), score.get("answer"))
+        for key, scorer in keys.items()
+        for sample in checked.objects(samples)
+        if not isinstance((score := checked.part(sample, "scores", scorer)).get("value"), dict | list | None)
+    ]
+    return pd.DataFrame(rows, columns=["key", "document", "epoch", "value", "answer"])
 
 
 def _items(root: Place, shared: Item, *, by_epoch: bool) -> Iterator[Item]:
     """A row for each sample, `by_epoch` for each of its epochs, else their mean; the first scorer's is `correct`."""
     answers = _answers(root)
-    first = next(iter(answers.values()), _Answers({}, {}))
-    for document, of_document in first.values.items():
-        for chosen in [[epoch] for epoch in sorted(of_document)] if by_epoch else [sorted(of_document)]:
-            means = []
-            for key, of_key in answers.items():
-                epochs = of_key.values.get(document, {})
-                values = [epochs[epoch] for epoch in chosen if epoch in epochs]
-                means += [(key, sum(values) / len(values))] if values else []
-            run = chosen[0] - 1 if by_epoch else None
-            item: Item = {"run": run, "doc_id": document, "correct": means[0][1], "metric_values": means}
-            yield shared | item | {"response": first.responses[document]}
+    if answers.empty:
+        return
+    first = answers[answers["key"] == answers["key"].iloc[0]]
+    responses = first.drop_duplicates("document").set_index("document")["answer"]
+    names = ["document", "epoch"] if by_epoch else ["document"]
+    means = answers.groupby([*names, "key"], sort=False)["value"].mean()
+    for place, of_place in means[means.index.get_level_values("document").isin(responses.index)].groupby(names):
+        named = [*zip(of_place.index.get_level_values("key"), of_place.tolist(), strict=True)]
+        item: Item = {"doc_id": str(place[0]), "correct": named[0][1], "metric_values": named}
+        run = int(place[1]) - 1 if by_epoch else None
+        yield shared | item | Item(run=run, response=responses[place[0]])
 
 
 def _with_items(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:

@@ -398,8 +398,10 @@ def _opencompass(root: Place) -> Iterator[Place]:
         if _MEANS.fullmatch(row["metric"] or "") or row["dataset"].startswith("--"):
             continue
         for model in (name for name in row if name and name not in _KEYS):
-            value = checked.cell_number(row[model], f"{root.path}, row {number}, column {model!r}")
-            yield root.below(f"row {number}", row | {"model": model, "value": value and value / 100})
+            value = checked.parsed(row[model])
+            yield root.below(
+                f"row {number}", row | {"model": model, "value": value / 100 if isinstance(value, float) else value}
+            )
 
 
 OPENCOMPASS = Spec(

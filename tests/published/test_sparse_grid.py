@@ -1,8 +1,6 @@
 """Plans on the published table: the null, another target, a family that is left out, cells that scores chose."""
 
 import itertools
-import json
-import random
 import sys
 from pathlib import Path
 
@@ -14,14 +12,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_grid  # noqa: E402
-from tests.unit.studies.agreement.conftest import incomplete_of, predictions_of  # noqa: E402
+from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
 
-from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
-from lm_validity.config.sections import Reports  # noqa: E402
+from lm_validity.config.plan import BY_SCORES  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
 from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
-from lm_validity.results.put import Rows  # noqa: E402
-from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
     PairSigns,
@@ -32,7 +27,6 @@ from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
 from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     DRAWS,
     CellChoice,
-    expected_signs,
     fit_process,
     pooled_left_out,
     pooled_tau,
@@ -160,20 +154,6 @@ def test_shuffled_columns_pool_to_zero_with_no_more_spread_than_chance(table, sp
     assert 0.75 * deviation < np.std(values) < 1.2 * deviation
 
 
-@pytest.mark.slow
-def test_shuffled_columns_are_zero_for_the_assisted_tau_too(table):
-    """Direct scores and sizes still say which model is better; what that gets wrong is put right."""
-    found = []
-    for seed in range(20):
-        scores = np.random.default_rng(seed).permuted(table.scores, axis=0)
-        scores = np.where(default_plan(table, seed), scores, np.nan)
-        process = fit_process(scores, table.stderr, table.direct, table.size, table.families, seed)
-        one = pooled_tau(pair_signs(scores), expected_signs(process))
-        found.append((one.mean, one.standard_error))
-    values, errors = np.array(found).T
-    assert abs(values.mean()) < 0.02 and np.abs(values / errors).max() < 4
-
-
 # ---- the direct scores as target -------------------------------------------------------------------------------------
 
 
@@ -192,32 +172,6 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
 
 
 # ---- a family that is left out ---------------------------------------------------------------------------------------
-
-
-def audited_family(table, rows, folder: Path, family: str) -> list[Path]:
-    """All is measured, but of one family the two cheapest benchmarks, and 40 random cells of the rest as an audit."""
-    order = sorted(table.benchmarks, key=lambda name: sum(table.costs[model, name] for model in table.models))
-    members = {model for model, name in zip(table.models, table.families, strict=True) if name == family}
-    kept = {pair: "block" for pair in table.costs if pair[0] not in members or pair[1] in order[:2]}
-    rest = [pair for pair in table.costs if pair not in kept]
-    return files_of(folder, rows, TRAINED, kept | dict.fromkeys(random.Random(0).sample(rest, 40), AUDIT))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "warned"), [("Llama", True), ("Gemma", False)])
-def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, rows, tmp_path, family, warned):
-    """What other families say of Llama models is surer of itself than it should be; of Gemma models it is right."""
-    *files, plan = audited_family(table, rows, tmp_path, family)
-    report_agreement(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
-    page = json.loads((tmp_path / "report" / "page.json").read_text())
-    found = Rows.read(tmp_path / "report" / "results.parquet")
-    assert found.row("predictions_coverage").n == 40 and "of the audit" in " ".join(page["notes"])
-    assert (found.value("predictions_coverage") < 0.9) == warned == ("fewer than 90%" in json.dumps(page))
-    predicted = predictions_of(found, TRAINED)
-    truth = rows[rows.protocol == TRAINED].set_index(["model", "benchmark"])["value"]
-    values = [truth[model, b] for model, b in zip(predicted.model, predicted.benchmark, strict=True)]
-    # widened by what the audit shows
-    assert len(values) == 136 and np.mean((predicted.low <= values) & (values <= predicted.high)) > 0.9
 
 
 # ---- cells that scores chose -----------------------------------------------------------------------------------------

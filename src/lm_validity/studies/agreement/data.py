@@ -334,7 +334,6 @@ class Data:
             *said.coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
             *said.comparison_notes(self.matrix, self.in_both, complete=self.whole),
-            *said.family_notes(self.matrix.families),
             *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
             *(
                 note

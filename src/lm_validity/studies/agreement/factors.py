@@ -63,7 +63,6 @@ from lm_validity.studies.agreement.values import (
     comparison_notes,
     coverage_notes,
     ends,
-    family_notes,
     no_ceiling,
     no_clusters,
     over_families,
@@ -365,7 +364,6 @@ def _notes(data: FactorData, rows: Rows) -> list[str]:
                 rows.value("explained_variance", protocol=p, component=1),
             )
         ),
-        *family_notes(matrix.families),
         *([] if has_compute.all() else
           [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]),
     ]  # fmt: skip

@@ -13,7 +13,8 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.results.put import Rows, ends_of, labels_of
+from lm_validity.results.put import Condition, Rows, ends_of, labels_of
+from lm_validity.results.sections import Dots, Series
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
@@ -31,7 +32,6 @@ LIKE_SIZE, ANY_SIZE = (1.0, 2.0), (1.0, None)  # at least and at most, of the ra
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 CARPET = 440  # units of the width of a picture of ranks, which screens stretch or shrink
-MOST_SQUARES = 93  # models, in three rows
 AS_ONE = 0.95  # tau without noise from which on, interval and all, benchmarks count as agreeing but for noise
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
@@ -107,7 +107,7 @@ def above_the_folds(rows: Rows, data: Data) -> Front:
         answers = [_noise_answer(data, agreement, p, columns, lede)]
         if too_few and len(protocols) == 2:
             text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
-            trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
+            trained = Panel(CHANGE_QUESTION, text, _progress(change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, agreement, lede)]
     apart = _apart(rows, p)
@@ -367,7 +367,7 @@ def _not_yet_answer(data: Data, change: Change, direct: Agreement, lede: Lede) -
     basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
     if is_known(mean):
         basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
-    return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
+    return Answer(CHANGE_QUESTION, sentence, _progress(change), lede.interval, basis, "The rankings")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -588,44 +588,11 @@ def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
     return Panel(question, text, _estimates(label, lines), outcomes.get(verdict.answer, "not known"))
 
 
-def _progress(data: Data, change: Change) -> Markup:
-    """A square for each model, those with both scores filled, over the interval of the change."""
-    models, models_in_both = len(data.matrix.models), len(data.models_in_both)
-    square = Markup(
-        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
-    )
-    faint = "opacity:.22"
-    if models <= MOST_SQUARES:
-        marks = [
-            square.format(
-                index % 31 * 12.2,
-                index // 31 * 12.2 + 2,
-                10.5,
-                *(("t", "") if index < models_in_both else ("s", faint)),
-            )
-            for index in range(models)
-        ]
-        bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
-    else:
-        share = 376 * models_in_both / models
-        marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
-        bottom, unit = 15, ""
-    words = f"{models_in_both} of {models} models have both scores"
-    marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
-    interval, value = change.change.quoted, number(change.change.value)
-    label = f"{words}. Change in agreement not known."
-    if interval is not None:
-        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
-        axis = svg.Axis(-reach, reach, 12, 368)
-        y = bottom + 44
-        marks += [
-            _ticks(axis, y - 14, y + 14, 5, sign=True),
-            svg.estimate(axis, value, interval, y, "k"),
-            svg.text(12, y + 43, "change in agreement, direct → train before test"),
-        ]
-        interval_words = _with("95%", interval, sign=True)
-        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {interval_words}."
-    return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
+def _progress(change: Change) -> Markup:
+    """The change on the models that have both scores."""
+    value = number(change.change.value)
+    lines = {"so far": [_Mark("k", value, change.change.quoted)]} if math.isfinite(value) else {}
+    return _estimates("Change in agreement, direct → train before test", lines, signed=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -654,6 +621,11 @@ def _apart(rows: Rows, protocol: str) -> Answer | None:
     yes = [name for name, (_, ends) in shares.items() if ends and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if ends and ends[1] < rule.not_separated]
     pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
+    place: dict[str, Condition] = {"protocol": protocol, "at_least": least, "at_most": most}
+    series = Series("separated", {"subject": "{}"}, place, KINDS[protocol])
+    chart = Dots(
+        [series], f"Share of {pairs} told apart, {NAMES[protocol]}", dashed=(rule.not_separated,), sorted=True, most=12
+    )
     n_others = len(found) - len(shares)
     few = f" Not counted, since fewer than 3 models have such pairs: {count(n_others, 'benchmark')}."
     not_counted = few if n_others else ""
@@ -664,11 +636,11 @@ def _apart(rows: Rows, protocol: str) -> Answer | None:
     return Answer(
         f"Can they tell {'similar ' if alike else ''}models apart?",
         told_apart(len(shares), (many, f"{rule.separated:.0%}"), (n_fewer, under), pairs),
-        _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
+        chart.draw(rows).svg,
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
         + f"Counted among these models. Sure for other models like them, by the 95% intervals: {len(yes)} and "
-        f"{len(no)} (marked).{not_counted}",
+        f"{len(no)}.{not_counted}",
         "Which ones",
     )
 
@@ -682,39 +654,3 @@ def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], 
         f"On {high_share[0] or 'none'} of {count(n, 'benchmark')}, at least {high_share[1]} of {pairs} are told apart"
     )
     return f"{sentence}; on {low_share[0] or 'none'}, under {low_share[1]}"
-
-
-def _shares_apart(
-    shares: dict[str, tuple[float, tuple[float, float] | None]], yes: list[str], no: list[str], subject: str
-) -> Markup:
-    """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
-    rule, names = Cards(), list(shares)
-    x_axis, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
-    marks = [svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")]
-    for level in (0, rule.not_separated, rule.separated, 1):
-        marks += [
-            svg.line(34, height(level), 376, height(level), "g"),
-            svg.text(29, height(level) + 4, f"{level:.0%}", "", "end"),
-        ]
-    dense = len(names) > 60
-    for index, (name, (share, ends)) in enumerate(shares.items()):
-        x, kind = x_axis(index + 0.5), "k" if name in yes or name in no else "s"
-        if ends and not dense:
-            marks.append(svg.line(x, height(ends[0]), x, height(ends[1]), f"{kind} w"))
-        marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
-    first, last = (height(shares[names[index]][0]) for index in (0, -1))
-    if len(names) <= 40:
-        marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
-    if 1 < len(names) <= 40:
-        below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
-        marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
-    marks += [
-        svg.text(34, 116, f"each dot: a benchmark, {subject} it"),
-        svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),
-    ]
-    label = (
-        f"Each of {count(len(names), 'benchmark')}, {subject} it tells apart: from {shares[names[0]][0]:.0%} "
-        f"({names[0]}) to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
-        f"{rule.separated:.0%}, {len(no)} surely under {rule.not_separated:.0%}."
-    )
-    return svg.svg(380, 132, label, *marks)

@@ -365,11 +365,6 @@ def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
 
 
-def large_families(families: np.ndarray) -> dict[str, np.ndarray]:
-    """`family_members` of the families of at least `MINIMUM_FAMILY` models."""
-    return {name: rows for name, rows in family_members(families).items() if len(rows) >= MINIMUM_FAMILY}
-
-
 def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
     """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
     tuned = matrix.model_facts["instruction_tuned"]

@@ -8,7 +8,7 @@ import numpy as np
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.results.put import Condition, Rows, ends_of
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix, family_members, large_families
+from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
@@ -305,13 +305,6 @@ def _missing_notes(
         notes.append(f"{under}, {len(cells)} of {finite.size} cells are missing ({listing(cells, 6)}); {basis_of_tau}.")
     nowhere = [name for name, row in zip(models, finite, strict=True) if not row.any()]
     return notes + with_names({f"{under}, there is no score at all for {{}}.": nowhere})
-
-
-def family_notes(families: np.ndarray) -> list[str]:
-    """Which families are too small for figures of their own."""
-    large = large_families(families)
-    sentence = f"Families of fewer than {MINIMUM_FAMILY} models get no figures of their own: {{}}."
-    return with_names({sentence: [name for name in family_members(families) if name not in large]})
 
 
 def ceiling_notes(

@@ -26,11 +26,10 @@ from lm_validity.missing import Missing, is_known
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.report import agreement
-from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
-from lm_validity.studies.agreement.values import NARROWER, NO_SPREAD, estimate, range_of
+from lm_validity.studies.agreement.values import estimate, range_of
 from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import read_scores
 from lm_validity.words import UNDER
@@ -190,24 +189,6 @@ def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
     assert pooled.value == pytest.approx(-2 / 3) and not is_known(pooled.models)
 
 
-def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
-    names = [f"m{i}" for i in range(12)]
-    scores = {
-        p: {name: [(0.1 + 0.05 * i) ** power for i in range(12)] for name, power in (("a", 1), ("b", 2), ("c", 3))}
-        for p in (DIRECT, TRAINED)
-    }
-    for values in scores[TRAINED].values():
-        values[2:] = [None] * 10
-    found = agreement_of(tmp_path, score_rows(scores, names), models="model\n" + "\n".join(names), resamples=20)
-    change = estimate(found, "tau_change")
-    assert change.value == pytest.approx(0) and change.n == 2
-    assert change.models == Missing("Fewer than 3 models have scores under both protocols.")
-    # a mean of two models is not put beside that of twelve; over the common cells both are there
-    for quantity in ("tau_mean", "significance_tau_mean"):
-        assert [is_known(estimate(found, quantity, protocol=p).value) for p in (DIRECT, TRAINED)] == [True, False]
-    assert all(np.isfinite(found.value("tau_mean_in_both", protocol=p)) for p in (DIRECT, TRAINED))
-
-
 SIMILAR = {"distance": "size", "at_least": 1.0, "at_most": 2.0, "protocol": DIRECT}
 
 
@@ -228,16 +209,6 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     assert pooled.n == 10 * ratio.sum() and pooled.value == pytest.approx(both.value, abs=0.02)
     whole = agreement_of(tmp_path, score_rows(table(), MANY), **SHEETS)
     assert not whole.all("tau_mean_in_both_by_ratio") and not whole.all("tau_pooled_in_both")
-
-
-@pytest.mark.parametrize("protocol", [DIRECT, TRAINED])
-def test_one_protocol_alone_compares_nothing_and_says_so(tmp_path, protocol):
-    page, found = agreement_page(tmp_path, score_rows({protocol: table()[protocol]}, MANY), **SHEETS)
-    other = TRAINED if protocol == DIRECT else DIRECT
-    for quantity, place in (("improved_pairs", {}), ("tau_change", {}), ("tau_mean", {"protocol": other})):
-        assert "no scores" in estimate(found, quantity, **place).value.reason.lower()
-    assert is_known(estimate(found, "tau_mean_by_ratio", **(SIMILAR | {"protocol": protocol})).value)
-    assert UNDER[other] not in " ".join(finding.sentence for finding in page.findings)
 
 
 def test_the_paired_test_counts_the_exchanges_of_rankings(tmp_path):
@@ -294,48 +265,6 @@ def test_intervals_over_families_count_models_of_each_family(tmp_path):
         assert tuple(number.families) == pytest.approx(transformed_interval(tau[0], tau[1:], "tau", sizes))
 
 
-@pytest.mark.parametrize(
-    ("families", "reason"),
-    [
-        ([0] * 8 + [1, 2, 3, 4, 5, 6], "8 of 14 models are of one family."),  # as many as 2.8 of equal size
-        ([0] * 7 + [1, 2, 3, 4, 5, 6, 7], None),
-        (np.random.default_rng(146).permutation(np.arange(14) % 3), NARROWER),
-    ],
-)
-def test_there_is_no_interval_over_families_where_one_holds_most_models_or_that_is_narrower(tmp_path, families, reason):
-    rows = "".join(f"{name},F{family},1\n" for name, family in zip(MANY, families, strict=True))
-    sheets = SHEETS | {"models": "model,family,parameters_b\n" + rows}
-    found = agreement_of(tmp_path, score_rows(table(noise=(0.9, 0.6)), MANY), **sheets)
-    tau = estimate(found, "tau_mean_by_ratio", **(SIMILAR | {"at_most": 1.25}))
-    assert is_known(tau.models) and (is_known(tau.families) if reason is None else tau.families == Missing(reason))
-
-
-def test_corrected_taus_have_intervals_by_benchmark(tmp_path):
-    found = agreement_of(tmp_path, score_rows(table(noise=(1.0, 0.7)), MANY, stderr=0.02), **SHEETS)
-    plain, corrected = (
-        estimate(found, name, protocol=DIRECT, subject="a") for name in ("tau_with_others", "tau_with_others_corrected")
-    )
-    assert corrected.models.low < corrected.value < corrected.models.high and corrected.value > plain.value
-    without = agreement_of(tmp_path, score_rows(table(), MANY, stderr=None), **SHEETS)
-    assert isinstance(range_of(without, "tau_with_others_corrected", "models", protocol=DIRECT, subject="a"), Missing)
-
-
-@pytest.mark.parametrize(
-    ("scores", "stderr", "reason"),
-    [
-        ([0.5, 0.51], 0.05, "fewer than 5"),
-        ([0.5] * 5 + [0.50001], 0.05, "not clearly above 0"),
-        (None, 0.03, ABOVE_CEILING),
-    ],
-)
-def test_why_there_is_no_correction_is_said(tmp_path, scores, stderr, reason):
-    of_one = table(noise=(0.05, 0.05))[DIRECT] if scores is None else dict.fromkeys("abc", scores)
-    names = [f"m{i}" for i in range(len(of_one["a"]))]
-    found = agreement_of(tmp_path, score_rows({DIRECT: of_one}, names, stderr))
-    assert is_known(estimate(found, "tau_ceiling", protocol=DIRECT).value)
-    assert reason in estimate(found, "tau_mean_corrected", protocol=DIRECT).value.reason
-
-
 def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
     """Two of five benchmarks are guessed on."""
     scores = table()
@@ -382,71 +311,6 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
 # What cannot be computed is missing, with the reason.
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        (score_rows().query("model == 'm0'"), "One model has scores, so there is no ranking to compare."),
-        (score_rows().query("benchmark == 'a'"), "One benchmark has scores, so there are no two rankings to compare."),
-    ],
-)
-def test_one_model_or_benchmark_has_no_tau_for_want_of_another(tmp_path, rows, reason):
-    found = agreement_of(tmp_path, rows)
-    assert estimate(found, "tau_mean", protocol=DIRECT).value == Missing(reason)
-    assert not any(taus(found, DIRECT).values())
-    ceiling = estimate(found, "tau_ceiling", protocol=DIRECT).value
-    assert isinstance(ceiling, Missing) and "standard errors" not in ceiling.reason
-
-
-def test_pairs_of_benchmarks_without_a_tau_are_missing_and_no_perplexity_says_so(tmp_path):
-    rows = score_rows()
-    apart = ((rows["benchmark"] == "a") & (rows["model"] > "m1")) | (
-        (rows["benchmark"] == "b") & (rows["model"] < "m2")
-    )
-    found = agreement_of(tmp_path, rows[~apart])
-    assert [tau is None for tau in taus(found, DIRECT).values()] == [True, False, False]
-    before = rows[(rows["benchmark"] != "wiki") | (rows["protocol"] == DIRECT)]
-    trained = estimate(agreement_of(tmp_path, before), "tau_corpus_benchmark", protocol=TRAINED).value
-    assert trained == Missing("No perplexity is known.")
-    without = agreement_of(tmp_path, rows[rows["benchmark"] != "wiki"])
-    assert "no perplexity corpus" in estimate(without, "tau_corpus_benchmark").value.reason
-
-
-def test_large_standard_errors_leave_no_significance_tau(tmp_path):
-    found = agreement_of(tmp_path, score_rows(stderr=0.5))
-    for quantity, place in (("significance_tau_mean", {"protocol": DIRECT}), ("significance_improved_pairs", {})):
-        assert isinstance(estimate(found, quantity, **place).value, Missing)
-
-
-def test_resamples_that_all_agree_give_no_interval(tmp_path):
-    rng = np.random.default_rng(0)
-    scores = {DIRECT: {name: [0.1 * i + 0.02 * rng.random() for i in range(4)] for name in "abcd"}}
-    found = agreement_of(tmp_path, score_rows(scores), 100)
-    tau = estimate(found, "tau_mean", protocol=DIRECT)
-    assert tau.value == 1 and tau.models == Missing(NO_SPREAD)
-    assert range_of(found, "tau_with_others", "models", protocol=DIRECT, subject="a") == Missing(NO_SPREAD)
-
-
-def test_incomplete_tables_give_a_report_that_says_so(tmp_path):
-    scores = {p: {b: list(v) for b, v in columns.items()} for p, columns in SMALL.items()}
-    scores[DIRECT]["a"][1] = None
-    scores[DIRECT]["c"] = [0.25, 0.25, 0.25, 0.25]
-    for values in (values for columns in scores.values() for values in columns.values()):
-        values[3] = float("nan")
-    found, notes = run(tmp_path, score_rows(scores, stderr=None))
-    assert all(words in notes for words in ("m3", "standard error", "m1 on a"))
-    assert by_subject(found, "tau_with_others", protocol=DIRECT)["c"] is None
-    assert found.row("significance_tau_mean", protocol=DIRECT).value is None
-    assert (tmp_path / "report" / "index.html").is_file()
-
-
-@pytest.mark.parametrize("resamples", [0, 20])
-def test_bare_sheets(tmp_path, resamples):
-    """Sheets with ids and types only: families, sizes, directions and categories unknown."""
-    sheets = {"models": "model\nm0\n", "benchmarks": "benchmark\toutput_type\na\t\nb\t\nc\t\n"}
-    _, notes = run(tmp_path, score_rows().assign(metric=None), resamples=resamples, **sheets)
-    assert all(words in notes for words in ("not in the models sheet", "m1", "wiki", "Direction unknown"))
-
-
 def test_checkpoints_without_a_final_one(tmp_path):
     rows = score_rows()
     of_m2 = rows["model"] == "m2"
@@ -460,55 +324,6 @@ def test_checkpoints_without_a_final_one(tmp_path):
     rows.loc[of_m2, "checkpoint"] = "main"
     with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
         run(tmp_path, pd.concat([rows, early[of_m2]]))
-
-
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [("final", [["m3", "a", 0.3, 0.5, "chat"]]), (None, [["m3", "a", 0.9, 0.9, "plain"]])],
-)
-def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path, chosen, expected):
-    """Where both are marked as chosen, the one scored on test is shown."""
-    rows = score_rows().assign(prompt="plain")
-    tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] == "a")]
-    tuned = tuned.assign(split="validation", metric="acc")
-    tried = [("plain", "final", 0.9, True), ("chat", "final", 0.9, True)]
-    if chosen:
-        tried = [("plain", "step1", 0.9, True), ("chat", "step1", 0.1, False), ("plain", "final", 0.3, False)]
-        tried.append(("chat", "final", 0.5, True))
-    validation = [
-        tuned.assign(prompt=prompt, value=value, checkpoint=checkpoint, selected=selected)
-        for prompt, checkpoint, value, selected in tried
-    ]
-    run(tmp_path, pd.concat([rows, *validation]))
-    shown = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
-    assert shown[["model", "benchmark", "plain", "chat", "chosen"]].to_numpy().tolist() == expected
-
-
-def test_every_headline_of_a_table_that_lacks_many_cells_says_what_its_interval_assumes(tmp_path):
-    names = [f"m{i}" for i in range(12)]
-    ability, rng = np.linspace(-1, 1, 12), np.random.default_rng(0)
-    scores = {
-        p: {name: (0.5 + 0.1 * (ability + noise * rng.normal(size=12))).tolist() for name in "abc"}
-        for p, noise in ((DIRECT, 0.8), (TRAINED, 0.1))
-    }
-    sheet = "model,family\n" + "".join(f"{name},F{i // 3}\n" for i, name in enumerate(names))
-    page, _ = agreement_page(tmp_path, score_rows(scores, names), models=sheet, resamples=20)
-    assert not any("by chance)" in finding.sentence for finding in page.findings)
-    scores[TRAINED]["a"][0] = scores[DIRECT]["b"][3] = None
-    page, found = agreement_page(tmp_path, score_rows(scores, names), models=sheet, resamples=50)
-    sentences = [one.sentence for one in page.findings if "(95%" in one.sentence or "95% interval" in one.sentence]
-    assert len(sentences) >= 4 and all("by chance)" in one.partition("95%")[0] for one in sentences)
-    assert found.value("cells_in_both") == 34
-
-
-def test_significance_is_of_the_pairs_that_were_tested(tmp_path):
-    """`c` has no standard errors: one pair of benchmarks is left."""
-    rows = score_rows()
-    rows.loc[rows["benchmark"] == "c", "stderr"] = None
-    found = agreement_of(tmp_path, rows)
-    row = found.row("significance_improved_pairs")
-    assert found.value("compared_pairs") == 3 and (row.value, row.n) == (1, 1)
-    assert Data.of(matrix_of(tmp_path, rows)).significant[DIRECT].known[:, 2].sum() == 0
 
 
 def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_answer(tmp_path):

@@ -4,14 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from tests.unit.studies.agreement.conftest import DIRECT, NAMES, agreement_of, by_subject, score_rows
+from tests.unit.studies.agreement.conftest import by_subject
 
-from lm_validity.missing import Missing
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.benchmarks import (
-    FEW_PAIRS,
-    FEW_SIZES,
-    NO_SIMILAR,
     expected_range,
     put_prompt_ranges,
 )
@@ -28,7 +24,6 @@ from lm_validity.studies.agreement.statistics.benchmark import (
 )
 from lm_validity.studies.agreement.statistics.noise import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
-from lm_validity.studies.agreement.values import LOST_MODEL, estimate
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
@@ -142,18 +137,6 @@ def test_resolution_in_closed_form():
     assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
 
 
-@pytest.mark.parametrize("better", [1, 0])
-def test_models_above_chance_are_those_of_the_signal_study(tmp_path, better):
-    """Two of four models are 2 errors above chance: p = .023 each, of which Holm's adjustment leaves none."""
-    values = [0.30, 0.30, 0.25, 0.20]
-    table = {DIRECT: {"a": values if better else [1 - x for x in values], "b": [0.1, 0.2, 0.3, 0.4]}}
-    chance = 0.25 if better else 0.75
-    benchmarks = f"benchmark,metric,higher_is_better,chance\na,acc,{better},{chance}\nb,acc,1,\n"
-    for stderr, above in ((0.025, 0), (0.02, 2)):
-        found = agreement_of(tmp_path, score_rows(table, stderr=stderr), benchmarks=benchmarks)
-        assert found.value("above_chance", protocol=DIRECT, subject="a") == above
-
-
 def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
     """Three models on `a` under two wordings, the other `gains` better, and in chat; on `b` under its own only."""
     rows = [
@@ -210,28 +193,3 @@ def test_range_over_prompts_of_sampled_runs_is_that_of_their_means(tmp_path):
     found = ranges(runs, matrix)
     assert (found.value("prompt_range", subject="a"), found.value("prompts")) == (pytest.approx(0.1), 3)
     assert found.value("prompt_range_by_chance") == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
-
-
-def test_pairs_behind_a_tau_are_those_with_scores(tmp_path):
-    """`b` has no standard errors, so none of its pairs is tested, but the pairs of all four models are ordered."""
-    table = {DIRECT: {"a": [0.1, 0.3, 0.5, 0.7], "b": [0.2, 0.3, 0.4, 0.5], "c": [0.3, 0.4, 0.5, 0.6]}}
-    rows = score_rows(table, stderr=0.01)
-    rows.loc[rows["benchmark"] == "b", "stderr"] = np.nan
-    sizes = "model,family,parameters_b\n" + "".join(f"{name},F,1\n" for name in NAMES)
-    found, place = agreement_of(tmp_path, rows, models=sizes), {"protocol": DIRECT, "at_most": 2.0}
-    for name, pairs in (("separated", [6, 0]), ("tau_with_others_by_ratio", [6, 6])):
-        assert [found.row(name, subject=subject, **place).n for subject in "ab"] == pairs
-    tau = estimate(found, "tau_with_others_by_ratio", subject="b", **place)
-    assert tau.value == pytest.approx(1) and tau.models == Missing(LOST_MODEL)
-
-
-@pytest.mark.parametrize(("sizes", "reasons"), [(",,,", {FEW_SIZES}), ("1,10,100,1000", {FEW_PAIRS, NO_SIMILAR})])
-def test_without_sizes_the_reason_is_that_and_not_the_errors(tmp_path, sizes, reasons):
-    """All scores have errors: pairs at most 2x apart are none since no size, or none so near, is known."""
-    table = {DIRECT: {"a": [0.1, 0.3, 0.5, 0.7], "b": [0.2, 0.3, 0.4, 0.5], "c": [0.3, 0.4, 0.5, 0.6]}}
-    rows = "\n".join(f"m{i},F,{size},10,0" for i, size in enumerate(sizes.split(",")))
-    models = f"model,family,parameters_b,tokens_b,instruction_tuned\n{rows}\n"
-    found, place = agreement_of(tmp_path, score_rows(table), models=models), {"protocol": DIRECT, "subject": "a"}
-    near, typical = found.row("separated", at_most=2.0, **place), found.row("typical_difference", **place)
-    assert {near.reason, typical.reason} == reasons
-    assert found.value("separated", at_most=None, **place) == 1

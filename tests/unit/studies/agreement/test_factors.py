@@ -1,7 +1,6 @@
 """The factors report: what stands above its folds is what its rows say, and chance is not called a factor."""
 
 import json
-import re
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,6 @@ from lm_validity.tables.schema import SCORES, write_table
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
     f"{name},F{i % 5},{1 + i // 4},{300 * (i + 1)}\n" for i, name in enumerate(NAMES)
 )
-LONG = [f"{'x' * 80}-{name}" for name in NAMES]
 FIRST = {"component": 1}
 
 
@@ -36,41 +34,6 @@ def report(folder, table, resamples=60, names=NAMES, models=MODELS, stderr=0.01)
 
 def quoted(row) -> str:
     return f"95%: {100 * row.low:.0f}% to {100 * row.high:.0f}%"
-
-
-WORLDS = {
-    "both": (scores(), {}),
-    "direct": ({DIRECT: scores()[DIRECT]}, {}),
-    "without compute or intervals": (scores(), {"resamples": 0, "models": "model\nm00\n"}),
-    "two models": ({p: {name: of[:2] for name, of in t.items()} for p, t in scores().items()}, {"names": NAMES[:2]}),
-    "constant": ({DIRECT: {f"task{i}": [0.5] * 16 for i in range(8)}}, {}),
-    "long names": (scores(), {"names": LONG, "models": re.sub(r"^m\d", f"{'x' * 80}-\\g<0>", MODELS, flags=re.M)}),
-}
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_world_keeps_to_the_grammar(tmp_path, world):
-    table, options = WORLDS[world]
-    page, _ = report(tmp_path, table, **options)
-    assert page["lede"]["heading"]
-    for said in (page["lede"], *page["answers"]):
-        assert len(said["sentence"].split()) <= 18 and not re.search("nan|None", said["sentence"])
-        assert len(re.findall(r"\d+%?: ", said["interval"])) <= 1
-    drawn = [page["picture"]["svg"]] if page["picture"] else []
-    drawn += [one["svg"] for one in (*page["panels"], *page["answers"])]
-    assert all(re.search(r'aria-label="[^"]{20,}', svg) and "nan" not in svg for svg in drawn)
-    assert bool(page["picture"]) == (
-        "tokens_b" in options.get("models", MODELS) and world not in ("two models", "constant")
-    )
-    assert bool(page["answers"]) == (world in ("both", "direct", "long names"))
-
-
-def test_equal_scores_under_both_protocols_have_equal_numbers(tmp_path):
-    """What is drawn at random is drawn alike under both, so that a difference is one of scores."""
-    _, rows = report(tmp_path, {p: scores()[DIRECT] for p in (DIRECT, TRAINED)}, 0)
-    for quantity in ("factors", "factors_within_families", "first_component_p", "explained_variance_shuffled_95"):
-        one, other = ([row.value for row in rows.all(quantity, protocol=p)] for p in (DIRECT, TRAINED))
-        assert one == other != []
 
 
 def test_the_heading_and_the_numbers_are_the_rows(tmp_path):
@@ -93,12 +56,6 @@ def test_the_heading_and_the_numbers_are_the_rows(tmp_path):
     assert page["answers"][0]["interval"] == f"95%: {ends}" and ends in ranks["text"]
     moved = sum(row.low > 0 or row.high < 0 for row in rows.all("rank_gap"))
     assert misleading["text"].startswith(f"**{moved} of 16**") and "; about 0.8 would" in misleading["text"]
-
-
-def test_a_panel_without_a_model_that_moves_is_not_drawn(tmp_path):
-    page, rows = report(tmp_path, {p: scores()[TRAINED] for p in (DIRECT, TRAINED)})
-    assert {row.value for row in rows.all("rank_gap")} == {0.0}
-    assert [panel["question"] for panel in page["panels"]] == ["How much does it explain?", "Which models rank first?"]
 
 
 def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):
@@ -166,49 +123,6 @@ def test_what_stands_together_is_of_the_same_cells(tmp_path):
     assert f"to {100 * both:.0f}%" in panel["text"] and "shuffled" not in panel["text"] + panel["svg"]
 
 
-def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
-    table = {DIRECT: {name: [*of[:14], 1.0, 1.0] for name, of in scores(0.1)[DIRECT].items()}}
-    page, rows = report(tmp_path, table)
-    assert sorted(row.value for row in rows.all("first_component_rank"))[:2] == [1.5, 1.5]
-    answer = page["answers"][0]
-    assert answer["sentence"] == "Any of 2 models could be the best of 16; m14 and 1 more rank first"
-    assert answer["interval"] == "95%: 1 to 2"
-
-
-def test_how_many_may_be_best_is_not_known_where_a_model_has_no_interval(tmp_path):
-    """The interval of the first one is still said."""
-    table = {p: {name: [None, *of[1:]] if i else of for i, (name, of) in enumerate(t.items())}
-             for p, t in scores().items()}  # fmt: skip
-    page, rows = report(tmp_path, table)
-    assert rows.row("first_component_rank", subject="m00", protocol=TRAINED).low is None
-    answer = page["answers"][0]
-    assert answer["sentence"].startswith("Not known") and "without" not in answer["sentence"] and answer["interval"]
-
-
-def test_one_factor_that_explains_all_is_an_answer(tmp_path):
-    """Five benchmarks that are lines of one ability; of two with three models a shuffled table explains as much."""
-    ability = np.linspace(0.2, 0.6, 12)
-    table = {DIRECT: {f"task{i}": (0.1 + (0.5 + 0.1 * i) * ability).tolist() for i in range(5)}}
-    page, rows = report(tmp_path, table, names=NAMES[:12])
-    share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
-    assert (share.value, share.low) == (pytest.approx(1), None)
-    assert page["lede"]["heading"].startswith("One ability explains most differences")
-    assert "explains 100%" in page["lede"]["sentence"] and page["lede"]["interval"] == ""
-    few = {DIRECT: {name: of[:3] for name, of in list(table[DIRECT].items())[:2]}}
-    page, _ = report(tmp_path / "few", few, names=NAMES[:3])
-    assert page["lede"]["heading"].startswith("No ability")
-
-
-def test_factors_that_cannot_be_computed_say_why(tmp_path):
-    rows = score_rows()
-    apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
-    found = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
-    assert found.row("first_component_score", subject="m3", protocol=DIRECT).reason
-    assert "0 models" in found.row("first_component_compute", protocol=DIRECT, correlation="kendall").reason
-    assert len(found.all("explained_variance", protocol=TRAINED)) == 2
-    assert found.row("explained_variance", protocol=TRAINED, component=1).low is None  # the share is 1 without a model
-
-
 def test_one_factor_is_compared_over_the_same_models(tmp_path):
     table = score_rows(COMMON)
     rows, alone = (factors_of(tmp_path, each) for each in (table, table.query("model != 'm3' and benchmark != 'c'")))
@@ -221,14 +135,6 @@ def test_one_factor_is_compared_over_the_same_models(tmp_path):
     assert rows.value("explained_variance", protocol=DIRECT, component=1) != pytest.approx(
         alone.value("explained_variance", protocol=DIRECT, component=1)
     )
-
-
-def test_ranks_are_compared_among_the_models_known_under_both(tmp_path):
-    table = {DIRECT: {name: [0.1, 0.2, 0.3, 0.4] for name in "abc"}}
-    table[TRAINED] = {name: [0.1, 0.2, 0.3, None] for name in "abc"}
-    rows = factors_of(tmp_path, score_rows(table), resamples=20)
-    gaps = [rows.value("rank_gap", subject=name) for name in ("m0", "m1", "m2")]
-    assert gaps == [0, 0, 0]  # m3, not fine-tuned, is first directly
 
 
 def test_factors_by_hand(tmp_path):

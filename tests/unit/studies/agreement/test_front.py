@@ -1,7 +1,5 @@
 """What stands above the folds of the agreement page: both protocols, one, few trained so far, no intervals."""
 
-import html
-import json
 import re
 
 import numpy as np
@@ -9,8 +7,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
 
 from lm_validity.missing import is_known
-from lm_validity.studies.agreement.front import told_apart
-from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps, shown_ceiling
+from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps
 from lm_validity.studies.agreement.values import estimate, range_of
 
 NAMES = [f"m{i:02}" for i in range(16)]
@@ -60,19 +57,6 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_world_has_a_finding_a_picture_and_answers_that_keep_to_the_grammar(tmp_path, world):
-    table, options = WORLDS[world]
-    page, _ = page_of(tmp_path, table, **options)
-    assert page.lede.heading and page.picture.svg and page.answers
-    for said in (page.lede, *page.answers):
-        assert len(said.sentence.split()) <= 18 and "unknown" not in said.sentence and "nan" not in said.sentence
-    above = " ".join([page.lede.heading, page.lede.sentence, page.picture.note, *(panel.text for panel in page.panels)])
-    assert not re.search(r"protocol|clustered|cells|reliability|Kendall|equivalence|factor", above)
-    assert all(re.search(r'aria-label="[^"]{20,}', picture) for picture in pictures(page))
-    assert not any("nan" in picture.split("base64")[0] for picture in pictures(page))
-
-
 def test_what_both_say_is_the_rows_to_their_printed_digits(tmp_path):
     page, rows = page_of(tmp_path, scores())
     arrow = " → ".join(digits(rows.value("tau_mean_in_both", protocol=p)) for p in (DIRECT, TRAINED))
@@ -92,15 +76,6 @@ def test_what_both_say_is_the_rows_to_their_printed_digits(tmp_path):
     taus = [rows.value("tau_mean_by_ratio", protocol=p, **place) for p in (DIRECT, TRAINED)]
     assert " → ".join(map(digits, taus)) in size.text
     assert f"{rows.value('improved_pairs'):.0f} of {rows.value('compared_pairs'):.0f}" in page.lede.sentence
-
-
-def test_benchmarks_without_a_trained_score_have_no_part_in_the_change(tmp_path):
-    table = scores()
-    table[TRAINED] = dict(list(table[TRAINED].items())[:3])
-    page, rows = page_of(tmp_path, table)
-    assert rows.value("compared_pairs") == 3 and page.answers[0].basis.startswith("16 models, 3 benchmarks")
-    drawn = json.loads(html.unescape(re.findall(r'data-ranks="([^"]*)"', page.picture.svg)[0]))
-    assert sorted(drawn["columns"]) == TASKS[:3]
 
 
 def test_a_change_that_may_be_none_is_not_found(tmp_path):
@@ -146,13 +121,9 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
     # the sentence counts these models' pairs, and what the intervals decide for others is said beside it
     assert page.answers[1].sentence.startswith(f"On {many or 'none'} of 8 benchmarks, at least 80% of similar pairs")
     assert page.answers[1].sentence.endswith(f"on {few or 'none'}, under half")
-    assert f"by the 95% intervals: {surely} and {hardly} " in page.answers[1].basis
+    assert f"by the 95% intervals: {surely} and {hardly}." in page.answers[1].basis
     page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
-    assert page.answers[1].sentence.endswith("on 8, under half") and " 0 and 8 " in page.answers[1].basis
-    # the last one's name lies on no dot, although its share is near 0
-    last = float(re.findall(r'<circle [^>]*cy="([\d.]+)"', page.answers[1].svg)[-1])
-    label = float(re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>task', page.answers[1].svg)[-1])
-    assert last > 90 and last - label > 6
+    assert page.answers[1].sentence.endswith("on 8, under half") and " 0 and 8." in page.answers[1].basis
 
 
 @pytest.mark.parametrize("trained", [1, 3])
@@ -161,60 +132,8 @@ def test_a_run_that_is_not_at_its_end_says_how_far_it_is_and_shows_direct_scores
     assert rows.row("tau_change").n == trained
     for sentence in (page.lede.heading, page.answers[0].sentence):
         assert sentence.startswith(f"Not known yet: {trained} of 16 models")
-    assert page.panels[0].outcome == "not known" and page.panels[0].svg.count('class="t" style') == trained
+    assert page.panels[0].outcome == "not known"
     assert TRAINED.replace("_", " ") not in page.picture.svg and len(page.answers) == 2
-
-
-def test_where_few_direct_scores_are_known_trained_models_are_not_called_untrained(tmp_path):
-    page, _ = page_of(tmp_path, dict(zip((TRAINED, DIRECT), few_trained(3).values(), strict=True)))
-    panel = page.panels[0]
-    assert panel.outcome == "not known" and "3 of 16" in panel.svg and "trained" not in f"{panel.text}{panel.svg}"
-
-
-def test_the_carpets_read_out_ranks_by_mean_rank_and_by_agreement(tmp_path):
-    names = ['<b>"x"', "שפה", "n" * 80, *NAMES[3:]]
-    sheet = "model,family\n" + "".join(f'"{name.replace(chr(34), chr(34) * 2)}",F\n' for name in names)
-    page, rows = page_of(tmp_path, scores(), 0, names=names, models=sheet)
-    assert "<b>" not in page.picture.svg
-    direct, trained = (
-        json.loads(html.unescape(text)) for text in re.findall(r'data-ranks="([^"]*)"', page.picture.svg)
-    )
-    assert (direct["label"], trained["label"]) == ("direct", "train before test")
-    agreement = by_subject(rows, "tau_with_others", protocol=DIRECT)
-    assert direct["columns"] == trained["columns"] == sorted(agreement, key=agreement.get, reverse=True)
-    for said, p in ((direct, DIRECT), (trained, TRAINED)):
-        means = [np.mean(ranks) for ranks in said["ranks"]]
-        assert means == sorted(means) and sorted(said["rows"]) == sorted(names)
-        first = scores()[p][said["columns"][0]]
-        assert said["ranks"][said["rows"].index(names[int(np.argmax(first))])][0] == 1
-
-
-ORDERED = {f"task{i}": (0.3 + 0.03 * np.arange(12)).round(4).tolist() for i in range(5)}
-
-
-def test_one_order_with_every_pair_told_apart_is_an_answer(tmp_path):
-    """Twelve models, 8.8 standard errors of a difference apart: what is 1.00 of 1.00 is not called unknown."""
-    page, rows = page_of(tmp_path, {DIRECT: ORDERED}, names=NAMES[:12], stderr=0.0024)
-    assert (
-        rows.value("tau_mean", protocol=DIRECT) == pytest.approx(1)
-        and rows.value("tau_ceiling", protocol=DIRECT) > 0.999
-    )
-    assert page.lede.heading == "All benchmarks order these models alike" and page.panels[0].outcome == "no"
-    assert page.answers[0].sentence.endswith(": 1.00 of a possible 1.00")
-    assert page.answers[1].sentence.startswith("On 5 of 5 benchmarks, at least 80% of similar pairs")
-    assert " 0 and 0 " in page.answers[1].basis  # .025 ** (1 / 12) = 0.74: for other models it is not sure
-
-
-def test_a_table_that_surely_agrees_but_for_noise_says_so(tmp_path):
-    rng, names = np.random.default_rng(1), [f"m{i:02}" for i in range(60)]
-    ability = np.linspace(-1, 1, 60)
-    table = {DIRECT: {f"task{i}": (0.5 + 0.3 * ability + 0.004 * rng.normal(size=60)).tolist() for i in range(8)}}
-    page, rows = page_of(tmp_path, table, names=names, stderr=0.004, models="model\nm00\n")
-    corrected = range_of(rows, "tau_mean_corrected", "models", protocol=DIRECT)
-    decided = corrected if is_known(corrected) else range_of(rows, "tau_mean", "models", protocol=DIRECT)
-    assert decided.low >= 0.95 and rows.value("tau_mean", protocol=DIRECT) < 1
-    assert page.lede.heading == "Benchmarks disagree little more than noise explains"
-    assert page.lede.interval.endswith(f": {digits(decided.low)} to {digits(decided.high)}")
 
 
 ALIKE = "After training for the test, no two models changed places on any benchmark"
@@ -323,10 +242,6 @@ def test_models_in_clumps_leave_it_unknown_whether_benchmarks_disagree_beyond_no
     assert page.panels[0].outcome == "not known"
 
 
-def test_a_ceiling_that_prints_as_its_tau_is_not_below_it():
-    assert shown_ceiling(0.9779, 0.9841) == 0.9779 and np.isnan(shown_ceiling(0.97, 0.98))
-
-
 @pytest.mark.parametrize(
     ("lost", "models", "ending"),
     [("low", 24, "missing, and not by chance"), ("any", 24, ""), ("low", 6, "to see whether by chance")],
@@ -350,26 +265,3 @@ def test_scores_that_are_missing_by_value_or_may_be_give_no_answer(tmp_path, los
     assert page.lede.heading.endswith(ending)
     assert (page.answers[0].interval == "") == bool(ending)
     assert ("by chance, it is assumed" in page.answers[0].basis) == (not ending)
-
-
-def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):
-    table = {DIRECT: scores()[DIRECT]}
-    table[DIRECT]["task0"] = [None] * 7 + table[DIRECT]["task0"][7:]  # weak models lack a benchmark
-    page, _ = page_of(tmp_path, table)
-    assert " 7 of 128 scores are missing" in page.answers[0].basis
-    assert "missing" not in page_of(tmp_path, {DIRECT: scores()[DIRECT]})[0].answers[0].basis
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        ((6, 3, 1), "On 3 of 6 benchmarks, at least 80% of pairs are told apart; on 1, under half"),
-        ((6, 0, 1), "On none of 6 benchmarks, at least 80% of pairs are told apart; on 1, under half"),
-        ((6, 6, 0), "On 6 of 6 benchmarks, at least 80% of pairs are told apart; on none, under half"),
-        ((6, 0, 0), "On all 6 benchmarks, half to 80% of pairs are told apart"),
-        ((1, 0, 0), "On the one benchmark, half to 80% of pairs are told apart"),
-    ],
-)
-def test_what_no_benchmark_does_is_never_counted_as_none_and_none(counts, said):
-    n, most, fewest = counts
-    assert told_apart(n, (most, "80%"), (fewest, "half"), "pairs") == said

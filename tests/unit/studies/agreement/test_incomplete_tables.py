@@ -10,7 +10,7 @@ from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.factors import report_factors
-from lm_validity.studies.agreement.incomplete import Trust, _trust_notes, fit_cells
+from lm_validity.studies.agreement.incomplete import fit_cells
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
@@ -64,12 +64,6 @@ def planned(tables, tmp_path_factory) -> tuple:
 def notes_of(matrix) -> str:
     scores = {p: matrix.oriented(p) for p in (DIRECT, TRAINED)}
     return " ".join(coverage_notes(matrix, scores, matrix.stderr, TASKS))
-
-
-def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
-    matrix = read_score_matrix(*written(tmp_path, score_rows(tables, NAMES), MODELS, BENCHMARKS))
-    rows, predictions = incomplete_of(matrix, TRAINED)
-    assert not list(rows) and predictions.empty and "missing" not in notes_of(matrix)
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
@@ -150,18 +144,6 @@ def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, t
     assert list(link.width) == [1, 1, 1, 1, 0] and list(link.low[:4]) == [0, 0, 0, -1]
 
 
-@pytest.mark.parametrize("metric", [None, "bits_per_byte"])
-def test_benchmarks_without_a_metric_are_predicted_whether_or_not_a_corpus_has_one(tables, tmp_path, metric):
-    """Brier scores of which neither the scores nor the sheet say so: their range is not known."""
-    corpus = {p: columns | {"wiki": np.linspace(2, 1, 14)} for p, columns in tables.items()}
-    files = files_of(
-        tmp_path, corpus, lambda rows: rows.assign(metric=np.where(rows.benchmark == "wiki", metric, None))
-    )
-    lines = [f"{b},x,multiple_choice,0\n" for b in TASKS] + ["wiki,p,loglikelihood_rolling,0\n"]
-    files[2].write_text("benchmark,category,output_type,higher_is_better\n" + "".join(lines))
-    assert not fit_cells(read_score_matrix(*files), TRAINED).process.link.width.any()
-
-
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
     matrix = read_score_matrix(*without)
@@ -169,22 +151,6 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     assert (found.value("cells_missing"), found.value("cells_unplanned")) == (31, 26)
     assert [found.row("rank_predicted", subject=name).value is None for name in ("m01", "m02")] == [True, False]
     assert "5 of 70 cells are missing (m01 on a" in notes_of(matrix)
-
-
-def test_a_benchmark_without_any_score_is_not_predicted(tables, tmp_path):
-    """Its direct scores are known, and nothing says what fine-tuning does to it."""
-    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.benchmark == "e"))])
-    found, predictions = incomplete_of(read_score_matrix(*without), TRAINED)
-    assert set(predictions.benchmark) == {"c", "d"} and found.value("cells_missing") == 31
-
-
-def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
-    matrix = read_score_matrix(*files_of(tmp_path, tables)[:3])
-    found, _ = incomplete_of(matrix, TRAINED)
-    assert (found.value("cells_missing"), found.value("cells_unplanned")) == (
-        26,
-        0,
-    ) and "26 of 70 cells are missing" in notes_of(matrix)
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
@@ -219,26 +185,6 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
     assert {(trust.source, trust.cells) for trust in found.values()} == {("audit", 21)}
     far, like = found["far off"], found["like the others"]
     assert far.coverage < 0.5 < 0.85 < like.coverage and far.widening > 2 * like.widening
-
-
-def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
-    matrix = read_score_matrix(*files_of(tmp_path, tables))
-    planned = matrix.planned(TRAINED)
-    assert planned.sum() == 44 and matrix.planned(DIRECT).all() and planned[NAMES.index("m09"), TASKS.index("d")]
-
-
-@pytest.mark.parametrize(
-    ("trust", "told"),
-    [
-        (("audit", 40, 0.95, 1.0, []), ["40 random cells", "95%"]),
-        (("audit", 40, 0.80, 1.6, []), ["1.60", "fewer than 90%"]),
-        (("left out", 200, 0.95, 1.0, ["Oak"]), ["lm-validity plan --audit", "Oak"]),
-    ],
-)
-def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    text = " ".join(_trust_notes("Trained", Trust(*trust)))
-    assert all(words in text for words in told)
-    assert ("fewer than 90%" in text) == (trust[2] < 0.9)
 
 
 def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned, tables):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, NAMES, SMALL, matrix_of, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, SMALL, matrix_of, score_rows
 
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.report import agreement
@@ -96,12 +96,6 @@ def test_a_model_whose_items_do_not_make_up_its_score_leaves_the_others_paired(t
     # m3 is surely better than m0 and m2 on a (8 of 8, 5 of 5), and than m2 on b
     assert significant(data) == {"a": 2, "b": 1, "c": 0}
     assert all(words in notes for words in ("m1 on a", "b (4 pairs of models)", "b (10)"))
-
-
-def test_items_that_do_not_make_up_the_score_are_not_used(tmp_path):
-    rows = score_rows({DIRECT: {name: SMALL[DIRECT][name] for name in "ab"}})
-    _, notes = started(tmp_path, rows, items_of({name: [0] for name in NAMES}))
-    assert "not the mean of its items" in notes
 
 
 def test_benchmarks_that_share_items_count_once(tmp_path):

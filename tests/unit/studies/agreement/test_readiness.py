@@ -5,12 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from lm_validity.cli.reports import app
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
-from lm_validity.pages import svg
 from lm_validity.results.put import Rows
 from lm_validity.site.report import Given, report_site
 from lm_validity.studies.agreement.readiness import report_readiness
@@ -70,12 +67,6 @@ def test_a_gap_of_readiness_is_found_and_its_interval_is_of_the_change(tmp_path)
     assert "all together" in page["picture"]["svg"]
 
 
-def test_without_a_gap_none_is_said(tmp_path):
-    rows, page = written(tmp_path, seen=0.0)
-    change = rows.row("readiness_change", subject=None)
-    assert change.low < 0 < change.high and page["lede"]["heading"] == "No change of the lead was found"
-
-
 def logistic_files(folder, boost, chance=0.25):
     """A world of equal gains in logits (1.5), in which the group of 8 of 20 families has `boost` more ability."""
     paths = files(folder, families=20, tasks=("quiz",), members=3)
@@ -124,21 +115,6 @@ def test_one_model_under_two_names_is_of_one_family(tmp_path):
     assert any("count once" in note for note in page["notes"])
 
 
-def test_an_end_of_an_interval_that_is_not_zero_is_not_written_as_zero():
-    assert svg.points_apart((-0.1134, -0.0029)) == ("−11.3", "−0.3")
-    assert svg.points_apart((-0.11, 0.0)) == ("−11", "+0")
-    assert svg.points_apart((-0.11, 0.02)) == ("−11", "+2")
-
-
-def test_few_families_have_an_estimate_and_the_reason_why_no_interval(tmp_path):
-    rows, page = written(tmp_path, families=5, members=4)
-    change = rows.row("readiness_change", subject=None)
-    assert change.value == pytest.approx(-0.2, abs=0.02)
-    assert (change.reason_code, page["lede"]["interval"]) == ("too_few", "")
-    assert "seen models lead by 20 points" in page["lede"]["heading"] and not page["answers"]
-    assert rows.row("readiness_change_p_adjusted", subject="quiz").reason_code == "too_few"
-
-
 def test_three_models_of_one_family_have_no_lead_that_is_surely_one(tmp_path):
     paths = files(tmp_path, families=3, members=1)
     sheet = pd.read_csv(paths[1]).assign(family="f", seen=[0, 0, 1])
@@ -157,16 +133,6 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
         "The lead of models of the family f1",
         "The lead of models released since January 2024",
     ]
-
-
-def test_the_command_takes_several_groups_and_knots(tmp_path):
-    tables = zip(("--scores", "--models", "--benchmarks"), map(str, files(tmp_path)), strict=True)
-    words = ["readiness", *(word for pair in tables for word in pair), "--group", "seen", "--group", "family=f1"]
-    for knots, expected in (("", []), ("1e22", [1e22])):
-        CliRunner().invoke(app, [*words, "--knots", knots, "--output", str(tmp_path / "out")], catch_exceptions=False)
-        rows = Rows.read(tmp_path / "out" / "results.parquet")
-        for group in ("seen", "family=f1"):
-            assert [row.value for row in rows.all("knot", group=group)] == expected
 
 
 def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_path):

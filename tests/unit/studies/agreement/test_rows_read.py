@@ -28,13 +28,6 @@ def test_only_selected_test_rows_of_the_metric_count(tmp_path):
     assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3) and "unlisted" in notes
 
 
-def test_scores_may_name_models_by_their_path(tmp_path):
-    models = "model,path,family\n" + "".join(f"short-{name},{name},F\n" for name in NAMES)
-    _, notes = run(tmp_path, score_rows(), models=models)
-    assert "in the models sheet" not in notes
-    assert "short-m0" in (tmp_path / "report" / "page.json").read_text(encoding="utf-8")
-
-
 def _with_copies(copies: int, digits: int) -> pd.DataFrame:
     """Twelve models on four benchmarks under both protocols, the first `copies` of them under two names."""
     rng = np.random.default_rng(7)
@@ -62,13 +55,6 @@ def test_a_model_under_two_names_counts_once(tmp_path, report):
     of_names = ("Models that are not in the models sheet", said[0])
     left = ([note for note in text.split("\n") if not note.startswith(of_names)] for text in (notes, more))
     assert next(left) == next(left)
-
-
-def test_models_that_solve_nothing_are_several(tmp_path):
-    rows = _with_copies(0, 3)
-    weak = [rows[rows["model"] == "m0"].assign(model=f"weak{number}") for number in range(3)]
-    weak = [rows.assign(value=rows["value"].where(rows["benchmark"] == "wiki", 0.0)) for rows in weak]
-    assert run(tmp_path, pd.concat([rows, *weak]), resamples=20)[0].value("models") == 15
 
 
 def test_equal_scores_that_may_be_chance_are_said_and_both_count(tmp_path):
@@ -134,9 +120,3 @@ def test_a_scores_table_without_a_required_column_is_refused(tmp_path, report, l
     with pytest.raises(InputError) as error:
         report(tmp_path / "scores.parquet", output=tmp_path / "report", section=Reports(resamples=0), **sheets)
     assert all(word in str(error.value) for word in ["scores.parquet", *words])
-
-
-def test_two_metrics_and_no_name_for_either(tmp_path):
-    rows = pd.concat([score_rows(), score_rows().assign(metric="f1,none")])
-    with pytest.raises(InputError, match="several metrics"):
-        run(tmp_path, rows, benchmarks="benchmark\na\nb\nc\n")

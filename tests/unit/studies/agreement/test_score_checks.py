@@ -31,21 +31,6 @@ def on_a(rows: pd.DataFrame) -> pd.Series:
     return rows["benchmark"] == "a"
 
 
-def test_fractions_with_their_standard_errors_give_no_note(tmp_path):
-    rows = binomial(score_rows(), 500)
-    assert notes_of(tmp_path, rows) == ()
-    assert notes_of(tmp_path, rows.assign(stderr=2 * rows["stderr"])) == ()  # clusters of items
-    rows.loc[on_a(rows), ["metric", "value"]] = ["mcc,none", -0.1]
-    assert notes_of(tmp_path, rows, BENCHMARKS.replace("a,x,acc", "a,x,mcc")) == ()
-
-
-def test_percentages_are_named_by_benchmark(tmp_path):
-    rows = binomial(score_rows(), 500)
-    rows.loc[on_a(rows), ["value", "stderr"]] *= 100
-    (note,) = notes_of(tmp_path, rows)
-    assert note.startswith("Scores above 1") and "a (acc: 8 of 8 scores, up to 40)" in note
-
-
 def test_percentages_with_standard_errors_of_fractions_are_named_twice(tmp_path):
     rows = binomial(score_rows(), 500)
     rows.loc[on_a(rows), "value"] *= 100
@@ -61,13 +46,6 @@ def test_standard_errors_are_held_against_the_number_of_items(tmp_path, factor, 
     assert checks_of(tmp_path, rows) == expected
     sheet = "".join(line + (",n_items" if i == 0 else ",500") + "\n" for i, line in enumerate(BENCHMARKS.split()))
     assert checks_of(tmp_path, rows.drop(columns="n_items"), sheet) == expected
-
-
-def test_standard_errors_that_no_fraction_has_are_named_without_the_number_of_items(tmp_path):
-    rows = score_rows()
-    rows.loc[on_a(rows), "stderr"] = 1.3
-    assert checks_of(tmp_path, rows) == [("a", "too_large", 8, None)]
-    assert "a (8 of 8)" in notes_of(tmp_path, rows)[0]
 
 
 @pytest.mark.parametrize("error", [0.0, 1.3])
@@ -96,14 +74,6 @@ def test_percentages_for_some_models_only_are_an_error(tmp_path, report):
     ):
         run(tmp_path, rows, report=report)
     assert not (tmp_path / "report").exists()
-
-
-def test_an_exact_match_below_one_percent_is_no_error(tmp_path):
-    rows = score_rows()
-    rows.loc[on_a(rows), "metric"] = "exact_match,none"
-    rows.loc[on_a(rows), "value"] *= 4  # 0.4% to 1.6%
-    (note,) = notes_of(tmp_path, rows, BENCHMARKS.replace("a,x,acc", "a,x,exact_match"))
-    assert "a (exact_match: 4 of 8 scores, up to 1.6)" in note
 
 
 def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):

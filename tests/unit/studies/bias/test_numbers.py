@@ -93,14 +93,6 @@ def test_tasks_weigh_cells_not_trials():
     assert put(task_rows)(table(*cancel)).value("task_effect", **BIAS) == 0.0
 
 
-def test_means_over_tasks_leave_out_tasks_without_the_effect():
-    rows = put(mean_rows)(table((10, "a", 1, 2, 4, None), (10, "b", 1, 5, 5, 8)))
-    bias, boost = rows.row("effect", **BIAS), rows.row("effect", **BOOST)
-    assert (bias.value, bias.n, boost.value, boost.n) == (pytest.approx(0.3), 1, pytest.approx(0.1), 2)
-    assert bias.low is None and bias.reason
-    assert put(mean_rows)(table((10, "a", 1, 2, 4, None))).row("effect", **BIAS).value is None
-
-
 def test_a_mean_over_tasks_has_the_t_interval_excludes_and_detects_as_its_t_tests():
     values = np.array([0.002, -0.001, 0.0015, 0.0005, -0.0005, 0.001])
     mean, error = mean_over_tasks(values), stats.sem(values)
@@ -132,19 +124,6 @@ def test_what_is_excluded_holds_its_level_where_the_effect_is_as_large():
     assert np.mean(found) == pytest.approx(0.05, abs=0.015)
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [0.1 + 0.2, 0.3, 0.3], [0.1]])
-def test_tasks_without_a_spread_and_one_task_have_no_interval(values):
-    mean = mean_over_tasks(np.array(values))
-    assert mean.mean == pytest.approx(np.mean(values))
-    assert all(isinstance(each, Missing) for each in (mean.interval, mean.excluded_beyond, mean.smallest_detectable))
-
-
-@pytest.mark.parametrize("values", [[], [0.1, np.nan]])
-def test_no_task_has_no_mean(values):
-    with pytest.raises(ValueError, match="at least one task"):
-        mean_over_tasks(np.array(values))
-
-
 @pytest.mark.parametrize("others", ["", "b", "bc", "bcd"])
 def test_an_effect_in_one_of_many_experiments_is_held_against_their_number(others):
     """The t test by scipy at 5% over the number of experiments; experiments without the bias do not count."""
@@ -169,16 +148,6 @@ def test_an_effect_in_one_of_many_experiments_is_held_against_their_number(other
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Single tasks and trials.
-
-
-def test_one_cell_has_students_interval():
-    values = [0.01, 0.03, -0.02, 0.05, 0.0]
-    rows = put(task_rows)(biases({("t", "lm", 100): values}))
-    row = rows.row("task_effect", **BIAS)
-    assert row.value == pytest.approx(np.mean(values)) and row.n == 5
-    assert ends_of(row) == pytest.approx(tuple(stats.ttest_1samp(values, 0).confidence_interval()))
-    excluded = np.mean(values) + stats.t.ppf(0.95, 4) * stats.sem(values)
-    assert rows.value("task_effect_excluded_beyond", **BIAS) == pytest.approx(excluded)
 
 
 def test_language_models_share_their_subsamples_and_cells_weigh_the_same():
@@ -225,19 +194,6 @@ def test_the_sign_flip_test_equals_enumeration_of_all_signs(seed):
     differences = np.random.default_rng(seed).integers(-4, 6, 9)
     sums = np.array(list(product((-1, 1), repeat=9))) @ differences
     assert sign_flip_p(differences) == pytest.approx(np.mean(sums >= differences.sum()), abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("differences", "p"), [([1] * 10, 2.0**-10), ([-1] * 10, 1), ([0] * 5, 1), ([30] * 100, 2.0**-100)]
-)
-def test_the_sign_flip_test_at_extremes(differences, p):
-    assert sign_flip_p(np.array(differences)) == pytest.approx(p, rel=1e-9)
-
-
-@pytest.mark.parametrize("wrong", [np.array([]), np.array([0.5, 1.0])])
-def test_the_sign_flip_test_refuses_what_it_cannot_count(wrong):
-    with pytest.raises(ValueError, match="whole-number"):
-        sign_flip_p(wrong)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

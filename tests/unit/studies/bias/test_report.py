@@ -13,7 +13,6 @@ from lm_validity.cli import register_commands, reports
 from lm_validity.errors import InputError
 from lm_validity.pages.svg import points
 from lm_validity.results.put import Rows, ends_of
-from lm_validity.studies.bias.fits import processes
 from lm_validity.studies.bias.page import READING_NOTES, bias_page, bias_rows, report_bias
 from lm_validity.studies.bias.simulations import PCA_RANKS, PCA_SIZES, write_prior_simulation
 from lm_validity.studies.bias.statistics import effects
@@ -22,12 +21,6 @@ from lm_validity.studies.bias.trials import Study, pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
 
 BIAS = {"effect": "bias"}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """The figures' files and the slices take most of a small report's time."""
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
 
 
 @pytest.fixture
@@ -164,45 +157,6 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
     if "arms" in layout:
         missing = ({"base", "extra", "test"} - set(layout["arms"])).pop()
         assert f"have no arm {missing}" in notes
-
-
-def test_cells_that_lack_tasks_or_subsamples_are_named(report):
-    def change(table):
-        table = table[(table["language_model"] == "lm0") | (table["task"] == "task0")]
-        return table[(table["language_model"] == "lm0") | (table["subsample"] > 0)]
-
-    gap = "lm1 at m = 16, n = 40 and m = 16, n = 80 has no trial of task1, task2 and fewer of task0 (3 of 4)"
-    _, page = report(change, tasks=3, subsamples=4)
-    said = f"Experiment demo has gaps, for the boost and the bias: {gap}."
-    assert sum(said in note for note in page["notes"]) == 1
-
-
-def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delattr("os.sched_getaffinity", raising=False)
-    for cores, expected in ((3, 3), (None, 1)):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        assert processes() == expected
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert processes() == 2
-
-
-def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
-    monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
-    rows, page = report(models=1, sizes=(40,))
-    assert not any(row.value for row in rows.all("fit_reliable"))
-    assert page["findings"][0]["alarm"] and any(note.startswith("UNRELIABLE FIT") for note in page["notes"])
-
-
-def test_names_are_escaped(report, tmp_path):
-    def hostile(table):
-        name = "<script>alert('x')</script>\"`"
-        return table.assign(task=name + table["task"], language_model=name, experiment=name).drop_duplicates(
-            ["task", "m", "n", "subsample", "arm"]
-        )
-
-    report(hostile, models=1, sizes=(40,))
-    assert "<script>alert(" not in (tmp_path / "bias" / "index.html").read_text()
 
 
 def test_nuts_without_its_packages_is_an_input_error(rows, tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.studies.bias.trials import (
-    TRIAL,
     base_drift,
     coverage_notes,
     mismatched_test_sets,
@@ -30,11 +29,6 @@ def test_a_trial_has_its_three_counts(rows):
         assert wide[arm].iloc[0] == table.set_index("arm").loc[arm, "correct"]
 
 
-def test_missing_arms_are_missing(rows):
-    wide = pair_arms(rows(arms=("extra", "test")))
-    assert wide["base"].isna().all() and wide["test"].notna().all()
-
-
 @pytest.mark.parametrize(
     "column, value, message",
     [
@@ -55,21 +49,6 @@ def test_bad_rows_are_named(rows, column, value, message):
     assert "trials.parquet: row" in caught.value.problem
     if column != "task":
         assert f"task {table['task'].iloc[7]}" in caught.value.problem
-
-
-def test_an_arm_twice_is_named(rows):
-    table = rows(models=1)
-    with pytest.raises(InputError, match="'base' occurs twice"):
-        pair_arms(pd.concat([table, table.head(1)]))
-
-
-def test_no_rows_is_an_error(rows):
-    with pytest.raises(InputError, match="no trials"):
-        pair_arms(rows().head(0))
-
-
-def test_keys_are_complete(rows):
-    assert not pair_arms(rows()).duplicated(TRIAL).any()
 
 
 def test_missing_trials_are_looked_for_in_every_model_setting_and_task(trials):

@@ -50,13 +50,6 @@ def test_one_schedule_is_aligned_by_name_with_or_without_tokens():
         np.testing.assert_array_equal(read(known, found)[1], [1.02, 2.04, 3.06])
 
 
-def test_a_checkpoint_that_one_model_lacks_is_left_out_of_all():
-    curves = {"a": curve([1, 2, 3, 4]), "b": curve([1, 2, 4], iterations=[1000, 2000, 4000])}
-    found = align(curves)
-    np.testing.assert_array_equal(found.tokens_b, [1, 2, 4])
-    assert found.at_end
-
-
 def test_without_tokens_the_share_of_training_needs_its_end():
     a = without_tokens(curve([1, 2, 3, 4], ["step1", "step2", "step3", "final"], [1, 2, 3, 4]))
     b = without_tokens(curve([1, 2], ["step50", "final"], [50, 100]))
@@ -65,11 +58,6 @@ def test_without_tokens_the_share_of_training_needs_its_end():
     np.testing.assert_allclose(found.progress, [0.5, 1.0])
     open_end = replace(b, checkpoints=("step50", "step100"))
     assert not len(align({"a": a, "b": open_end}).progress) and align({"a": a, "b": open_end}).reason
-
-
-def test_trainings_that_do_not_overlap_have_nothing_in_common():
-    found = align({"short": curve([0.1, 0.2]), "long": curve([0.3, 30.0])})
-    assert not len(found.progress) and "short ends at 200" in found.reason and "long begins at 300" in found.reason
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -101,19 +89,6 @@ def test_the_order_along_training_is_that_at_equal_tokens(tmp_path):
     assert (found.value("common_points"), found.value("common_points_at_end")) == (2, 0)
     assert found.value("separable_pairs") == 1 and found.value("settled_from") == 12
     assert "end at different points" in found.reason("ready")
-
-
-def test_what_differs_at_its_own_end_only_is_not_told_apart_at_the_last_common_point(tmp_path):
-    """Equal up to 12 billion tokens; `slow` goes on to 72."""
-    assert found_of(tmp_path, TOKENS, lambda model, at: 0.4 + 0.005 * at).value("separable_pairs") == 0
-
-
-def test_no_verdict_on_order_where_tokens_are_unknown_and_schedules_differ(tmp_path):
-    unknown = {"a": np.nan, "b": np.nan}
-    found = found_of(tmp_path, unknown, lambda model, at: 0.5, names=lambda model, step: f"{model}-{step}")
-    for quantity in ("settled_from", "common_points", "above_chance_from_mean"):
-        assert "no points of training are common" in found.reason(quantity)
-    assert found.value("above_chance") == 2  # each by its own last checkpoint
 
 
 @pytest.mark.parametrize(("gap", "separable"), [(0.0277, 0), (0.0278, 1)])

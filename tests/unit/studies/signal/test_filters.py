@@ -1,7 +1,5 @@
 """Every filter on items whose right choice is known by construction."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,11 +19,7 @@ from lm_validity.studies.signal.filters.kinds import (
     TopShare,
     keep_items,
     leakage_rates,
-    length_strata,
-    normalise_text,
-    occurs_in,
     readability,
-    top_of_groups,
 )
 from lm_validity.tables.items import BenchmarkItems, ModelItems
 
@@ -126,19 +120,6 @@ def test_what_a_filter_lacks_is_named(item_filter, of, words):
         item_filter.keep(Candidates(np.array(["test:0"])) if of is None else candidates(answers(of)))
 
 
-def test_lengths_that_a_score_needs_are_named():
-    toy = answers({"a": RISING})
-    bare = replace(toy, models=tuple(replace(model, tokens=None) for model in toy.models))
-    with pytest.raises(InputError, match="lengths in tokens"):
-        PositiveSlope(score="confidence_margin_per_token").keep(candidates(bare))
-
-
-def test_groups_of_lengths_and_ties_at_their_border():
-    assert list(top_of_groups(np.array([1.0, 1.0, 1.0, 0.0]), np.zeros(4, int), 0.5)) == [True, True, False, False]
-    assert list(length_strata(np.array([1, 1, 1, 1, 5, 9.0]), 3)) == [0, 0, 0, 0, 1, 1]
-    assert set(length_strata(np.full(5, 3.0), 4)) == {0}
-
-
 def test_length_matched_share_keeps_the_distribution_of_lengths():
     # short answers gain, long ones do not
     gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
@@ -157,12 +138,6 @@ def test_random_subsets_depend_on_ids_and_seed_only():
     assert set(toy.doc_ids[order][shuffled]) == set(toy.doc_ids[kept])
 
 
-def test_size_rule():
-    toy = candidates(answers({"a": np.zeros((2, 200))}))
-    assert SizeRule().keep(toy).all()
-    assert SizeRule(maximum=150).keep(toy).sum() == 150
-
-
 def test_filters_compose_and_each_sees_what_is_left():
     toy = candidates(answers({"a": RISING}))
     selection = keep_items([Subjects(("law",)), TopShare(share=0.5)], toy)
@@ -171,14 +146,6 @@ def test_filters_compose_and_each_sees_what_is_left():
     union = AnyOf(((Subjects(("physics",)),), (Subjects(("law",)), TopShare(share=0.5))))
     assert list(union.keep(toy)) == [True, False, True, True]
     assert union.fitted and not AnyOf(((Subjects(("law",)),),)).fitted
-
-
-def test_normalised_text_and_occurrence():
-    assert normalise_text("  The  Cell’s\tWall!! ") == "the cell’s wall"
-    assert occurs_in("Water.", "Plants need water, and light")
-    assert not occurs_in("at", "Water")  # inside a word
-    assert not occurs_in("a", "a b") and occurs_in("42", "it is 42")
-    assert occurs_in("ﬁsh", "Fish swim")  # NFKC
 
 
 def test_leakage_against_its_base_rate():

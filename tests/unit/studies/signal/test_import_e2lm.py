@@ -74,8 +74,3 @@ def test_bad_files_are_named(tmp_path, text, words):
         read(tmp_path, text)
     for word in ["curves.csv", *words]:
         assert word in str(error.value)
-
-
-def test_absent_file(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        read_e2lm(tmp_path / "none.csv")

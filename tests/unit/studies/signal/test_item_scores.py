@@ -46,27 +46,9 @@ def test_scores_with_unconditional_loglikelihoods():
     assert score("accuracy_pmi", unconditional=unconditional) == pytest.approx([0.0, 1.0])
 
 
-def test_margin_is_positive_exactly_where_the_answer_is_right():
-    rng = np.random.default_rng(0)
-    loglikelihoods, gold = rng.normal(size=(3, 50, 4)), rng.integers(4, size=50)
-    margin = item_scores("confidence_margin", loglikelihoods, gold)
-    assert ((margin > 0) == (item_scores("accuracy", loglikelihoods, gold) == 1)).all()
-
-
-def test_first_of_equal_choices_counts():
-    tied = np.log(np.array([[0.5, 0.5]]))
-    assert item_scores("accuracy", tied, np.array([0])) == 1.0
-    assert item_scores("accuracy", tied, np.array([1])) == 0.0
-
-
 def test_long_answers_do_not_underflow():
     tiny = np.array([[-2000.0, -2001.0]])
     assert item_scores("normalised_probability", tiny, np.array([0])) == pytest.approx([1 / (1 + np.exp(-1))])
-
-
-def test_an_item_with_one_choice_has_no_margin():
-    assert np.isnan(item_scores("confidence_margin", np.array([[-1.0, np.nan]]), np.array([0]))).all()
-    assert np.isnan(item_scores("log_probability_gap", np.array([[-1.0, np.nan]]), np.array([0]))).all()
 
 
 RANGES = {

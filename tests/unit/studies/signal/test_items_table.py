@@ -58,18 +58,6 @@ def test_items_with_different_numbers_of_choices(tmp_path):
     assert np.isnan(items.models[0].loglikelihoods[:, at, 3]).all()
 
 
-def test_generation_has_no_choices(tmp_path):
-    rows = item_rows(SMALL).assign(gold=None, choice_loglikelihoods=None, unconditional_loglikelihoods=None)
-    items = read(tmp_path, rows)
-    assert items.gold is None and items.choices is None and items.models[0].loglikelihoods is None
-
-
-def test_only_direct_plain_test_rows_are_read(tmp_path):
-    rows = item_rows(SMALL)
-    others = [rows.assign(protocol="train_before_test"), rows.assign(split="validation"), rows.assign(prompt="chat")]
-    assert read(tmp_path, pd.concat([*others, rows])).models[0].correct.shape == (3, 12)
-
-
 def _cell(rows, doc_id="test:7"):
     return rows.index[(rows["model"] == "small-deep") & (rows["checkpoint"] == "step-2") & (rows["doc_id"] == doc_id)][
         0
@@ -128,10 +116,3 @@ def test_missing_lengths_are_named(tmp_path):
     rows.at[first[0], "choice_characters"] = [3]
     with pytest.raises(InputError, match=r"large-wide.*choice_characters.*1 lengths for 4 choices"):
         read(tmp_path, rows)
-
-
-def test_unknown_benchmark_and_file(tmp_path):
-    with pytest.raises(InputError, match="no items of benchmark 'other'"):
-        read(tmp_path, item_rows(SMALL), "other")
-    with pytest.raises(InputError, match="no such file"):
-        read_benchmark_items(tmp_path / "absent.parquet", "facts")

@@ -7,9 +7,8 @@ import pytest
 from signal_world import MODELS, World, found_in, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.load import validate
-from lm_validity.config.sections import Reports, SignalConventions
+from lm_validity.config.sections import SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -37,29 +36,6 @@ def found(tmp_path, rows):
 
 
 # ---- joins -------------------------------------------------------------------------------------------------------
-
-
-def test_scores_may_name_models_by_their_path(rows, found):
-    hub = rows.assign(model="org/" + rows["model"])
-    sheet = models_sheet().assign(path=lambda sheet: "org/" + sheet["model"])
-    expected, joined = found(models=sheet), found(hub, models=sheet)
-    assert joined.models() == {f"org/{model}" for model in expected.models()}
-    assert joined.value("overall") == expected.value("overall") > 0 and not joined.noted("Not in the models sheet")
-
-
-def test_a_score_without_a_value_is_a_missing_checkpoint(rows, found):
-    scores = score_rows(rows)
-    at = (scores["model"] == "large-deep") & (scores["iteration"] == 5000)
-    summary = found(scores=scores.assign(value=scores["value"].mask(at)), with_items=False)
-    assert list(summary.rows) == list(found(scores=scores[~at], with_items=False).rows)
-    assert summary.row("monotonicity", model="large-deep").n == 11 and summary.noted("large-deep on facts at step-5")
-
-
-def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
-    files = write_world(tmp_path, items=rows)
-    models_sheet().assign(label=["X", "X", "Y", "Z", ""]).to_csv(files.models, index=False)
-    facts = analyze_signal(files.scores, files.models, section=Reports(resamples=0)).learning.facts
-    assert list(facts["label"]) == ["small-deep", "small-wide", "Y", "Z", "large-deep-web"]
 
 
 def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, found):
@@ -125,14 +101,6 @@ def alone(rows):
 def test_what_is_missing_says_why(rows, found, world, quantity, words):
     summary = found(**world(rows))
     assert np.isnan(summary.value(quantity)) and words in summary.reason(quantity)
-
-
-def test_what_a_missing_number_does_not_take_along(rows, found):
-    assert found(**gap(rows)).value("items") == 20  # the items are used all the same
-    assert found(with_items=False).value("overall") > 0
-    assert not found(**far(rows)).noted("rests on")
-    own = found(base_window=(20, 60), later_window=(100, 160))
-    assert own.noted("rests on 4 later checkpoints") and not own.noted("competition")
 
 
 # ---- tokens that are unknown -------------------------------------------------------------------------------------

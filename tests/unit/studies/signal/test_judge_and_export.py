@@ -6,7 +6,6 @@ import threading
 
 import pandas as pd
 import pytest
-import yaml
 from signal_world import World, item_rows, write_world
 from typer.testing import CliRunner
 
@@ -75,12 +74,6 @@ def test_unanimous_judge_and_its_cache(tmp_path):
     assert judge.calls == 30
     UnanimousJudge(judge, "another", tmp_path / "verdicts2.jsonl").keep(toy)
     assert judge.calls == 60
-
-
-def test_a_broken_cache_is_named(tmp_path):
-    (tmp_path / "v.jsonl").write_text('nonsense\n{"key": "a", "verdict": true}\n')
-    with pytest.raises(InputError, match="line 1"):
-        VerdictCache(tmp_path / "v.jsonl", "scripted")
 
 
 def test_alignment_is_a_share_with_an_interval(tmp_path):
@@ -219,20 +212,6 @@ def test_apply_writes_ids_judgement_and_task(tmp_path):
     assert [json.loads(line)["doc_id"] for line in lines] == ids
 
 
-def test_items_may_name_the_sheets_models_by_their_path(tmp_path):
-    rows = item_rows(World(items=30, checkpoints=10))
-    files = write_world(tmp_path, items=rows.assign(model="org/" + rows["model"]))
-    sheet = pd.read_csv(files.models)
-    sheet.assign(path="org/" + sheet["model"]).to_csv(files.models, index=False)
-    (tmp_path / "recipe.yaml").write_text("name: x\nbenchmark: facts\nfilters: [positive_slope]\n")
-    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 5]
-    result = CliRunner().invoke(app, ["apply", str(tmp_path / "recipe.yaml"), *map(str, arguments)])
-    assert result.exit_code == 0, result.exception
-    judged = json.loads((tmp_path / "out" / "judgement.json").read_text())
-    # Without the join sizes and architectures would be unknown, and each model left out by itself
-    assert set(judged) == {"architecture", "size"}
-
-
 def test_fitted_filters_need_other_models(tmp_path):
     one = item_rows(World(models=("small-deep",), checkpoints=10, items=30))
     files = write_world(tmp_path, items=one)
@@ -300,20 +279,6 @@ def test_a_recipe_that_cannot_be_exported_leaves_nothing_behind(tmp_path, recipe
     result = CliRunner().invoke(app, [str(word) for word in arguments])
     assert isinstance(result.exception, InputError) and said in str(result.exception)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_infinite_bound_is_recorded_as_it_is_written(tmp_path):
-    gates = dict.fromkeys(("dclm", "cosmo", "tech", "med", "edu", "sci", "tokens_per_character"))
-    steps = [{"any_of": [[{"quality_gates": {**gates, "readability": float("inf")}}]]}]
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"name": "x", "benchmark": "b", "filters": steps}))
-    documents = write_documents(tmp_path / "d.jsonl")
-    arguments = ["apply", tmp_path / "recipe.yaml", "--documents", documents, "--output", tmp_path / "out"]
-    result = CliRunner().invoke(app, [str(word) for word in arguments])
-    assert result.exit_code == 0, result.exception
-    kept = json.loads((tmp_path / "out" / "kept.json").read_text())
-    assert kept["items"] == 6
-    ((chain,),) = kept["recipe"]["filters"][0]["any_of"]
-    assert chain["quality_gates"]["readability"] == ".inf" and chain["quality_gates"]["dclm"] is None
 
 
 SCI_SCORE = "sci_score: {science_model: small-deep, general_model: small-wide, share: 0.5}"

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast  # noqa: E402
 
 from lm_validity.cells.scoring import LocalJudge  # noqa: E402
-from lm_validity.errors import InputError  # noqa: E402
 
 WORDS = ["[unk]", "[end]", "accept", "reject", "question", "answer", "yes", "no"]
 
@@ -45,10 +44,3 @@ def test_chat_templates_are_used(folder):
     plain = judge._encode("yes").tolist()
     judge.tokenizer.chat_template = "question {{ messages[0].content }} answer"
     assert plain == [[6]] and judge._encode("yes").tolist() == [[4, 6, 5]]
-
-
-def test_what_cannot_be_loaded_is_named(folder, tmp_path):
-    with pytest.raises(InputError, match="no model could be loaded"):
-        LocalJudge(tmp_path, dtype="float32")
-    with pytest.raises(InputError, match="dtype 'half'"):
-        LocalJudge(folder, dtype="half")

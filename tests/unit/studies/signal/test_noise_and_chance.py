@@ -5,14 +5,10 @@ import pytest
 from signal_world import MODELS, found_in, write_scores
 
 from lm_validity.config.sections import Reports
-from lm_validity.errors import InputError
 from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal, signal_page
 from lm_validity.studies.signal.statistics.quality import (
     above_chance_from,
-    drawn_around,
-    exceedance_p,
-    rank_correlation,
     signal_quality,
     walked_quality,
 )
@@ -21,24 +17,6 @@ NAMES = tuple(f"step-{i}" for i in range(20))
 
 
 # ---- random walks ------------------------------------------------------------------------------------------------
-
-
-def rejected(curves, null):
-    """Share of curves (draws, n) with p <= 0.05 against a null's draws."""
-    p = [exceedance_p(float(signal_quality(curve).signal_quality), null(curve)) for curve in curves]
-    return np.mean(np.array(p) <= 0.05)
-
-
-def test_random_walks_are_not_more_than_random_walks():
-    rng = np.random.default_rng(0)
-    walks = np.cumsum(rng.standard_normal((150, 20)), axis=1)
-    assert rejected(walks, lambda curve: walked_quality([curve], [NAMES], 199, rng)[:, 0]) <= 0.05 + 2 * 0.018
-
-
-def test_a_curve_that_climbs_steadily_is_more_than_a_random_walk():
-    rng = np.random.default_rng(1)
-    climbs = np.sqrt(np.arange(20)) + 0.1 * rng.standard_normal((20, 20))
-    assert rejected(climbs, lambda curve: walked_quality([curve], [NAMES], 199, rng)[:, 0]) > 0.9
 
 
 def test_models_share_the_signs_of_their_steps():
@@ -73,12 +51,6 @@ def test_above_chance_for_good():
     assert above_chance_from(values, errors, 0.25) == 3
     assert above_chance_from(values, np.full(5, 0.1), 0.25) is None
     assert above_chance_from(values, np.zeros(5), 0.25) == 0
-
-
-def test_draws_by_standard_errors():
-    draws = drawn_around(np.array([0.2, 0.8]), np.array([0.01, 0.0]), 4000, np.random.default_rng(0))
-    assert draws[:, 0].std() == pytest.approx(0.01, rel=0.05) and (draws[:, 1] == 0.8).all()
-    assert np.corrcoef(draws[:, 0], np.roll(draws[:, 0], 1))[0, 1] == pytest.approx(0, abs=0.05)
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -145,19 +117,6 @@ def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
         assert without.row(name).low is None and without.row(name).reason_code == "no_errors"
 
 
-def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
-    """As of a mean over subjects whose error is that of one subject."""
-    found = found_of(tmp_path, {"facts": drifting(0)}, 0.02, resamples=100)
-    assert {found.row(name).reason_code for name in ("above_chance", "separable_pairs")} == {"no_errors"}
-
-
-def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
-    sheet = "benchmark,metric,higher_is_better,chance\nfacts,acc,0,0.75\n"
-    found = found_of(tmp_path, {"facts": {model: 1 - values for model, values in climbing(0.6).items()}}, 0.02, sheet)
-    assert found.value("above_chance") == 4 and found.value("chance") == 0.75
-    assert found.value("mean_above_chance", point="last") > 0.3
-
-
 @pytest.mark.parametrize(("known", "beside"), [("", True), ("0", True), ("", False)])
 def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path, known, beside):
     """Bits per byte: with a known direction they improve, without one nothing is said of them but the question."""
@@ -168,25 +127,6 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path, known,
     first = signal_page_of(tmp_path, resamples=20)[0]
     assert ("?" in first and "bits" in first) == (not known)
     assert found.value("steady", "bits") == 1 if known else "which direction" in found.reason("steady", "bits")
-
-
-def test_a_drift_that_falls_by_chance_is_asked_for_nothing(tmp_path):
-    """Random walks that all models share: half of them end below where they began, three in ten by a rank correlation
-    of -.5. Three checkpoints of noise fall as often."""
-    steps = np.random.default_rng(1).normal(0, 0.02, (8, 10))
-    drifts = {f"walk{index}": {"large-deep": 0.5 + walk} for index, walk in enumerate(np.cumsum(steps, axis=1))}
-    for curves in (drifts, {"short": {"large-deep": np.array([0.52, 0.50, 0.49])}}):
-        down = [name for name, one in curves.items() if rank_correlation(one["large-deep"]) <= -0.5]
-        assert len(down) >= (3 if curves is drifts else 1)
-        sheet = "benchmark,metric\n" + "".join(f"{name},own\n" for name in curves)
-        found = found_of(tmp_path, curves, 0.02, sheet, resamples=200)
-        assert not any("direction" in (row.reason or "") for row in found.rows.all("steady"))
-
-
-@pytest.mark.parametrize("value", ["25", "-0.1", "1", "nan", "a quarter"])
-def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
-    with pytest.raises(InputError, match="row 2, column 'chance'"):
-        found_of(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
 
 
 def test_the_order_of_equal_models_is_not_called_late(tmp_path):

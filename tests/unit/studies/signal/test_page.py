@@ -1,7 +1,5 @@
 """The page of the signal report before its folds, and its answers for a site's first page, in many worlds."""
 
-import re
-
 import numpy as np
 import pytest
 from signal_world import write_scores
@@ -9,7 +7,6 @@ from signal_world import write_scores
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import page_document
 from lm_validity.studies.signal.numbers import signal_rows
-from lm_validity.studies.signal.picture import longest_run
 from lm_validity.studies.signal.report import analyze_signal, settling, signal_page
 
 LONG = "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4
@@ -42,44 +39,6 @@ def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_
     return page_document(signal_page(data, found)), found
 
 
-WORLDS = {
-    "whole": {},
-    "two models": {"models": 2},
-    "one benchmark": {"names": ["facts"]},
-    "no intervals": {"resamples": 0},
-    "no standard errors": {"stderr": np.nan},
-    "three checkpoints": {"checkpoints": 3},
-    "tokens unknown": {"tokens_b": np.nan},
-    "falling": {"fall": True},
-    "at chance": {"names": ["flat"]},
-    "nothing in common": {"later": 1000.0},
-    "lower is better": {"lower_is_better": ("facts",)},
-}
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_page_is_short_and_its_pictures_say_their_numbers(tmp_path, world):
-    page, rows = page_of(tmp_path, **WORLDS[world])
-    lede, panels, answers = page["lede"], page["panels"], page["answers"]
-    assert lede["heading"] and not re.search(r"(\w{4,})\1", lede["heading"]) and len(panels) <= 3
-    assert all(0 < len(answer["sentence"].split()) <= 18 for answer in answers)
-    assert answers[0]["question"] == "Do scores improve steadily in training?"
-    pictures = [page["picture"]["svg"], *(each["svg"] for each in (*panels, *answers))]
-    labels = [label for picture in pictures for label in re.findall(r'role="img"[^>]*aria-label="([^"]*)"', picture)]
-    assert len(labels) == sum(picture.count('role="img"') for picture in pictures)
-    assert "nan" not in " ".join(re.sub(r"data-\w+=.[^']*.", "", picture) for picture in pictures).split()
-    ready = [row for row in rows.all("ready") if row.value is not None]
-    steady = [row.value for row in rows.all("steady") if row.value is not None]
-    heading = lede["heading"]
-    if ready:
-        by = sum(row.value for row in ready)
-        assert [int(number) for number in re.findall(r"\d+", heading)] == ([by, len(rows.all("ready"))] if by else [])
-        heading = re.findall(r"<h2>([^<]*)</h2>", page["picture"]["svg"])[0]
-    assert [int(number) for number in re.findall(r"\d+", heading)] == (
-        [sum(steady), len(steady)] if any(steady) else []
-    )
-
-
 def test_ready_is_the_later_of_above_chance_and_settled_before_the_last_common_point(tmp_path):
     _, rows = page_of(tmp_path)
     for row in rows.all("ready_by"):
@@ -93,31 +52,6 @@ def test_ready_is_the_later_of_above_chance_and_settled_before_the_last_common_p
     assert by and by == sorted(by)  # the earliest first
     # at chance: not shown, which is no "no"
     assert rows.row("ready", subject="flat").value is None and "No model" in rows.row("ready", subject="flat").reason
-
-
-def test_many_benchmarks_and_many_models_are_drawn_in_part(tmp_path):
-    page, _ = page_of(tmp_path, models=1, checkpoints=5, names=[f"b{i}" for i in range(26)], resamples=0)
-    assert page["picture"]["svg"].count('<svg class="lines') == 24 and "24 of 26" in page["picture"]["note"]
-    page, _ = page_of(tmp_path, models=62, checkpoints=62, names=["facts"], resamples=0)
-    lines = re.findall(r'<polyline points="([^"]*)" class="ln"', page["picture"]["svg"])
-    assert len(lines) == 60 and {len(each.split()) for each in lines} == {60}
-    assert "60 of the models" in page["picture"]["note"]
-
-
-def test_curves_have_names_and_doubling_steps_a_logarithmic_axis(tmp_path):
-    page, _ = page_of(tmp_path, names=["facts"], resamples=0)
-    svg = page["picture"]["svg"]
-    assert set(re.findall(r'data-n="([^"]*)"', svg)) == {"m0", "m1", "m2", "m3"} and "&#34;log&#34;: false" in svg
-    even = np.arange(1.0, 9.0)
-    assert [longest_run(at) for at in (even, 2.0**even, np.r_[1.0, 2, 4, 8, 16, 20, 24])] == [1, 7, 4]
-
-
-def test_curves_that_fall_before_they_rise_are_not_laid_to_noise(tmp_path):
-    """U without noise: no steady rise is shown, and the sentence has the other cause too."""
-    page, rows = page_of(tmp_path, models=3, names=["facts"], resamples=20, stderr=np.nan,
-                         value=lambda name, i, step: 0.4 + 0.05 * i + 0.004 * (step - 6.5) ** 2)  # fmt: skip
-    assert max(row.value for row in rows.all("monotonicity")) < 0.2  # the U goes nowhere
-    assert "On no benchmark" in page["lede"]["heading"] and "fall before they rise" in page["lede"]["sentence"]
 
 
 @pytest.mark.parametrize(

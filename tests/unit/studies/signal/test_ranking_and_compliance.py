@@ -1,13 +1,10 @@
 """Ranking consistency, settling of rankings, compliance and the overall score, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from lm_validity.studies.signal.statistics.quality import exceedance_p
 from lm_validity.studies.signal.statistics.ranking import (
-    E2LM_WINDOWS,
     WindowMasks,
     agreement_with_last,
     bootstrap_pair_consistency,
@@ -20,15 +17,6 @@ from lm_validity.studies.signal.statistics.ranking import (
     settled_from,
     settling_interval,
 )
-
-
-def test_windows():
-    tokens = np.array([50.0, 100.0, 199.0, 200.0, 220.0, 1000.0, 1001.0])
-    base, later = E2LM_WINDOWS.masks(tokens)
-    assert list(np.flatnonzero(base)) == [1, 2] and list(np.flatnonzero(later)) == [4, 5]
-    # scaled: 0.1 to 0.2 and 0.22 to 1 of the longest
-    base, later = replace(E2LM_WINDOWS, relative=True).masks(np.arange(1.0, 11.0))
-    assert list(np.flatnonzero(base)) == [0] and list(np.flatnonzero(later)) == list(range(2, 10))
 
 
 def test_pair_consistency_by_hand():
@@ -64,13 +52,6 @@ def test_coins_last_as_long_as_a_gap_that_drifts(r):
         old += exceedance_p(value, coin_flip_consistency(47, 199, rng)) <= 0.05
     assert small / 300 <= 0.05 + 2.5 * 0.0126
     assert r < 0.9 or old / 300 > 0.15
-
-
-def test_persistence_is_short_for_noise_and_long_for_drift():
-    rng = np.random.default_rng(5)
-    assert np.median([persistence(gap) for gap in persistent(0.0, 47, 100, rng)]) <= 2
-    assert np.median([persistence(gap) for gap in persistent(0.9, 47, 100, rng)]) > 8
-    assert persistence(np.ones(12)) == 12 and persistence(np.array([1.0, -1.0, 1.0])) == 3
 
 
 def test_only_pairs_that_differ_at_the_end_have_an_order_to_settle():
@@ -141,17 +122,6 @@ def test_a_settling_interval_is_from_differences_beyond_noise():
     # nothing can be told apart at the end
     assert settling_interval(curves, 100 * noise, tokens, every, 0.8) == (1, 5)
     assert np.isnan(settling_interval(curves, noise, tokens, ~every, 0.8)).all()
-
-
-def test_a_settling_interval_holds_its_value():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        curves, noise = np.cumsum(rng.normal(size=(4, 12)), axis=1), np.full((6, 12), rng.uniform(0.1, 3))
-        pairs = rng.random(6) < 0.7
-        pairs[0] = True
-        value = settled_from(curves, np.arange(12.0), pairs, 0.8)
-        low, high = settling_interval(curves, noise, np.arange(12.0), pairs, 0.8)
-        assert low <= value <= high
 
 
 @pytest.mark.slow

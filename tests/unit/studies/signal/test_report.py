@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import MODELS, Files, World, found_in, item_rows, models_sheet, score_rows, write_scores, write_world
+from signal_world import MODELS, Files, World, found_in, item_rows, score_rows, write_scores, write_world
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
@@ -108,13 +108,6 @@ def test_without_resamples_or_items(rising, found):
 # ---- inputs that lack something ----------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_missing_for_one_model_is_named(tmp_path, rows):
-    without = rows[~((rows["model"] == "large-deep") & (rows["iteration"] == 5000))]
-    summary = found_in(write(tmp_path, without))
-    assert summary.noted("large-deep lacks 1 checkpoint", "step-5")
-    assert summary.row("signal_quality", model="large-deep").n == 8
-
-
 def test_items_that_do_not_make_the_scores_give_no_interval(tmp_path, rows):
     scores = score_rows(rows)
     summary = found_in(write(tmp_path, rows, scores.assign(value=scores["value"] + 0.01)))
@@ -129,11 +122,6 @@ def test_lower_is_better_turns_curves_round(tmp_path, rows):
     for row in before.rows.all("signal_quality"):
         other = after.row("signal_quality", **row.said)
         assert (other.value, other.low, other.high) == pytest.approx((row.value, row.low, row.high))
-
-
-def test_constant_curves_are_named(tmp_path, rows):
-    summary = found_in(write(tmp_path, rows.assign(correct=np.where(rows["doc_id"] < "test:15", 1.0, 0.0))))
-    assert summary.value("signal_quality", model="small-deep") == 0.0 and summary.noted("Constant curves, scored 0")
 
 
 def test_selection_of_the_competition(tmp_path):
@@ -172,27 +160,6 @@ def test_bad_scores_are_named(tmp_path, rows, change, words):
     assert not (tmp_path / "r").exists()
 
 
-def test_models_sheet_with_sizes_only(tmp_path, rows):
-    files = write(tmp_path, rows)
-    models_sheet()[["model", "size"]].to_csv(files.models, index=False)
-    summary = found_in(files)
-    for name, words in (("consistency", "architecture"), ("compliance", "training_data"), ("overall", "needs")):
-        assert words in summary.reason(name)
-
-
-def test_names_of_users_are_escaped(tmp_path, rows):
-    files = write(tmp_path, rows.assign(benchmark="<script>alert(1)</script>"))
-    report_signal(files.scores, files.models, tmp_path / "r", items=files.items, section=Reports(resamples=0))
-    assert "<script>alert(1)" not in (tmp_path / "r" / "index.html").read_text()
-
-
-def test_equal_answer_lengths_leave_the_matched_filter_out(tmp_path, rows):
-    same = pd.Series([[2, 2, 2, 2]] * len(rows), index=rows.index)
-    summary = found_in(write(tmp_path, rows.assign(choice_tokens=same)))
-    assert not any("matched" in row.said["filter"] for row in summary.rows.all("filter_p"))
-    assert summary.noted("equally long")
-
-
 def test_no_filter_is_judged_by_a_score_that_an_item_of_one_choice_lacks(tmp_path, rows):
     alone, rows = (rows["doc_id"] == rows["doc_id"].iloc[0]).to_numpy(), rows.assign()
     rows["gold"] = rows["gold"].mask(alone, 0)
@@ -203,30 +170,6 @@ def test_no_filter_is_judged_by_a_score_that_an_item_of_one_choice_lacks(tmp_pat
         unknown = [np.isnan(summary.value(f"filter_{name}", **row.said)) for name in ("unfiltered", "p")]
         assert unknown == [row.said["score"] != "correct"] * 2
         assert not summary.value("filter_useful", **row.said) or row.said["score"] == "correct"
-
-
-def test_a_filter_that_keeps_nothing_over_all_models_is_unknown_where_it_was_fitted(tmp_path):
-    """Half of the items rise in either architecture and fall twice as fast in the other: the mean falls everywhere."""
-    rows = item_rows(World(models=("small-deep", "small-wide"), items=40, checkpoints=10)).reset_index(drop=True)
-    even = rows["doc_id"].str[5:].astype(int) % 2 == 0
-    step = rows["iteration"] / 1000 * np.where(even == (rows["model"] == "small-deep"), 1.0, -2.0)
-    rows["choice_loglikelihoods"] = [
-        [margin if choice == gold else 0.0 for choice in range(4)]
-        for margin, gold in zip(step, rows["gold"], strict=True)
-    ]
-    summary = found_in(write(tmp_path, rows), resamples=0)
-    slopes = [row.said for row in summary.rows.all("filter_p") if row.said["filter"].startswith("slope")]
-    assert slopes and all("keeps no item" in summary.reason("filter_in_sample", **place) for place in slopes)
-    assert np.isfinite([summary.value("filter_held_out", **place) for place in slopes]).all()
-
-
-def test_resamples_that_never_settle_count_as_the_end_of_training(tmp_path, rows):
-    """One model is ahead by one item throughout; in the resamples without that item the models tie to the end."""
-    two = rows[rows["model"].isin(["small-deep", "small-wide"])]
-    number = two["doc_id"].str[5:].astype(int)
-    two = two.assign(correct=((number < 10) | ((number == 10) & (two["model"] == "small-deep"))).astype(float))
-    summary = found_in(write(tmp_path, two), resamples=100)
-    assert summary.value("nearly_stable_from") == 20.0 and summary.ends("nearly_stable_from") == (20.0, 180.0)
 
 
 # ---- models of several sizes and architectures, from scores alone ------------------------------------------------

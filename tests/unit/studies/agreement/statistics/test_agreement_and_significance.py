@@ -10,7 +10,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     significant_signs,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample
 
 TAU = np.array([[1, 0.2, 0.4, 0.6], [0.2, 1, 0.0, -0.2], [0.4, 0.0, 1, np.nan], [0.6, -0.2, np.nan, 1]])
 
@@ -21,13 +20,6 @@ def test_summary_of_a_small_matrix():
     np.testing.assert_allclose(summary.by_benchmark, [0.4, 0.0, 0.2, 0.2])
     assert summary.categories == ("x", "y")
     np.testing.assert_allclose(summary.by_category, [[0.2, 0.2], [0.2, np.nan]])
-
-
-def test_resampled_benchmarks_never_pair_with_their_copies():
-    # pairs (0,1): 2, (0,3): 2, (1,3): 1; the copies of benchmark 0 make no pair
-    weights = np.array([[2.0, 1.0, 0.0, 1.0], [3.0, 0.0, 0.0, 0.0]])
-    mean, alone = mean_over_pairs_by_resample(np.stack([TAU, TAU]), weights)
-    assert mean == pytest.approx((2 * 0.2 + 2 * 0.6 - 0.2) / 5) and np.isnan(alone)
 
 
 def test_improvement_is_strict_and_ignores_undefined_pairs():

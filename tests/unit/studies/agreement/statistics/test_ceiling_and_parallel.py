@@ -6,7 +6,6 @@ import pytest
 from lm_validity.studies.agreement.statistics.factors import parallel_analysis
 from lm_validity.studies.agreement.statistics.noise import (
     grid_steps,
-    latent_order_table,
     noise_ceiling,
     share_ceiling,
 )
@@ -82,18 +81,6 @@ def test_scores_of_equal_models_show_what_they_are_rounded_to():
     )
 
 
-def test_latent_order_table_keeps_scores_shrunk_and_cells_missing():
-    scores = np.array([[0.9, 0.2], [0.5, np.nan], [0.1, 0.8]])
-    stderr = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, np.nan]])
-    truth, noise, _ = latent_order_table(scores, stderr)
-    assert np.isnan(truth[1, 1]) and np.isnan(noise[1, 1])
-    # mean standardised scores 0.11, 0 and -0.11: the models keep their order and the quantiles are the scores
-    factor = np.sqrt((np.var([0.9, 0.5, 0.1], ddof=1) - np.mean([0.01, 0.04, 0.01])) / np.var([0.9, 0.5, 0.1]))
-    np.testing.assert_allclose(truth[:, 0], 0.5 + factor * np.array([0.4, 0.0, -0.4]))
-    np.testing.assert_allclose(noise[:, 0], [0.1, 0.2, 0.1])  # the error moves with its score
-    assert noise[2, 1] == pytest.approx(0.1)  # unknown: that of the benchmark's others
-
-
 def test_benchmarks_without_standard_errors_take_no_part():
     scores = np.random.default_rng(0).normal(size=(10, 3))
     stderr = np.full((10, 3), 0.1)
@@ -127,15 +114,6 @@ def test_parallel_analysis_of_noise_rarely_finds_a_factor():
     assert np.mean(found) < 0.2
 
 
-def test_parallel_analysis_with_missing_cells_shuffles_known_ones():
-    rng = np.random.default_rng(8)
-    scores = table_with_factors(1, rng)
-    scores[rng.random(scores.shape) < 0.2] = np.nan
-    scores[:, 3] = 0.5
-    result = parallel_analysis(scores, rng, permutations=50)
-    assert result.factors == 1 and len(result.observed) == 11
-
-
 def test_a_ceiling_of_noise_alone_is_not_above_zero():
     same = np.full((6, 3), 0.5)
     same[0] += 1e-9
@@ -148,21 +126,6 @@ def test_a_ceiling_of_noise_alone_is_not_above_zero():
     assert not without.above_zero and without.expected is None
     share = share_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
     assert np.isnan(share.first_component) and not share.included.any()
-
-
-def test_a_constant_benchmark_does_not_change_the_ceiling():
-    rng = np.random.default_rng(5)
-    scores = rng.normal(size=(10, 1)) + 0.2 * rng.normal(size=(10, 4))
-    with_constant = np.column_stack([scores, np.full(10, 0.5)])
-    alone = noise_ceiling(scores, np.full((10, 4), 0.2), np.random.default_rng(6))
-    ceiling = noise_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
-    assert ceiling.included.tolist() == [True] * 4 + [False] and np.isnan(ceiling.by_benchmark[4])
-    assert (ceiling.mean_tau, ceiling.observed) == (alone.mean_tau, alone.observed)
-    share_alone = share_ceiling(scores, np.full((10, 4), 0.2), np.random.default_rng(6))
-    share = share_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
-    assert share.first_component == share_alone.first_component
-    assert share.included.tolist() == ceiling.included.tolist()
-    np.testing.assert_array_equal(ceiling.expected.product, alone.expected.product)
 
 
 def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():

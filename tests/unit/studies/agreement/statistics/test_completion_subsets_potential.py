@@ -12,14 +12,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
 
 
-def test_ranks_over_benchmarks():
-    scores = np.outer(np.arange(6.0), np.ones(4)) + 0.01 * np.arange(4)
-    rng = np.random.default_rng(6)
-    population = ranks_over_benchmarks(scores, multiplicities(4, 30, rng))
-    assert population.rank.tolist() == [6, 5, 4, 3, 2, 1]
-    assert (population.draws[np.isfinite(population.draws).all(axis=1)] == population.rank).all()
-
-
 def test_rank_intervals_of_few_units_hold_more_of_the_draws():
     rng = np.random.default_rng(4)
     scores = rng.normal(size=(15, 1)) + 0.8 * rng.normal(size=(15, 6))
@@ -33,13 +25,6 @@ def test_rank_intervals_of_few_units_hold_more_of_the_draws():
         assert (inside >= level - 1e-9).all()
         shares.append(inside.mean())
     assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 4 categories: all of them
-
-
-def test_three_benchmarks_give_ranks_and_no_interval_for_others():
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(15, 3))
-    ranks = ranks_over_benchmarks(scores, multiplicities(3, 50, rng))
-    assert sorted(ranks.rank) == list(range(1, 16)) and np.isnan(ranks.interval().low).all()
 
 
 def test_one_benchmark_against_the_others_by_hand():

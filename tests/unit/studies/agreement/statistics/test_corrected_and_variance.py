@@ -6,7 +6,6 @@ from scipy import stats
 
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
-    latent_order_table,
     mean_tau_left_out,
     noise_ceiling,
     noise_corrected_tau,
@@ -72,11 +71,6 @@ def test_clusters_of_unequal_size_count_as_fewer():
     assert wide.low < narrow.low and narrow.high < wide.high
 
 
-def test_corrected_interval_holds_its_estimate_and_ends_where_a_tau_must():
-    low, high = corrected_interval(0.7, 0.8, np.array([0.6, 0.72, 0.75]))
-    assert low < noise_corrected_tau(0.7, 0.8) < high <= 1
-
-
 def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_table_without_it():
     rng = np.random.default_rng(1)
     scores, errors = world(rng, models=14, benchmarks=4)
@@ -102,33 +96,6 @@ def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_t
         np.testing.assert_allclose(both, [one, other])
     with pytest.raises(ValueError, match="some pairs of models of a group"):
         mean_tau_left_out(signs, ceiling.expected, chosen & (signs.first > 1), clusters)
-
-
-def test_products_of_signs_are_those_of_the_simulated_tables():
-    rng = np.random.default_rng(4)
-    scores, errors = world(rng, models=7, benchmarks=3)
-    scores[0, 0] = np.nan
-    groups = np.arange(21) // 2
-    expected = noise_ceiling(scores, errors, np.random.default_rng(5), draws=30, groups=groups).expected
-    truth, noise, _ = latent_order_table(scores, errors)
-    tables = truth + noise * np.random.default_rng(5).standard_normal((30, 7, 3))
-    signs = [pair_signs(table).sign for table in tables]
-    assert expected.draws == 30
-    for group, product in enumerate(expected.product):
-        parts = [sign[groups == group] for sign in signs]
-        np.testing.assert_array_equal(product, sum(part.T @ part for part in parts))
-    np.testing.assert_array_equal(expected.untied, sum(np.abs(sign) for sign in signs))
-
-
-def test_intervals_of_many_figures_are_those_of_each():
-    rng = np.random.default_rng(6)
-    estimates, left_out = rng.uniform(-0.5, 0.9, 5), rng.uniform(-0.5, 0.9, (5, 7))
-    left_out[2, 3] = np.nan
-    estimates[4] = 1.0  # whose atanh is infinite
-    many = transformed_interval(estimates, left_out, "tau", np.arange(1, 8))
-    for low, high, estimate, parts in zip(*many, estimates, left_out, strict=True):
-        assert (low, high) == pytest.approx(transformed_interval(estimate, parts, "tau", np.arange(1, 8)), nan_ok=True)
-    assert np.isnan(many.low).tolist() == [False, False, True, False, True]
 
 
 def test_two_kinds_of_clusters_add_their_errors():

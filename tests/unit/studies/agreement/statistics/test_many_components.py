@@ -59,8 +59,3 @@ def test_shares_without_clusters(kind):
         expected = principal_components(table[clusters != number]).explained_variance
         np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-12)
         assert np.isnan(row[len(expected) :]).all()
-
-
-def test_no_tables_and_no_models():
-    assert component_shares(np.empty((0, 3, 2))).shape == (0, 2)
-    assert first_components_of_resamples(np.empty((0, 2)), np.ones((4, 2))).shape == (4, 0)

@@ -3,9 +3,7 @@
 import numpy as np
 
 from lm_validity.studies.agreement.statistics.ranking import (
-    cluster_codes,
     paired_signs,
-    replace_column,
     significant_signs,
 )
 
@@ -35,15 +33,6 @@ def test_paired_test_uses_common_items_and_beats_the_unpaired_one():
     assert paired_signs(np.array([first, second])).known[0, 0] == 0
 
 
-def test_replaced_columns_keep_what_the_paired_test_cannot_know():
-    scores, stderr = np.array([[0.9, 0.9], [0.1, 0.1], [0.5, 0.5]]), np.full((3, 2), 0.01)
-    signs = significant_signs(scores, stderr)
-    correct = np.array([[1.0, 1, 0], [1.0, 0, 1], [np.nan, np.nan, np.nan]])
-    merged = replace_column(signs, 1, paired_signs(correct))
-    assert merged.sign[:, 0].tolist() == signs.sign[:, 0].tolist()
-    assert merged.sign[:, 1].tolist() == [0, signs.sign[1, 1], signs.sign[2, 1]]
-
-
 def test_items_of_one_subject_count_together():
     rng = np.random.default_rng(0)
     subjects = np.repeat([f"s{i}" for i in range(12)], 25)
@@ -58,10 +47,3 @@ def test_items_of_one_subject_count_together():
     assert abs(paired_signs(correct, z=statistic - 1e-9, clusters=subjects).sign[0, 0]) == 1
     assert paired_signs(correct, z=statistic + 1e-9, clusters=subjects).sign[0, 0] == 0
     assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
-
-
-def test_few_or_unknown_subjects_are_no_clusters():
-    correct = (np.random.default_rng(1).random((4, 60)) < np.linspace(0.3, 0.8, 4)[:, None]).astype(float)
-    plain = paired_signs(correct)
-    for labels in (np.repeat([f"s{i}" for i in range(6)], 10), np.array([""] * 60), np.arange(60).astype(str)):
-        assert (paired_signs(correct, clusters=labels).sign == plain.sign).all() and cluster_codes(labels) is None

@@ -1,7 +1,6 @@
 """Screening of candidate benchmarks: each rule by hand, in order, with missing values."""
 
 import numpy as np
-import pytest
 
 from lm_validity.config.sections import Screening
 from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
@@ -44,18 +43,6 @@ def test_exactly_a_fifth_and_exactly_half_are_allowed():
     assert found.reasons[:2] == (None, None) and found.reasons[2].startswith("negative agreement with 2 of 2")
 
 
-def test_thresholds_are_the_callers():
-    direct = table(MODELS, MODELS)
-    trained = direct.copy()
-    trained[0] += 1
-    strict = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Screening(training_examples=100))
-    assert strict.reasons == ("no improvement in 9 of 10 models", "50 training examples, fewer than 100")
-    loose = screen_benchmarks(
-        direct, trained, np.array([150.0, 50.0]), Screening(training_examples=0, unimproved_share=0.9)
-    )
-    assert loose.reasons == (None, None)
-
-
 def test_models_without_both_scores_do_not_count():
     direct, trained = table(MODELS, MODELS), table(MODELS, MODELS) + 1
     trained[4:, 0] = np.nan
@@ -64,9 +51,3 @@ def test_models_without_both_scores_do_not_count():
     assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
     alone = screen_benchmarks(direct[:, :1], trained[:, :1], np.full(1, 2000.0), PUBLISHED)
     assert alone.reasons == (None,) and np.isnan(alone.mean_tau[0]) and alone.eligible[0] == 0
-
-
-@pytest.mark.parametrize("few", [0, 1])
-def test_no_model_excludes_nothing(few):
-    empty = np.full((few, 2), np.nan)
-    assert screen_benchmarks(empty, empty, np.full(2, np.nan), PUBLISHED).reasons == (None, None)

@@ -4,21 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau, norm, rankdata
+from scipy.stats import norm, rankdata
 from scipy.stats import t as t_distribution
 
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
     Cells,
     Losses,
-    expected_signs,
     fit_process,
     link_for,
     make_kernels,
-    mean_standing,
     pooled_left_out,
     pooled_tau,
-    rank_draws,
     standardized,
     standing_of_missing,
     widening_of,
@@ -79,37 +76,6 @@ def test_taus_without_each_family_are_those_of_the_smaller_tables():
     left = [pooled_tau(pair_signs(scores[families != one])).mean for one in range(5)]
     found = pooled_left_out(pair_signs(scores), families)
     np.testing.assert_allclose(found, [pooled_tau(pair_signs(scores)).mean, *left])
-
-
-def test_pairs_with_two_common_models_do_not_count_like_pairs_with_all():
-    """Twenty models agree on two benchmarks; two models disagree on a third one."""
-    scores = np.full((20, 3), np.nan)
-    scores[:, 0] = scores[:, 1] = np.arange(20)
-    scores[:2, 2] = [1, 0]
-    found = pooled_tau(pair_signs(scores))
-    assert found.mean == pytest.approx((190 - 2) / 192)
-    assert np.nanmean(kendall_tau_matrix(pair_signs(scores))[np.triu_indices(3, 1)]) == pytest.approx(-1 / 3)
-
-
-def test_nothing_in_common_is_no_number():
-    scores = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, 1.0]])
-    found = pooled_tau(pair_signs(scores))
-    assert np.isnan(found.mean) and found.comparisons == 0
-    assert np.isnan(pooled_tau(pair_signs(scores[:1])).standard_error)
-
-
-def test_shuffled_columns_agree_by_nothing_however_the_table_is_filled():
-    """Predictions take direct scores and sizes for granted; what they get wrong is put right by measured cells."""
-    means = []
-    for seed in range(5):
-        scores, whole, direct, size, families = table(seed, models=40, benchmarks=10)
-        shuffled = np.random.default_rng(seed).permuted(whole, axis=0)
-        scores = np.where(np.isfinite(scores), shuffled, np.nan)
-        signs = pair_signs(scores)
-        means.append(
-            [pooled_tau(signs).mean, pooled_tau(signs, expected_signs(fitted(scores, direct, size, families))).mean]
-        )
-    assert np.abs(np.mean(means, axis=0)).max() < 0.02
 
 
 def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
@@ -236,27 +202,6 @@ def test_predictions_are_better_than_the_mean_and_their_intervals_hold_what_they
     assert np.std(errors) < 0.6 * np.std(naive)
 
 
-def test_ranks_hold_the_truth_although_half_of_the_cells_are_missing():
-    scores, whole, direct, size, families = table(7, models=30, benchmarks=8)
-    process = fitted(scores, direct, size, families)
-    tables = process.draws(300, np.random.default_rng(0))
-    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
-    truth = rank_draws(whole[None])[0]
-    assert np.mean((low <= truth) & (truth <= high)) >= 0.9 and (high > low).any()
-    assert kendalltau(mean_standing(tables).mean(axis=0), mean_standing(whole))[0] > 0.85
-    complete = fitted(whole, direct, size, families)
-    np.testing.assert_array_equal(complete.draws(2, np.random.default_rng(0))[1], whole)
-
-
-def test_too_few_cells_or_too_many_models_make_no_process():
-    scores, _, direct, size, families = table()
-    few = np.full_like(scores, np.nan)
-    few.ravel()[:11] = 0.5
-    assert fitted(few, direct, size, families) is None
-    many = np.resize(scores, (501, 8))
-    assert fitted(many, many, np.zeros((501, 2)), np.resize(families, 501)) is None
-
-
 @pytest.mark.parametrize(
     "change", ["constant benchmark", "nothing direct", "no size", "one family", "percent", "losses"]
 )
@@ -301,29 +246,6 @@ def test_only_what_is_known_as_an_error_rate_ends_at_1():
     link = link_for(below, losses=Losses(np.array([False, True, True]), np.array([False, False, True])))
     np.testing.assert_array_equal(link.width, [2, 0, 1])
     assert link.back(np.array([3.0, -1.2, -9.0]))[:2] == pytest.approx([0.905148, -1.2])
-
-
-def test_predicted_error_rates_are_those_of_the_fractions_that_are_right():
-    """1 - x in place of x, oriented: the same predictions less 1, so none is a negative error."""
-    scores, _, direct, size, families = table(8, models=12, benchmarks=5)
-    scores, direct = np.clip(scores, 0, 1), np.clip(direct, 0, 1)
-    losses = Losses(np.ones(5, dtype=bool), np.ones(5, dtype=bool))
-    right, wrong = fitted(scores, direct, size, families), fitted(scores - 1, direct - 1, size, families, losses)
-    np.testing.assert_allclose(wrong.predict(), np.array(right.predict()) - 1, atol=1e-4)
-    assert wrong.predict()[2].max() <= 0
-
-
-def test_scales_that_are_far_apart_do_not_mix():
-    """A benchmark in thousands has its own mean and spread, and leaves those of fractions as they are."""
-    scores, _, direct, size, families = table(9, models=12, benchmarks=5)
-    scores[2:, 4] = np.nan  # few scores: on a common scale they are drawn to those of the others
-    wide, wide_direct = scores.copy(), direct.copy()
-    wide[:, 4], wide_direct[:, 4] = 1e4 + 1e3 * scores[:, 4], 1e4 + 1e3 * direct[:, 4]
-    process, known = fitted(wide, wide_direct, size, families), wide[:2, 4]
-    assert process.center[4] == pytest.approx(known.mean()) and process.scale[4] == pytest.approx(known.std(ddof=1))
-    without = fitted(scores[:, :4], direct[:, :4], size, families)
-    np.testing.assert_allclose(process.center[:4], without.center)
-    np.testing.assert_allclose(process.scale[:4], without.scale)
 
 
 # ---- how wide --------------------------------------------------------------------------

@@ -168,30 +168,28 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
     )
     equal = base.UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
 
-    def settled(pairs: np.ndarray | Missing, reason: str) -> tuple[Value, Bounds]:
-        if isinstance(pairs, Missing):
-            return (pairs, pairs)
-        value = known(float(ranks.settled_from(curves, tokens, pairs, STABLE_TAU)), reason)
-        if isinstance(value, Missing):
-            return (value, value)
-        if isinstance(deviations, Missing):
-            return (value, deviations)
-        return (
-            value,
-            base.known_bounds(*ranks.settling_interval(curves, deviations, tokens, pairs, STABLE_TAU), equal),
-        )
+    def put(name: str, pairs: np.ndarray | Missing, reason: str, counted: tuple[str, int] | None) -> None:
+        """The tokens from which these pairs keep their final order; the interval is what differences may change."""
+        value: Value = pairs if isinstance(pairs, Missing) else Missing(reason)
+        ends: Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
+        if not isinstance(pairs, Missing) and np.isfinite(
+            first := ranks.settled_from(curves, tokens, pairs, STABLE_TAU)
+        ):
+            value, ends = float(first), base.NO_NOISE
+            if not isinstance(deviations, Missing):
+                interval = ranks.settling_interval(curves, deviations, tokens, pairs, STABLE_TAU)
+                ends = base.known_bounds(*interval, equal)
+        at.put(name, value, TOKENS, {"differences": ends}, counted=counted)
 
     if unknown:
         at.put("point_tokens", Missing(base.UNKNOWN_TOKENS), TOKENS)
     for point, value in enumerate(() if unknown else tokens, 1):
         at.put("point_tokens", value, TOKENS, point=point)
     tied = base.UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
-    nearly, told = settled(every, tied), settled(separable, equal)
-    pairs = None if isinstance(separable, Missing) else ("separable_pairs", int(separable.sum()))
-    at.put("nearly_stable_from", nearly[0], TOKENS, {"differences": nearly[1]}, counted=("pairs", len(every)))
     told_apart = separable if isinstance(separable, Missing) else int(separable.sum())
+    put("nearly_stable_from", every, tied, ("pairs", len(every)))
     at.put("separable_pairs", told_apart, "pairs", counted=("pairs", len(every)))
-    at.put("settled_from", told[0], TOKENS, {"differences": told[1]}, counted=pairs)
+    put("settled_from", separable, equal, None if isinstance(told_apart, Missing) else ("separable_pairs", told_apart))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

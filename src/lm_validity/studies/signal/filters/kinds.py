@@ -4,6 +4,7 @@ import hashlib
 import re
 import string
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -64,7 +65,7 @@ class Candidates:
         return self.documents
 
 
-class ItemFilter:
+class ItemFilter(ABC):
     """A choice of items; `name` is what recipes and records call it."""
 
     name: ClassVar[str]
@@ -74,9 +75,9 @@ class ItemFilter:
         """Whether the choice depends on the models' answers: then it is judged on answers it did not see."""
         return False
 
+    @abstractmethod
     def keep(self, candidates: Candidates) -> np.ndarray:
         """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -315,6 +315,9 @@ def sure(columns: Columns) -> Told | None:
     if scores is None:
         return None
     told |= scores
+    unnamed = columns[model[0]].word is None and columns[model[0]].like["model"] < 0.5
+    if unnamed and all(columns.is_metric(name) for name in needed({"score": told.get("score", [])})):
+        return None  # of what is measured only by accuracy, rows may be subjects as well as models
     named = {*needed(told), *by_word.get("metric", [])}
     if any(str(given.names[0]) in named for given in ignored_rows(columns)):
         return None  # rows of averages

@@ -2,6 +2,7 @@
 benchmark, item, run; those stay in which each score is once and models repeat."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ _MOST_TABLES = 6
 _CELLS_TRIED = 120_000  # rows times readings
 _FEW = 12  # different values of runs
 _HEADER = [Given((None,))]
-_NO_TASK = vocabulary("has")["average"] | {"rank", "cost", "total"}
+_PLACES_NAMED = frozenset(("rank", "ranks", "ranking", "rankings"))  # a row, or a key above rows, that holds places
 
 
 @dataclass
@@ -110,15 +111,17 @@ _FAR = 6.0  # points below the first, from where a reading is none that was mean
 
 
 def _diverse(ranked: list[Candidate], best: int) -> list[Candidate]:
-    """The best readings, not more than two of which differ in their score columns only."""
-    kinds: dict[str, int] = {}
-    kept = []
-    for each in ranked:
+    """The best readings, not more than two of which have the same names, or the same scores while others are left."""
+    likely = [each for each in ranked if each.points > ranked[0].points - _FAR]
+    counts: Counter[str] = Counter()
+    kept, later = list[Candidate](), list[Candidate]()
+    for each in likely:
         kind = show({role: each.told.get(role, _HEADER) for role in ("model", "benchmark", "item", "run")})
-        kinds[kind] = kinds.get(kind, 0) + 1
-        if kinds[kind] <= 2 and each.points > ranked[0].points - _FAR:
-            kept.append(each)
-    return kept[:best]
+        scores = show({role: each.told[role] for role in ("score", "answer") if role in each.told})
+        counts.update((kind, scores))
+        if counts[kind] <= 2:
+            (kept if counts[scores] <= 2 else later).append(each)
+    return (kept + later)[:best]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -130,7 +133,8 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     single = len(columns.table.cells) <= 2
     free = [c for c in columns.values() if c.numeric and c.distinct > 0 and c.name not in {*but, *columns.spreads}]
     free = [c for c in free if not c.never and not c.places]
-    allowed = [c for c in free if c.distinct > 1 or c.evidence or single]
+    tied = len(columns.table.cells) <= _FEW  # where all models may have one score
+    allowed = [c for c in free if c.distinct > 1 or c.evidence or single or (tied and not c.whole and c.high > 0)]
     means = averages(columns, [c.name for c in free])
     allowed = [c for c in allowed if c.name not in means] or allowed
     allowed = list({(c.head, c.numbers.tobytes()): c for c in reversed(allowed)}.values())[::-1]  # each once
@@ -141,7 +145,7 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
         decimal,
         [c for c in decimal if not c.whole],
         [c for c in decimal if c.low >= 0 and c.high <= 1],
-        [c for c in decimal if c.low >= 0 and 1 < c.high <= 100],
+        [c for c in allowed if c.low >= 0 and 10 < c.high <= 100],
         [c for c in allowed if c.low >= 0 and c.high <= 100 and (c.distinct > 1 or len(columns.table.cells) == 1)],
         allowed,
     ]
@@ -152,9 +156,8 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
         for chosen in ([name for name in names if not named_average(columns, name, everything)], names):
             if chosen and chosen not in found:
                 found.append(chosen)
-    singles = [c for c in allowed if c.evidence or not c.whole]
-    if 1 < len(singles) <= 6:
-        found += [[c.name] for c in singles if [c.name] not in found]
+    if 1 < len(allowed) <= 6:
+        found += [[c.name] for c in allowed if [c.name] not in found]
     return found
 
 
@@ -173,12 +176,13 @@ def _answers(columns: Columns) -> list[list[Given]]:
 
 
 def ignored_rows(columns: Columns) -> list[Given]:
-    """Rows whose name is an average's."""
+    """Rows whose name is that of an average, a total, a cost or places."""
     rules = []
     for c in columns.values():
         if c.textual and c.distinct > 1 and c.length < 40:
             names = [plain_text(text) for text in c.texts]
-            named = [name for name in names if len(name) < 20 and _NO_TASK & set(key(name).split("_"))]
+            named = [name for name in names if key(name) in _PLACES_NAMED | {"cost", "total"}
+                     or (len(name) < 20 and vocabulary("has")["average"] & set(key(name).split("_")))]  # fmt: skip
             if 0 < len(named) < c.distinct / 2 + 1 and len(named) < 4:
                 rules += [Given((c.name,), name) for name in named]
     return rules
@@ -187,8 +191,9 @@ def ignored_rows(columns: Columns) -> list[Given]:
 def _options(columns: Columns) -> Iterator[Told]:
     """Readings to try: each text column, key and part of the path as model and as benchmark."""
     textual, fixed = _name_columns(columns)
-    models = [c.name for c in (*textual, *fixed)] or ["file"]
+    models = [c.name for c in (*textual, *fixed)]
     place = [] if "file" in models else ["file"]
+    models += place
     ignored = ignored_rows(columns)
     settings: Told = {c.word: one(c.name) for c in columns.values() if c.word in SETTINGS}
     for model in [*models, None]:
@@ -213,6 +218,7 @@ def _options(columns: Columns) -> Iterator[Told]:
 def _name_columns(columns: Columns) -> tuple[list[Column], list[Column]]:
     """Columns whose cells may be names, the likeliest first, and those that have one name in all rows."""
     textual = [c for c in columns.values() if c.textual and c.distinct > 1 and c.word not in SETTINGS]
+    textual = [c for c in textual if c.like["hash"] <= 0.5]
     named = [c for c in textual if c.word == "model"][:1]
     same = {
         c.name
@@ -260,6 +266,9 @@ class _Rest:
         rows = ~np.isnan(np.array([columns[name].numbers for name in names])).all(axis=0)
         if any(given.detail for given in scores.get("answer", [])):
             rows = np.ones(len(rows), dtype=bool)
+        for given in self.ignored:
+            if key(given.detail or "") in _PLACES_NAMED:
+                rows &= columns[str(given.names[0])].clean != given.detail
         if not rows.any():
             return
         wide = "score" in scores and len(names) > 1 and self.model is not None
@@ -306,7 +315,11 @@ class _Rest:
             subjects = [c.name for c in columns.values() if c.word == "subject" and c.name not in used]
             told |= {"subject": one(subjects[0])} if len(subjects) == 1 else {}
         told |= {role: sources for role, sources in self.settings.items() if sources[0].names[0] not in used}
-        rules = [given for given in self.ignored if str(given.names[0]) in {*needed(told), *named}]
+        rules = [
+            given
+            for given in self.ignored
+            if str(given.names[0]) in {*needed(told), *named} or key(given.detail or "") in _PLACES_NAMED
+        ]
         return told | ({"ignore": rules} if rules else {})
 
     def _apart(self, rows: np.ndarray, scores: Sequence[str], *, fractions: bool) -> list[Told]:
@@ -334,12 +347,14 @@ class _Rest:
         ):
             return found
         others = [c for c in others if not c.boolean and (c.word or not c.never)]
-        few = [c for c in others if c.word in {"run", "checkpoint", "metric"} or c.distinct <= 10][:4]
+        few = [c for c in others if c.word in {"run", "checkpoint", "metric"} or c.distinct <= 10]
+        few = sorted(few, key=lambda c: c.word != "model")[:4]
         many = [c for c in others if c.word == "item" or c.distinct > 2][:5]
         for first, second in itertools.product(few, many):
             if first is not second and columns.unique([*own, first.name, second.name], rows):
                 stepped = first.word == "checkpoint" or first.like["step"] > 0.5
                 role = "metric" if first.word == "metric" else "checkpoint" if stepped else "run"
+                role = "model+" if first.word == "model" and self.model else role
                 item = second.word if second.word in {"run", "checkpoint"} and role == "metric" else "item"
                 found.append({role: one(first.name), item: one(second.name)})
         return found
@@ -349,14 +364,13 @@ class _Rest:
         """Which roles a column may have that tells scores of one model and benchmark apart, `each` of them."""
         if c.word in {"item", "run", "checkpoint", "metric"}:
             return [c.word]
-        if c.word == "checkpoint" or c.like["step"] > 0.5:
+        if c.like["step"] > 0.5:
             return ["checkpoint"]
         if (c.never and c.numeric) or c.boolean:
             return []
         named = c.textual and c.like["run"] < 0.5
         if each > 3 and c.distinct >= each:
-            roles = ["item" if not fractions or each > _FEW or named else "run"]
-            return roles + (["checkpoint"] if c.distinct <= _FEW and fractions and c.textual else [])
+            return ["item" if not fractions or each > _FEW or named else "run"]
         return ["run"] if c.distinct <= _FEW and each > 1 else []
 
     def _joins(self, c: Column, *, many: bool) -> list[Told]:
@@ -404,15 +418,21 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
     header = {role for role, sources in told.items() for given in sources if None in given.names}
     why: dict[str, float] = {}
     why["words"] = sum(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role)
-    why["words"] += 0.5 * sum(c.word == "metric" for c in of["benchmark"])
+    varied = any(c.word == "model" and c.distinct > 1 for c in columns.values())
+    why["words"] -= 2.0 * sum(varied and c.word == "model" and c.distinct == 1 for c in of["model"])
     why["words"] += 1.0 * sum(c.word in {"setting", "about"} for c in of["model"][1:])
     why["other words"] = -4.0 * sum(c.word not in words for role, words in _RIGHT_WORDS.items() for c in of[role])
-    why["other words"] -= 1.5 * sum(c.word in {"about", "item", "setting"} for c in of["model"][:1])
+    why["other words"] -= 1.5 * sum(
+        c.word in {"about", "item", "setting"} or (c.word is None and "id" in c.parts) for c in of["model"][:1]
+    )
     why["other words"] -= 1.5 * sum(c.numeric and c.word is None and c.never for c in of["model"][1:])
     scores = of["score"]
     if scores:
         why["evidence"] = 3.0 * float(np.mean([c.evidence for c in scores])) / 2 + 0.3 * min(5, len(scores))
         why["evidence"] -= 2.0 * sum(c.whole and c.evidence < 2 for c in scores) / len(scores)
+        unmarked = [c for c in scores if not c.evidence]
+        why["evidence"] -= 1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores)
+        why["evidence"] -= 1.5 * (len(set(map(_magnitude, unmarked))) > 1)
         why["averages"] = -1.0 * sum(named_average(columns, c.name, [s.name for s in scores]) for c in scores)
     why["names"] = _names(of, header, [c.name for c in scores])
     joins = [g for role in ("model", "benchmark") for g in told.get(role, []) if len(g.names) > 1]
@@ -428,6 +448,11 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
     why["simple"] -= 0.5 * sum(c.all_different and c.kind == "cell" and long for c in of["model"])
     why["simple"] -= 1.0 * sum(c.length < 2 for role in ("model", "benchmark") for c in of[role])
     return why
+
+
+def _magnitude(c: Column) -> int:
+    """Of what size the numbers of a column are: shares 0, up to 10 1, percentages 2, larger ones more."""
+    return 2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high))))
 
 
 def _names(of: dict[str, list[Column]], header: set[str], heads: list[str]) -> float:
@@ -461,5 +486,5 @@ def _after(long: Long) -> dict[str, float]:
         why["full"] += 3.0 * min(1.0, len(long.rows[["model", "benchmark", "item"]].drop_duplicates()) / pairs) - 3.0
     why["several"] = 1.0 * (models > 1) + 0.5 * (benchmarks > 1) - 1.5 * (models == 1)
     if long.items:
-        why["answers"] = -2.0 * (scores["n"].median() < 4) + 1.0 * ("answer" in long.told)
+        why["answers"] = -2.0 * (scores["n"].median() < 8) + 1.0 * ("answer" in long.told)
     return why

@@ -39,7 +39,7 @@ _LAYOUT = "give a table as CSV, Excel, parquet, JSON, YAML, Markdown or HTML."
 _MOST_ROWS = 10_000_000  # of a parquet file, which may be small with very many
 GLUE = "\x1f"  # between the names of nested keys, until they are shortened
 _PLACES = re.compile(r"folder \d+|files|file( [12])?|heading|level \d+")
-_IDENTIFIERS = ("name", "id", "label", "title")  # say little without the key above
+IDENTIFIERS = ("name", "id", "label", "title", "slug", "key", "display_name")  # say little without the key above
 _ORDER = ("folder", "files", "file", "heading", "level")
 # What libraries say of broken files
 _BROKEN = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError, pa.ArrowException, yaml.YAMLError,
@@ -177,7 +177,7 @@ def _short(names: list[str]) -> dict[str, str]:
     """The shortest ending of nested keys that tells each column from the others."""
     endings = {
         name: [
-            ".".join(parts[i:]) for i in range(len(parts) - 1 - (parts[-1] in _IDENTIFIERS and len(parts) > 1), -1, -1)
+            ".".join(parts[i:]) for i in range(len(parts) - 1 - (parts[-1] in IDENTIFIERS and len(parts) > 1), -1, -1)
         ]
         for name in names
         for parts in [name.split(GLUE)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.tables.cell_text import MISSING, has_other_letters, plain, plain_text, read_cell, spread_of
-from lm_validity.tables.frame import Table
-from lm_validity.tables.metrics import METRIC, task_names
+from lm_validity.tables.cell_text import MISSING, SPREAD_ENDS, has_other_letters, plain, plain_text, read_cell, spread_of
+from lm_validity.tables.frame import IDENTIFIERS, Table
+from lm_validity.tables.metrics import METRIC, metric_direction, task_names
 from lm_validity.tables.schema import PROTOCOLS
 
 WORDS = Path(__file__).parent / "roles.tsv"
@@ -27,7 +27,6 @@ _SETTING_VALUES = {
     "protocol": {*PROTOCOLS}, "split": {"test", "validation"}, "prompt": {"plain", "chat"},
     "higher_is_better": {"true", "false", "0", "1"},
 }  # fmt: skip
-_IDENTIFIERS = ("name", "id", "label", "title")
 _NUMBERS = ("num_fewshot", "iteration", "tokens_b", "n")
 _MOST_NUMBERS = 0.5  # of the cells that say anything, in a column of numbers; the others are left out, and said
 _SHORT_TASK = 3  # letters: `arc`, `mmlu` begin other names, `race`, `drop` are words
@@ -38,7 +37,7 @@ _FAMILIES = (
 MODEL_LIKE = re.compile(rf"(\b|[-_])(\d+(\.\d+)?[bmk]|{_FAMILIES}|\d+x\d+b)(\b|[-_])|^[\w.-]+/[\w.:-]+$", re.I)
 RUN_LIKE = re.compile(r"(run|seed|trial|rep|repeat|try|attempt)[-_ ]*\d+$", re.I)
 STEP_LIKE = re.compile(r"(step|ckpt|checkpoint|iter|global)[-_ ]*\d+", re.I)
-_HASH_LIKE = re.compile(r"^[0-9a-f]{8}-?[0-9a-f-]{12,}$|^\d{4}-?\d\d-?\d\d")
+_HASH_LIKE = re.compile(r"^(?=.*\d)[0-9a-f]{8}[0-9a-f-]{4,}…?$|^\d{4}-?\d\d-?\d\d")
 _LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
 _LOOKED_AT = 300
 _MARKED = re.compile(r"%|↑|↓|⬆|⬇|\(pts?\)")
@@ -148,12 +147,14 @@ class Column:
         parts = plain_text(self.name).split(".")
         last = key(parts[-1])
         above = key(parts[-2]) if len(parts) > 1 else ""
-        return above if last in _IDENTIFIERS and _role_of(above) else last
+        return above if last in IDENTIFIERS and _role_of(above) else last
 
     @cached_property
     def word(self) -> str | None:
         """The role that the header says exactly; of a setting only where all cells may be its values."""
         word = _role_of(self.head) if self.kind == "cell" else None
+        if word == "benchmark" and self.numeric and self.head.endswith("s"):
+            word = "n"  # `Tasks`: how many
         values = _SETTING_VALUES.get(word or "")
         texts = {text.lower() for text, no in zip(self.texts, self.blank, strict=True) if not no}
         fits = values is None or texts <= values
@@ -243,8 +244,8 @@ class Columns(dict[str, Column]):
         self._counts: dict[tuple[frozenset[str], bytes], int] = {}
 
     def is_metric(self, name: str) -> bool:
-        """Whether a column's header is that of a metric, or of a score."""
-        return self[name].word == "score" or self[name].head in known_names()
+        """Whether a column's header is that of a metric, or of a score, and no task's."""
+        return self[name].word == "score" or metric_direction(self[name].head) is not None
 
     def codes(self, names: frozenset[str]) -> np.ndarray:
         """One code (n,) from 0 for each combination of the cells of some columns."""

@@ -1,5 +1,6 @@
 """The unit and the direction of scores: by the whole column, marks, known metrics and the reader, else assumed."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from lm_validity.words import listing
 
 FRACTION, PERCENT, POINTS = UNITS = ("fraction", "percent", "points")
 HIGHER, LOWER, ASSUMED = DIRECTIONS = ("higher", "lower", "higher (assumed)")
+_IN_PARENTHESES = re.compile(r"[(（]([^()（）]*[^\W\d_]{3}[^()（）]*)[)）]")
 _ONE = 1 + 1e-9
 _CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit, none above it may be ratings
 _SLIGHTLY = 0.05  # below 0, of the largest value: chance, where a metric is centred
@@ -184,7 +186,7 @@ def _direction(name: Iterable[str], long: Long) -> bool | None:
         known = facts.higher_is_better == "1"
     if known is not None:
         return known
-    if lower_is_better(text):
+    if lower_is_better(text) or any(map(lower_is_better, _IN_PARENTHESES.findall(text))):
         values = long.scores.loc[long.scores["benchmark"] == benchmark, "value"]
         return None if names_perplexity(text) and values.max() <= 1 else False
     words = set(key(text).split("_"))

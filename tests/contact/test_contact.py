@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import math
+import re
 import shlex
 import shutil
 import sys
@@ -17,7 +18,7 @@ import yaml
 from lm_validity.cli import main
 
 CASES = Path(__file__).parent / "cases"
-KEYS = {"kind", "title", "source", "first", "commands", "exit", "expect", "refused", "slow", "tests"}
+KEYS = {"kind", "title", "source", "first", "commands", "asks", "exit", "expect", "refused", "slow", "tests"}
 TESTS = Path(__file__).parent.parent
 FIRST = ("right", "refused", "wrong")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, ten times faster
@@ -60,6 +61,9 @@ def test_what_was_tried_comes_out_right(folder, case, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     said = ""
     commands = case.get("commands", [])
+    if case.get("asks"):
+        commands = [reading(case["asks"], commands[0].format(case=here, out=out), monkeypatch, capsys)]
+        assert not out.exists(), "a question has written something"
     for number, command in enumerate(commands, 1):
         words = [word.format(case=here, out=out) for word in shlex.split(command)]
         code = called(words, monkeypatch)
@@ -76,6 +80,13 @@ def test_what_was_tried_comes_out_right(folder, case, tmp_path, monkeypatch, cap
         compare(expected, out, said)
     if (folder / "check.py").exists():
         module_of(folder / "check.py").check(here, out)
+
+
+def reading(number: int, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The command of a reading that a question prints, as it stands there."""
+    assert called(shlex.split(command), monkeypatch) == 2
+    printed = re.findall(r"^\s+lm-validity (.* --columns .*)$", capsys.readouterr().err, re.M)
+    return printed[number - 1].replace("{", "{{").replace("}", "}}")
 
 
 def called(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:

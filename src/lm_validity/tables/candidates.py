@@ -347,6 +347,12 @@ class _Rest:
         ):
             return found
         others = [c for c in others if not c.boolean and (c.word or not c.never)]
+        named = self.model and columns[self.model].distinct > 1
+        texts = [c for c in others if c.textual and c.word not in {"item", "run", "metric"} and named]
+        texts = [c for c in texts if not columns.determines(own, c.name)][:4]
+        for pair in itertools.combinations(texts, 2):
+            if columns.unique([*own, *(c.name for c in pair)], rows):
+                found.append({"model+": [Given(tuple(c.name for c in pair))]})
         few = [c for c in others if c.word in {"run", "checkpoint", "metric"} or c.distinct <= 10]
         few = sorted(few, key=lambda c: c.word != "model")[:4]
         many = [c for c in others if c.word == "item" or c.distinct > 2][:5]
@@ -369,9 +375,10 @@ class _Rest:
         if (c.never and c.numeric) or c.boolean:
             return []
         named = c.textual and c.like["run"] < 0.5
+        few = c.distinct <= _FEW or c.places
         if each > 3 and c.distinct >= each:
-            return ["item" if not fractions or each > _FEW or named else "run"]
-        return ["run"] if c.distinct <= _FEW and each > 1 else []
+            return ["item"] if not fractions or each > _FEW or named else ["run"] * few
+        return ["run"] if few and each > 1 else []
 
     def _joins(self, c: Column, *, many: bool) -> list[Told]:
         """A column as a further part of the model's or benchmark's name."""
@@ -441,6 +448,7 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
     first = next((name for name in columns if columns.table.kinds[name] == "cell"), "")
     why["first"] = 0.4 * sum(c.name == first for c in of["model"][:1])
     why["simple"] = -0.4 * len(joins) - 0.8 * ("model" in header)
+    why["simple"] -= 0.8 * ("benchmark" in header) * sum(c.kind == "cell" and c.word is None for c in of["benchmark"])
     why["simple"] -= 0.2 * sum(c.kind == "path" for c in of["benchmark"]) + 0.5 * sum(
         c.kind == "heading" for c in of["model"]
     )
@@ -458,7 +466,7 @@ def _magnitude(c: Column) -> int:
 def _names(of: dict[str, list[Column]], header: set[str], heads: list[str]) -> float:
     """What the names of models and benchmarks look like."""
     metrics = known_names() | vocabulary("is")["score"]
-    models = {role: _mean(c.like["model"] for c in of[role]) for role in ("model", "benchmark")}
+    models = {role: max((c.like["model"] for c in of[role]), default=0.0) for role in ("model", "benchmark")}
     for role in header & models.keys():
         models[role] = _mean(
             bool(MODEL_LIKE.search(name)) and key(name.split("/")[-1]) not in metrics for name in heads

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.tables.cell_text import MISSING, SPREAD_ENDS, has_other_letters, plain, plain_text, read_cell, spread_of
+from lm_validity.tables.cell_text import (
+    MISSING,
+    SPREAD_ENDS,
+    has_other_letters,
+    plain,
+    plain_text,
+    read_cell,
+    spread_of,
+)
 from lm_validity.tables.frame import IDENTIFIERS, Table
 from lm_validity.tables.metrics import METRIC, metric_direction, task_names
 from lm_validity.tables.schema import PROTOCOLS
@@ -37,10 +45,15 @@ _FAMILIES = (
 MODEL_LIKE = re.compile(rf"(\b|[-_])(\d+(\.\d+)?[bmk]|{_FAMILIES}|\d+x\d+b)(\b|[-_])|^[\w.-]+/[\w.:-]+$", re.I)
 RUN_LIKE = re.compile(r"(run|seed|trial|rep|repeat|try|attempt)[-_ ]*\d+$", re.I)
 STEP_LIKE = re.compile(r"(step|ckpt|checkpoint|iter|global)[-_ ]*\d+", re.I)
-_HASH_LIKE = re.compile(r"^(?=.*\d)[0-9a-f]{8}[0-9a-f-]{4,}…?$|^\d{4}-?\d\d-?\d\d")
+# Digests, dates, addresses, files of other kinds: no names of models
+_HASH_LIKE = re.compile(
+    r"^(?=.*\d)[0-9a-f]{8}[0-9a-f-]{4,}…?$|^\d{4}-?\d\d-?\d\d|^https?://|\.(png|jpe?g|pdf|csv|jsonl?|md|html|txt|py)$"
+)
 _LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
 _LOOKED_AT = 300
+_ENDS = [end for end, kind in SPREAD_ENDS.items() if kind in {"low", "high"} and "_" in end]
 _MARKED = re.compile(r"%|↑|↓|⬆|⬇|\(pts?\)")
+_NOTE = re.compile(r"\s*[(（][^()（）]*[)）]")
 _LONGEST_NAME = 80
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+\s*%?")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
@@ -69,6 +82,11 @@ def known_names() -> frozenset[str]:
     names = {key(name.removeprefix(METRIC)) for name in task_names()}
     names = {name for name in names if len(name) > _SHORT_TASK and not name[0].isdigit()}
     return frozenset(names - _COMMON_TASKS) | vocabulary("is")["task"]
+
+
+def is_known(word: str) -> bool:
+    """Whether a word is the name of a task or a metric; `hella_swag` is hellaswag."""
+    return word in known_names() or word.replace("_", "") in known_names()
 
 
 class Column:
@@ -144,7 +162,7 @@ class Column:
     @cached_property
     def head(self) -> str:
         """The last part of the header, in small letters; the one above where it is no more than `name` or `id`."""
-        parts = plain_text(self.name).split(".")
+        parts = (_NOTE.sub("", plain_text(self.name)) or self.name).split(".")
         last = key(parts[-1])
         above = key(parts[-2]) if len(parts) > 1 else ""
         return above if last in IDENTIFIERS and _role_of(above) else last
@@ -182,10 +200,12 @@ class Column:
     @cached_property
     def never(self) -> bool:
         """A number that is no score without somebody's word."""
-        if self.head in known_names() or (self.percent and not self.error_of):
+        if is_known(self.head) or (self.percent and not self.error_of):
             return False
         marked = "%" in self.name and "#" not in self.name
         other = self.word not in {None, "score", "answer", "model", "benchmark"}
+        end = SPREAD_ENDS.get(self.head) or next((SPREAD_ENDS[end] for end in _ENDS if self.head.endswith(end)), "")
+        other |= end in {"low", "high"} or ("p" in self.parts and len(self.parts) > 1)  # of an interval; a p-value
         return bool(other or self.error_of or self.name.startswith("#") or (self.has("no score") and not marked))
 
     @cached_property
@@ -193,7 +213,7 @@ class Column:
         """2: the header is a task, a metric, or bears a mark; 1: a part of it is; 0: nothing."""
         if self.never or not self.numeric:
             return 0
-        if self.word == "score" or self.head in known_names() or _MARKED.search(self.name) or self.percent:
+        if self.word == "score" or is_known(self.head) or _MARKED.search(self.name) or self.percent:
             return 2
         return 1 if self.has("score") or self.head.startswith(("mmlu", "arc_", "gsm8k")) else 0
 

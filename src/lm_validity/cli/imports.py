@@ -1,5 +1,6 @@
 """`lm-validity import …` and `export …`: result files of other programs into our tables, and back."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ from lm_validity.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
     from lm_validity.tables.formats.score_files import ImportOptions
 
@@ -102,62 +102,48 @@ for _name, _files in (("lm-eval", "lm-eval"), ("csv", "a table"), ("every-eval-e
     app.command(_name, help=f"The same, of files of {_files}.")(of_any_format)
 
 
-@app.command("lm-harmony")
-def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_results.json.")], output: Output) -> None:
-    """Turn the train-before-test authors' all_results.json into scores.parquet."""
-    from lm_validity.tables.formats.specs import read_lm_harmony
-    from lm_validity.tables.schema import SCORES
+class _Authors(NamedTuple):
+    """A published file: what it is, the module and the function that read it, and the table that it becomes."""
 
-    _import_authors_file(scores, read_lm_harmony, SCORES, output / "scores.parquet")
-
-
-@app.command("e2lm")
-def e2lm(
-    curves: Annotated[
-        Path,
-        typer.Argument(
-            help="The organisers' plot-data-combined-all.json, or a row per model and checkpoint, a column per "
-            "benchmark (CSV)."
-        ),
-    ],
-    output: Output,
-) -> None:
-    """Turn learning curves of the early-training competition into scores.parquet."""
-    from lm_validity.tables.formats.specs import read_e2lm
-    from lm_validity.tables.schema import SCORES
-
-    _import_authors_file(curves, read_e2lm, SCORES, output / "scores.parquet")
+    meaning: str
+    module: str
+    reader: str
+    table: str
 
 
-@app.command("pretrain-on-test")
-def pretrain_on_test(
-    accuracies: Annotated[
-        Path,
-        typer.Argument(
-            help="The author's folder accuracies_..., or a row per task and subsample with three accuracies (CSV or "
-            "CSV.GZ)."
-        ),
-    ],
-    output: Output,
-) -> None:
-    """Turn accuracies of the pretrain-on-test study into trials.parquet."""
-    from lm_validity.studies.bias.import_published import read_pretrain_on_test
-    from lm_validity.tables.schema import TRIALS
-
-    _import_authors_file(accuracies, read_pretrain_on_test, TRIALS, output / "trials.parquet")
+_AUTHORS = {
+    "lm-harmony": _Authors(
+        "the train-before-test authors' all_results.json", "lm_validity.tables.formats.specs", "read_lm_harmony",
+        "scores",
+    ),
+    "e2lm": _Authors(
+        "learning curves of the early-training competition, its plot-data-combined-all.json or a column per benchmark",
+        "lm_validity.tables.formats.specs", "read_e2lm", "scores",
+    ),
+    "pretrain-on-test": _Authors(
+        "the author's folder accuracies_..., or a CSV with a row per task and subsample",
+        "lm_validity.studies.bias.import_published", "read_pretrain_on_test", "trials",
+    ),
+}  # fmt: skip
 
 
-def _import_authors_file(
-    source: Path, read: "Callable[[Path], pd.DataFrame]", schema: "pa.Schema", table: Path
-) -> None:
-    """Import one published file or folder, and say how many rows it has, where they are, and how to go on."""
-    from lm_validity.tables.schema import write_table
+def _of_authors(authors: _Authors) -> Callable[[Path, Path], None]:
+    def command(source: Annotated[Path, typer.Argument(help=f"{authors.meaning}.")], output: Output) -> None:
+        from lm_validity.tables import schema
 
-    with replaced_folder(table.parent, "import", inputs=[source]) as folder:
-        rows = read(source)
-        write_table(rows, schema, folder / table.name)
-    say(f"{len(rows)} rows from {source}.")
-    _say_where(table)
+        read = getattr(importlib.import_module(authors.module), authors.reader)
+        table = output / f"{authors.table}.parquet"
+        with replaced_folder(output, "import", inputs=[source]) as folder:
+            rows = read(source)
+            schema.write_table(rows, getattr(schema, authors.table.upper()), folder / table.name)
+        say(f"{len(rows)} rows from {source}.")
+        _say_where(table)
+
+    return command
+
+
+for _name, _authors in _AUTHORS.items():
+    app.command(_name, help=f"Turn {_authors.meaning} into {_authors.table}.parquet.")(_of_authors(_authors))
 
 
 def _import(results: list[Path], output: Path, options: "ImportOptions") -> None:

@@ -35,6 +35,7 @@ BENCHMARK_SHEET = (
     "prepared_on", "studies", "guessed",
 )  # fmt: skip
 _ACCURACIES = ("acc", "acc_norm")
+_KINDS = ("model", "benchmark")
 
 # 1.4b, 125m, and Bloom's 7b1; after "1_" it may be the decimals of a number
 _SIZE = re.compile(r"(?<![a-z\d.])(?<!\d_)(\d+(?:\.\d+(?![bm]\d))?)([bm])(\d?)(?![a-z\d])", re.IGNORECASE)
@@ -202,67 +203,22 @@ def leave_sparse_out(
     return notes
 
 
-MOST_LINES = 8  # of each sheet
-
-
 def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
-    """The guesses as lines for a terminal: benchmarks of equal values together, models by family, the largest first
-    where there are many; what is beyond `MOST_LINES` of either is counted, and in the sheets."""
-    lines = []
-    values = ["metric", "higher_is_better", "output_type", "chance", "category"]
-    guessed = benchmarks[benchmarks["guessed"].notna()]
-    for key, rows in guessed.fillna("").groupby(values, sort=False):
-        metric, higher, kind, chance, category = key
-        words = [
-            metric or "no metric",
-            {0: "lower is better", 1: "higher is better"}.get(higher, "direction unknown"),
-            kind or "kind of output unknown",
-            f"chance {chance}" if chance != "" else "chance unknown",
-            *([f"category {category}"] if category else []),
-        ]
-        lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
-    if len(lines) > MOST_LINES + 1:  # a line about one more would take the room of that one
-        lines[MOST_LINES:] = [f"  {len(lines) - MOST_LINES} more kinds of benchmarks"]
-    lines = [f"Guessed for {count(len(guessed), 'benchmark')} (benchmarks.tsv):", *lines] if lines else []
+    """How many rows of the sheets have guesses, and which benchmarks have no known direction, for a terminal."""
+    guessed = {
+        kind: int(sheet["guessed"].notna().sum()) for kind, sheet in zip(_KINDS, (models, benchmarks), strict=True)
+    }
+    lines = [
+        f"Guessed for {count(number, kind)}: the column `guessed` of {kind}s.tsv."
+        for kind, number in guessed.items()
+        if number
+    ]
     undirected = benchmarks.loc[known_directions(benchmarks, scores).isna(), "benchmark"]
     if len(undirected):
         lines.append(
             f"Direction unknown, so a higher score is taken as better: {listing(undirected, 4)} (column "
             "`higher_is_better` of benchmarks.tsv)."
         )
-    guessed_models = models[models["guessed"].notna()]
-    if len(guessed_models):
-        lines.append(f"Guessed for {count(len(guessed_models), 'model')} (models.tsv):")
-        lines += _lines_by_family(guessed_models)
-        steps = guessed_models[guessed_models["tokens_per_step"].notna()].groupby("tokens_per_step").size()
-        lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
-    return lines
-
-
-def _lines_by_family(models: pd.DataFrame) -> list[str]:
-    """A line for each family of which a size is known, and one for all others."""
-    families = {
-        "unknown" if pd.isna(family) else str(family): rows["parameters_b"]
-        for family, rows in models.groupby("family", dropna=False)
-    }
-    sized = [name for name, sizes in families.items() if sizes.notna().any()]
-    unsized = {name: len(sizes) for name, sizes in families.items() if name not in sized}
-    shown = len(sized)
-    if len(sized) > MOST_LINES + 1:
-        shown = MOST_LINES
-        sized.sort(key=lambda name: -len(families[name]))
-    lines = []
-    for name in sized[:shown]:
-        sizes = families[name].dropna()
-        words = listing(f"{size:g}" for size in sorted(set(sizes)))
-        words += f"; of {len(families[name]) - len(sizes)} unknown" if len(sizes) < len(families[name]) else ""
-        lines.append(f"  family {name}: {len(families[name])}, parameters in B {words}")
-    if smaller := sized[shown:]:
-        lines.append(f"  {len(smaller)} more families: {sum(len(families[name]) for name in smaller)}")
-    if unsized:
-        by_size = sorted(unsized, key=lambda name: -unsized[name])
-        names = listing((f"{name}: {unsized[name]}" for name in by_size), 4)
-        lines.append(f"  parameters unknown: {count(sum(unsized.values()), 'model')} (by family: {names})")
     return lines
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, Question, did_you_mean
-from lm_validity.tables.candidates import Candidate, find, ignored_rows, one, score_sets
+from lm_validity.tables.candidates import Candidate, find, ignored_rows, one
 from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.roles import SETTINGS, Columns, key
 from lm_validity.tables.scales import ASSUMED, LOWER, Scaled, scaled
@@ -39,7 +39,7 @@ _COLUMNS_SHOWN = 16
 @dataclass
 class Reader:
     """The tables of an input and what was counted of each. `name`: of the input; `command`: what was typed, to which
-    the answer is added; `units`, `directions`: what the reader says of benchmarks."""
+    the answer is added; `units`, `directions`: what the reader says of benchmarks; `refusals`: of readings tried."""
 
     frame: Frame
     name: str
@@ -47,6 +47,7 @@ class Reader:
     units: Mapping[str, str] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
     counted: dict[int, Columns] = field(default_factory=dict)
+    refusals: list[InputError] = field(default_factory=list)
 
     def of(self, table: Table) -> Columns:
         """The columns of a table."""
@@ -118,7 +119,8 @@ class Reader:
             told = sure(self.of(table))
             try:
                 longs += [] if told is None else [apply_table(self.frame, self.of(table), told)]
-            except Refused:
+            except Refused as refused:
+                self.refusals.append(refused)
                 return []
         return longs if len(longs) == len(group) else []
 
@@ -131,7 +133,7 @@ class Reader:
                 f"{self.name}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give a table of scores."
             )
         found = [
-            (math.inf, [longs]) if longs else _offered(find(self.frame, group, self.of))
+            (math.inf, [longs]) if longs else _offered(find(self.frame, group, self.of, self.refusals))
             for longs, group in zip(certain, self.groups, strict=True)
         ]
         readings = _together([options for _, options in sorted(found, key=lambda pair: -pair[0])])
@@ -143,7 +145,10 @@ class Reader:
             lines += ["", f"  {number}. {self.preview(reading)}"]
             lines.append(f"     {self.command} --columns {quote(text)}")
         if not readings:
-            return Question("\n".join(lines), f"{self._why_none()} Correct the files, or write --columns yourself.")
+            why = "no columns hold numbers, or right and wrong answers, of models, each once."
+            for refused in self.refusals[:1]:
+                why = f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
+            return Question("\n".join(lines), f"{why} Correct the files, or write --columns yourself.")
         used = {name for long in readings[0] for name in needed(long.told)}
         left = [name for name in shown.cells if name not in used and self.of(shown)[name].distinct]
         lines += ["", f"Reading 1 does not use: {some(left) or 'nothing'}.{self.skipped(readings[0])}"]
@@ -167,24 +172,6 @@ class Reader:
         if len(columns) > _COLUMNS_SHOWN:
             lines.append(f"   … and {len(columns) - _COLUMNS_SHOWN} more columns")
         return lines
-
-    def _why_none(self) -> str:
-        """Why the likeliest reading gives no table."""
-        for table in self.frame.tables[:3]:
-            columns = self.of(table)
-            texts = sorted((c for c in columns.values() if c.textual), key=lambda c: (c.word != "model", c.distinct))
-            tried = [told] if (told := sure(columns)) else []
-            for names in score_sets(columns, ())[:1] if texts else ():
-                scores = [Given((name,)) for name in names]
-                tried.append({"model": one(texts[0].name), "score": scores, "benchmark": [Given((None,))]})
-            for told in tried[:1]:
-                try:
-                    apply_table(self.frame, columns, told)
-                except Refused as refused:
-                    return f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
-        if any(score_sets(self.of(table), ()) for table in self.frame.tables[:3]):
-            return "nothing names the models: --model PATH=NAME names that of a file."
-        return "no column has numbers that may be scores, or right and wrong answers." + self.skipped([])
 
     def skipped(self, longs: Sequence[Long]) -> str:
         """The files that were left out, in a few words."""

@@ -65,9 +65,11 @@ def one(name: str) -> list[Given]:
     return [Given((name,))]
 
 
-def find(data: Frame, tables: Sequence[Table], of: Callable[[Table], Columns], best: int = 3) -> list[Candidate]:
+def find(
+    data: Frame, tables: Sequence[Table], of: Callable[[Table], Columns], refusals: list[InputError], best: int = 3
+) -> list[Candidate]:
     """The readings of tables that lie above each other, coarsest first, which give a consistent table: best first, each
-    table once."""
+    table once. `refusals`: why likely ones give none is added to it."""
     found: dict[tuple[object, ...], Candidate] = {}
     for place, table in enumerate(tables[:_MOST_TABLES]):
         columns = of(table)
@@ -81,7 +83,8 @@ def find(data: Frame, tables: Sequence[Table], of: Callable[[Table], Columns], b
                 continue
             try:
                 long = apply_table(data, columns, options[text])
-            except InputError:
+            except InputError as refused:
+                refusals.append(refused)
                 continue
             if not _repeats(long.scores) or _carried(columns, options[text]):
                 continue
@@ -360,7 +363,8 @@ class _Rest:
             if first is not second and columns.unique([*own, first.name, second.name], rows):
                 stepped = first.word == "checkpoint" or first.like["step"] > 0.5
                 role = "metric" if first.word == "metric" else "checkpoint" if stepped else "run"
-                role = "model+" if first.word == "model" and self.model else role
+                if first.word == "model" and self.model and not columns.determines([first.name], self.model):
+                    role = "model+"
                 item = second.word if second.word in {"run", "checkpoint"} and role == "metric" else "item"
                 found.append({role: one(first.name), item: one(second.name)})
         return found
@@ -398,7 +402,7 @@ class _Rest:
 # What is preferred.
 
 _RIGHT_WORDS = {
-    "model": {None, "model", "setting", "about", "item", "checkpoint"},
+    "model": {None, "model", "setting", "about", "item", "checkpoint", "run"},
     "benchmark": {None, "benchmark", "metric", "subject"},
     "item": {None, "item"},
     "run": {None, "run", "item"},
@@ -430,9 +434,10 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
     why["words"] += 1.0 * sum(c.word in {"setting", "about"} for c in of["model"][1:])
     why["other words"] = -4.0 * sum(c.word not in words for role, words in _RIGHT_WORDS.items() for c in of[role])
     why["other words"] -= 1.5 * sum(
-        c.word in {"about", "item", "setting"} or (c.word is None and "id" in c.parts) for c in of["model"][:1]
+        c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts) for c in of["model"][:1]
     )
     why["other words"] -= 1.5 * sum(c.numeric and c.word is None and c.never for c in of["model"][1:])
+    why["other words"] -= 1.5 * sum(c.word is None and c.has("system") for c in of["benchmark"])
     scores = of["score"]
     if scores:
         why["evidence"] = 3.0 * float(np.mean([c.evidence for c in scores])) / 2 + 0.3 * min(5, len(scores))
@@ -443,7 +448,7 @@ def _before(columns: Columns, told: Told) -> dict[str, float]:
         why["averages"] = -1.0 * sum(named_average(columns, c.name, [s.name for s in scores]) for c in scores)
     why["names"] = _names(of, header, [c.name for c in scores])
     joins = [g for role in ("model", "benchmark") for g in told.get(role, []) if len(g.names) > 1]
-    why["run"] = -1.5 * sum(c.textual and c.word != "run" and c.like["run"] < 0.5 for c in of["run"])
+    why["run"] = -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"])
     why["run"] -= 1.0 * sum(c.kind == "path" for role in ("item", "checkpoint") for c in of[role])
     first = next((name for name in columns if columns.table.kinds[name] == "cell"), "")
     why["first"] = 0.4 * sum(c.name == first for c in of["model"][:1])

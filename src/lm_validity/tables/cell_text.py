@@ -22,6 +22,7 @@ _PM = r"(?:±|\+/-|\+-|\\pm|&plusmn;|&#177;)"
 _SPREAD = re.compile(rf"\(?\s*{_PM}\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)?", re.I)
 _IN_PARENTHESES = re.compile(rf"\(\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)", re.I)
 _ENDS = re.compile(rf"[\[(]\s*(?P<low>{_NUMBER})\s*%?\s*(?:,|;|–|to|-)\s*(?P<high>{_NUMBER})\s*%?\s*[\])]", re.I)
+_PAIR = re.compile(r"\[\s*(?P<value>[\d.]+)\s*[,;]\s*(?P<error>[\d.]+)\s*\]")  # of a list in a cell
 _CHANGE = re.compile(rf"\(\s*[-+↑↓▲▼]\s*{_NUMBER}\s*%?\s*\)|[↑↓▲▼]\s*(?:{_NUMBER})?%?", re.I)
 _REMARK = re.compile(r"\(\s*[^()]*(?:shot|cot|maj|pass|@)[^()]*\)", re.I)
 _OF = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)", re.I)
@@ -77,6 +78,8 @@ def read_cell(text: str) -> CellValue | None:
     bare = plain_text(text.replace("−", "-").replace("–", "–"))
     clean = _MARKS.sub("", _CHANGE.sub("", _REMARK.sub("", bare))).strip()
     marked = clean != text.strip() and not (set("±%") & set(text))
+    if (pair := _PAIR.fullmatch(clean)) and float(pair["error"]) < float(pair["value"]) <= LARGEST_SCORE:
+        return CellValue(float(pair["value"]), float(pair["error"]))
     if share := _OF.fullmatch(clean):
         right, number = map(int, share.groups())
         return CellValue(right / number, items=number) if number > 0 and right <= number else None

@@ -50,6 +50,8 @@ _HASH_LIKE = re.compile(
     r"^(?=.*\d)[0-9a-f]{8}[0-9a-f-]{4,}…?$|^\d{4}-?\d\d-?\d\d|^https?://|\.(png|jpe?g|pdf|csv|jsonl?|md|html|txt|py)$"
 )
 _LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
+_MACHINE = frozenset(("cpu", "gpu", "ram", "vram", "memory", "load", "usage"))
+_TRUTHS = ({"true", "false"}, {"0", "1", "0.0", "1.0"}, {"pass", "passed", "fail", "failed"})
 _LOOKED_AT = 300
 _ENDS = [end for end, kind in SPREAD_ENDS.items() if kind in {"low", "high"} and "_" in end]
 _MARKED = re.compile(r"%|↑|↓|⬆|⬇|\(pts?\)")
@@ -116,7 +118,7 @@ class Column:
         self.whole = bool(self.numeric and not decimal and np.all(known == np.round(known)))
         self.low, self.high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
         words = {text.lower() for text, no in zip(self.texts, blank, strict=True) if not no}
-        self.boolean = bool(words) and (words <= {"true", "false"} or words <= {"0", "1", "0.0", "1.0"})
+        self.boolean = bool(words) and any(map(words.issubset, _TRUTHS))
         self.all_different = self.distinct == rows and rows > 1
         self.blank = blank
 
@@ -128,12 +130,15 @@ class Column:
         others = np.flatnonzero(np.isnan(plain))
         decimal = self._decimal_commas([self.texts[i] for i in others]) if len(others) else False
         self.percent, self.spread_kind = False, None
+        passed = {self.texts[i].lower() for i in others} - MISSING <= {"pass", "passed", "fail", "failed"}
         for i in others:
             text = self.texts[i]
             if text.strip().casefold() in MISSING:
                 blank[i] = True
             elif text.lower() in ("true", "false"):
                 plain[i] = float(text.lower() == "true")
+            elif passed:
+                plain[i] = float(text.lower() in ("pass", "passed"))
             elif len(text) < _LONGEST_NAME and (cell := read_cell(text.replace(",", ".") if decimal else text)):
                 plain[i], spreads[i] = cell.value, np.nan if cell.error is None else cell.error
                 counts[i] = np.nan if cell.items is None else cell.items
@@ -202,10 +207,11 @@ class Column:
         """A number that is no score without somebody's word."""
         if is_known(self.head) or (self.percent and not self.error_of):
             return False
-        marked = "%" in self.name and "#" not in self.name
+        marked = "%" in self.name and "#" not in self.name and not _MACHINE & self.parts
         other = self.word not in {None, "score", "answer", "model", "benchmark"}
         end = SPREAD_ENDS.get(self.head) or next((SPREAD_ENDS[end] for end in _ENDS if self.head.endswith(end)), "")
-        other |= end in {"low", "high"} or ("p" in self.parts and len(self.parts) > 1)  # of an interval; a p-value
+        p_value = "p" in self.parts and len(self.parts) > 1 and self.high <= 1
+        other |= end in {"low", "high"} or p_value
         return bool(other or self.error_of or self.name.startswith("#") or (self.has("no score") and not marked))
 
     @cached_property

@@ -440,6 +440,8 @@ def _averages(columns: Columns, names: Sequence[str]) -> set[str]:
 
 def _digits(column: Column, rows: np.ndarray) -> int:
     """To how many decimals the numbers of some rows (n,) are written."""
+    if not np.isnan(column.counts).all():
+        return 4  # `37/43`
     texts = {column.texts[code] for code in column.codes[rows]}
     return max((len(text.split(".")[1].rstrip("% ")) if "." in text else 0 for text in texts), default=0)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, Question, did_you_mean
-from lm_validity.tables.candidates import Candidate, find, ignored_rows, one
+from lm_validity.tables.candidates import Candidate, answers, find, ignored_rows, one
 from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.roles import SETTINGS, Columns, key
 from lm_validity.tables.scales import ASSUMED, LOWER, Scaled, scaled
@@ -62,7 +62,8 @@ class Reader:
         groups: list[list[Table]] = []
         files: list[set[int]] = []
         for table in self.frame.tables:
-            if not any(column.numeric or column.boolean for column in self.of(table).values()):
+            columns = self.of(table)
+            if not any(column.numeric or column.boolean for column in columns.values()) and not answers(columns):
                 continue
             own = set(table.files.tolist())
             if table.schema == ("table",):

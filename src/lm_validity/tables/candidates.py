@@ -73,7 +73,7 @@ def find(
     found: dict[tuple[object, ...], Candidate] = {}
     for place, table in enumerate(tables[:_MOST_TABLES]):
         columns = of(table)
-        if not any(column.numeric for column in columns.values()) and not _answers(columns):
+        if not any(column.numeric for column in columns.values()) and not answers(columns):
             continue
         options = {show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}
         tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(table.cells)))
@@ -164,7 +164,7 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _answers(columns: Columns) -> list[list[Given]]:
+def answers(columns: Columns) -> list[list[Given]]:
     """Which columns may say right or wrong, likeliest first: `true` and `false`, or two that are equal where it is
     right."""
     found = [c.name for c in columns.values() if c.boolean and c.kind == "cell" and c.distinct == 2]
@@ -208,7 +208,7 @@ def _options(columns: Columns) -> Iterator[Told]:
                 continue  # a fact of the models
             rest = _Rest(columns, model, bench, ignored, settings)
             if model is not None:
-                for answer in _answers(columns):
+                for answer in answers(columns):
                     if not set(needed({"answer": answer})) & set(own):
                         yield from rest.of({"answer": answer})
                 yield from _header_roles(columns, model, bench)
@@ -276,7 +276,7 @@ class _Rest:
             return
         wide = "score" in scores and len(names) > 1 and self.model is not None
         own = [name for name in (self.model, self.bench) if name]
-        for extra in self._apart(rows, names, fractions="score" in scores):
+        for extra in self._apart(rows, names, fractions="score" in scores) or [{}] * ("answer" in scores):
             told = self._named(names, wide=wide)
             for role, sources in extra.items():
                 if role.endswith("+"):
@@ -379,7 +379,7 @@ class _Rest:
         if (c.never and c.numeric) or c.boolean:
             return []
         named = c.textual and c.like["run"] < 0.5
-        few = c.distinct <= _FEW or c.places
+        few = c.distinct <= _FEW or c.places or bool(c.parts & {"timestamp", "created", "datetime"})
         if each > 3 and c.distinct >= each:
             return ["item"] if not fractions or each > _FEW or named else ["run"] * few
         return ["run"] if few and each > 1 else []

@@ -61,22 +61,18 @@ def save(rows: list[dict[str, str]], path: Path) -> Path:
 
 
 def extras(chance: random.Random, rows: list[dict[str, str]], neutral: bool) -> None:
-    """Columns that are no scores: a count, a rank, tokens, a long text, an organisation."""
-    headers = {
-        "count": "Flag count",
-        "rank": "rank",
-        "tokens": "total tokens",
-        "text": "comment",
-        "org": "organization",
-    }
+    """Columns that are no scores: a count, a rank, tokens, a long text, an organisation, a cost, a remark."""
+    headers = {"count": "Flag count", "rank": "rank", "tokens": "total tokens", "text": "comment",
+               "org": "organization", "cost": "spend", "mood": "remark"}  # fmt: skip
     order = list(range(1, len(rows) + 1))
     chance.shuffle(order)
-    for number, kind in enumerate(chance.sample(list(headers), chance.randint(0, 3)), 20):
+    for number, kind in enumerate(chance.sample(list(headers), chance.randint(1, 5)), 20):
         for place, row in zip(order, rows, strict=True):
             cells = {
                 "count": str(chance.randint(5, 900)), "rank": str(place), "tokens": str(chance.randint(2000, 90000)),
                 "text": f"a long remark on this, number {place}: " + " ".join(chance.sample(OTHERS, 6)),
-                "org": chance.choice(["Lark", "Wren", "Owl"]),
+                "org": chance.choice(["Lark", "Wren", "Owl"]), "cost": f"{chance.random() * 4:.2f}",
+                "mood": chance.choice(["fine", "odd"]),
             }  # fmt: skip
             row[f"c{number}" if neutral else headers[kind]] = cells[kind]
 
@@ -203,6 +199,53 @@ def test_the_subject_of_answers_reaches_the_table_of_items(tmp_path):
     assert items["subject"].nunique() == 9 and set(items["benchmark"]) == {"quiz"} and len(items) == 36
 
 
+KINDS_OF_PUBLIC_FILES = [
+    ("model=backbone+method, benchmark=*, score=quiz_acc,law_acc",
+     "backbone,method,quiz_acc,law_acc\nant-7b,plain,.5,.6\nant-7b,RAG,.6,.7\nbee-8b,plain,.4,.3\nbee-8b,RAG,.5,.55"),
+    ("model=model+effort, benchmark=*, score=Biology,Art",
+     "model,effort,Biology,Art\nant,low,37/43,9/10\nant,high,40/43,8/10\nbee,low,30/43,7/10"),
+    ("model=model, benchmark=*, score=tele,net",
+     'model,tele,net\nant,"[0.91, 0.02]","[0.5, 0.04]"\nbee,"[0.85, 0.01]","[0.6, 0.05]"'),
+    ("model=model, benchmark=*, score=Task 1,Task 2", "model,Task 1,Task 2\nant,Pass,Fail\nbee,Fail,Pass"),
+    ("model=model, benchmark=*, score=mean, n=n", "model,mean,ci_low,ci_high,n\nant,5.4,4.6,6.2,173\nbee,5.2,4.5,5.9,173"),
+    ("model=model_id, benchmark=competition_id, score=score_raw",
+     "model_id,sha256,metric_name,competition_id,score_raw\nant,d61d4294379510d1,auc,churn,.92\n"
+     "ant,7ffd9eed20e4f5f4,rmse,traffic,.06\nbee,0a720027ab76f416,auc,churn,.88\n"
+     "bee,ce156c6f8dea4dca,rmse,traffic,.07"),
+    ("model=Model, benchmark=*, score=Science,Arts,Law",
+     "Model,Overall,Science,Arts,Law\nant-1b,65.0,75.0,80.0,25.0\nbee-2b,80.5,82.5,80.0,65.0"),
+    ("model=run, benchmark=*, score=mmlu,arc_easy", "run,bits,mmlu,arc_easy\nbase_4bit,4,55.9,72.7\ntuned,8,54.1,70.2"),
+    ("model=file, benchmark=*, answer=pred==label", "pred,label\nspam,ham\nham,ham\nspam,spam\nham,spam"),
+    ("model=id, benchmark=*, score=composite", "id,input_per_1m,composite\nant-7b,15.5,61.5\nbee-8b,1.2,55.1"),
+    ("model=model, benchmark=bucket, score=mean_score, n=count",
+     "model,bucket,count,mean_score\nant,cost_performance,2,.5\nant,quality,3,.6\nant,law,3,.7"),
+    ("model=Model, benchmark=*, score=Cos", "Model,Cos,Cos_p,rank\nant,.55,.001,2\nbee,.85,.02,1\ncat,.6,.5,3"),
+    ("model=model, benchmark=dataset, score=overall_acc, run=timestamp",
+     "model,dataset,timestamp,overall_acc\nant,nycc,20260511192503,52.3\nant,nycc,20260511193241,53.7\n"
+     "bee,nycc,20260511194058,50.1\nbee,shp,20260511195058,61.0\nant,shp,20260511196058,63.0"),
+    ("model=Tier, benchmark=*, score=Mean score, n=Tasks", "Tier,Tasks,Mean score\nL2,5,.6\nL3,3,.66"),
+    ("model=name, benchmark=*, score=law,art",
+     "name,paper_url,law,art\nGPT-4o,https://a.org/1,78.5,71.2\nGPT-5,https://a.org/2,75.2,69.3"),
+    ("model=models.slug, benchmark=*, score=elo,win_rate",
+     '{"gen": {"model": "judge-x"}, "models": [{"slug": "ant-7b", "elo": 1135.5, "win_rate": 0.3}, '
+     '{"slug": "bee-8b", "elo": 1099.2, "win_rate": 0.4}]}'),
+    ("model=name, benchmark=*, score=law,art, ignore=level 1:ranks",
+     '[{"name": "ant-7b", "scores": {"law": 70.5, "art": 50.1}, "ranks": {"law": 1, "art": 2}}, '
+     '{"name": "bee-8b", "scores": {"law": 60.5, "art": 55.1}, "ranks": {"law": 2, "art": 1}}]'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reading", "text"), KINDS_OF_PUBLIC_FILES)
+def test_the_right_reading_of_what_public_files_hold_is_printed_first(tmp_path, reading, text):
+    """Conditions of systems, counts and errors in cells, ends of intervals, digests, ties, prices, places: each kind of
+    fault that a batch of public files had shown."""
+    path = tmp_path / ("board.json" if text[0] in "[{" else "board.csv")
+    path.write_text(text)
+    with pytest.raises(Question) as asked:
+        reader_of(path).read(None)
+    assert asked.value.readings[0] == reading
+
+
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -210,6 +253,7 @@ def test_the_subject_of_answers_reaches_the_table_of_items(tmp_path):
         ("an average among the rows", "model,benchmark,score\nant,a,.5\nant,average,.4\nbee,a,.3\nbee,average,.2"),
         ("counts without evidence", "model,total wins,flags\nant,5,7\nbee,6,9"),
         ("numbers of no known task", "model,tides,coins\nant,.5,.7\nbee,.6,.9"),
+        ("subjects, or models, by accuracy", "Domain,Accuracy\nlaw,.5\nart,.6"),
     ],
 )  # fmt: skip
 def test_what_is_not_sure_is_asked(tmp_path, name, rows):

@@ -251,8 +251,8 @@ def contact_page() -> str:
     counted = "; ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
     right = sum(number for outcome, number in outcomes.items() if "right" in outcome and "absent" not in outcome)
     lines += ["", "## A batch of public files", "", f"{len(batch) - 1} files of repositories that no test names,",
-              "chosen by their paths and tried with `lm-validity import` before any code was changed for them. Right, or",
-              f"asked with the right command among those printed: {right} of {len(batch) - 1}; none was silently wrong.",
+              "chosen by their paths and tried with `lm-validity import` before code was changed for them. Right, or",
+              f"asked with the right command among those printed: {right} of {len(batch) - 1}; none silently wrong.",
               "In three batches before it (33 of 53, 27 of 43, 25 of 37) none was silently wrong either.",
               f"{counted}.", "",
               f"| {' | '.join(batch[0])} |", "|" + "---|" * len(batch[0]),

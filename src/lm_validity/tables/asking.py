@@ -209,7 +209,10 @@ def _together(offered: Sequence[Sequence[list[Long]]]) -> list[list[Long]]:
             longs = options[min(rank, len(options) - 1)] if options else []
             own = {place: value for long in longs for place, value in _by_key(long).items()}
             called = {
-                (role, key(name)) for long in longs for role in ("model", "benchmark") for name in long.scores[role]
+                (role, key(name))
+                for long in longs
+                for role in ("model", "benchmark")
+                for name in long.scores[role].unique()
             }
             contradicts = any(abs(values.get(place, value) - value) > 1e-9 for place, value in own.items())
             if longs and not contradicts and (not names or names & called):

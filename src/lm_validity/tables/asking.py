@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, Question, did_you_mean
-from lm_validity.tables.candidates import Candidate, answers, find, ignored_rows, one
+from lm_validity.tables.candidates import Candidate, answers, find, ignored_rows, one, score_sets
 from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.roles import SETTINGS, Columns, key
 from lm_validity.tables.scales import ASSUMED, LOWER, Scaled, scaled
@@ -146,7 +146,9 @@ class Reader:
             lines += ["", f"  {number}. {self.preview(reading)}"]
             lines.append(f"     {self.command} --columns {quote(text)}")
         if not readings:
-            why = "no columns hold numbers, or right and wrong answers, of models, each once."
+            why = "no column has numbers that may be scores, or right and wrong answers."
+            if any(score_sets(self.of(table), ()) for table in self.frame.tables[:3]):
+                why = "nothing names the models: --model PATH=NAME names that of a file."
             for refused in self.refusals[:1]:
                 why = f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
             return Question("\n".join(lines), f"{why} Correct the files, or write --columns yourself.")

@@ -267,7 +267,7 @@ class _Rest:
         """The readings with these scores."""
         names, columns = needed(scores), self.columns
         rows = ~np.isnan(np.array([columns[name].numbers for name in names])).all(axis=0)
-        if any(given.detail for given in scores.get("answer", [])):
+        if compared := any(given.detail for given in scores.get("answer", [])):  # answers and labels
             rows = np.ones(len(rows), dtype=bool)
         for given in self.ignored:
             if key(given.detail or "") in _PLACES_NAMED:
@@ -276,7 +276,7 @@ class _Rest:
             return
         wide = "score" in scores and len(names) > 1 and self.model is not None
         own = [name for name in (self.model, self.bench) if name]
-        for extra in self._apart(rows, names, fractions="score" in scores) or [{}] * ("answer" in scores):
+        for extra in self._apart(rows, names, fractions="score" in scores) or [{}] * compared:
             told = self._named(names, wide=wide)
             for role, sources in extra.items():
                 if role.endswith("+"):

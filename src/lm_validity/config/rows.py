@@ -72,13 +72,6 @@ def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     return values
 
 
-def check_column_width(number: int) -> int:
-    """A validator: raises ValueError for a whole number that no column of a table holds."""
-    if not -(2**63) <= number < 2**63:
-        raise bad_value("too large for a whole number of a table", "at most 18 digits.")
-    return number
-
-
 def bad_value(problem: str, hint: str, column: str | None = None) -> PydanticCustomError:
     """What a validator raises to give its own hint. `column`: for a validator of the whole row."""
     return PydanticCustomError("bad_value", "{problem}", {"problem": problem, "hint": hint, "column": column})
@@ -294,10 +287,6 @@ def _check_identifier(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise bad_value(
             "not a usable id", "ids become file names: letters, digits, '.', '_' and '-'; hub ids go into `path`."
-        )
-    if re.search(r"(.+?)\1{19}$", value):  # Snakemake takes it for a rule that feeds on its own outputs
-        raise bad_value(
-            "ends with the same characters twenty times over, which Snakemake does not allow", "use another id."
         )
     if len(value) > LONGEST_NAME:
         raise bad_value(f"{len(value)} characters, too many for a part of file names", f"at most {LONGEST_NAME}.")

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_column_width, check_distinct
+from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_distinct
 
 
 def e2lm_tokens_b(iteration: float) -> float:
@@ -119,6 +119,9 @@ class OneFinetune(ConfigSection):
         return early_stop
 
 
+Seed = Annotated[int, Field(ge=0, lt=10**9)]
+
+
 class Finetuning(OneFinetune):
     """LoRA fine-tuning (train before test), the same for every model of a run."""
 
@@ -127,9 +130,7 @@ class Finetuning(OneFinetune):
         min_length=1,
         description="Tried one by one. The best on validation is kept.",
     )
-    seeds: tuple[Annotated[int, AfterValidator(check_column_width)], ...] = Field(
-        (0,), min_length=1, description="Each seed is a fine-tune of its own."
-    )
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     rates_side_by_side: bool = Field(
         False,
         description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "

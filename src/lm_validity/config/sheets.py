@@ -30,7 +30,6 @@ from lm_validity.config.rows import (
     Sheets,
     SizeClassName,
     bad_value,
-    check_column_width,
     is_folder,
     read_rows,
 )
@@ -50,7 +49,7 @@ CORPUS: OutputType = "loglikelihood_rolling"
 STUDIES = get_args(Study)
 
 PositiveNumber = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0), AfterValidator(check_column_width)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def metric_key(name: str) -> str:

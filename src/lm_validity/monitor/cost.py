@@ -10,6 +10,7 @@ from lm_validity.files import read_json_or
 from lm_validity.run.cell import BenchmarkCell, Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rules.base import size_class
 from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
 from lm_validity.run.workload import Workload
 
@@ -51,16 +52,12 @@ class Estimator:
             (self._corrections[key] for key in keys if key in self._corrections), 1
         )
 
-    def of_a_gpu(self) -> list[str]:
-        """Size classes that compute without a GPU, whose hours are a GPU's all the same: no cell finished on a CPU, of
-        the class or (where it has none) of the whole run, corrects them."""
-        names, configuration = [], self.run.configuration
-        for name in dict.fromkeys(row.size_class for row in Grid(self.run).used_rows):
-            cells = [cell for cell in self.measured if cell.size_class == name] or self.measured
-            on_cpu = configuration.evaluation.device == "cpu" or not configuration.size_classes[name].gpu
-            if on_cpu and not (cells and all(cell.device == NO_GPU for cell in cells)):
-                names.append(name)
-        return names
+    @property
+    def counts_cpus_as_gpus(self) -> bool:
+        """Whether a size class computes on a CPU, and no cell that finished on one corrects its hours, a GPU's."""
+        device, rows = self.run.configuration.evaluation.device, Grid(self.run).used_rows
+        on_cpu = device == "cpu" or not all(size_class(self.run, row).gpu for row in rows)
+        return on_cpu and not any(cell.device == NO_GPU for cell in self.measured)
 
     def _measure(self, run: Run) -> list[Measured]:
         """Sidecars of a run's finished cells; those of a replay say nothing about cost, nor do those of cells that were

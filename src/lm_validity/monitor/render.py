@@ -384,14 +384,8 @@ def describe_uncounted(estimator: Estimator) -> str | None:
 
 def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
     """A warning where what computes on a CPU is estimated by a GPU's speed; None where nothing is."""
-    names = estimator.of_a_gpu()
-    if not names:
-        return None
-    if estimator.run.configuration.evaluation.device == "cpu":
-        caveat = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
-    else:
-        caveat = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
-    return f"{caveat}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
+    warning = "Cells on a CPU have the hours of a GPU here: they take many times as long, until one is finished."
+    return warning if estimator.counts_cpus_as_gpus else None
 
 
 def hours_in_words(value: float) -> str:

@@ -89,8 +89,8 @@ DOUBLED = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" f
     [
         *("name: 2024-13-45", "name: !!float x", "name: !!bool x", "name: !!int ''", "name: !!timestamp x"),
         *("a: &a [*a]", "name: " + "9" * 5000, "[" * 3000 + "]" * 3000, DOUBLED, "? [a]\n: b", "a: *b"),
+        *('name: "a\\x1b"', 'models: "\\0"\nname: a'),
         *("name: a\nname: b", "splits: {seed: 1, seed: 2}"),
-        *('name: "a\\x1b"', 'models: "\\0"\nname: a', 'name: a\nsplits: {"\\uFFFE": 1}'),
     ],
     ids=lambda text: text[:12],
 )
@@ -123,7 +123,6 @@ def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
     benchmarks = "benchmark\ttask\nx\tx\n"
     cases = {
         good + "a\torg/b\tfloat32\n": "row 3, column 'model', value 'a': this id occurs twice",
-        good + f"{'b' * 21}\torg/b\tfloat32\n": "ends with the same characters twenty times over",
         good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
         good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
         good + "b\t\tfloat32\n": "row 3, column 'path'",
@@ -250,7 +249,6 @@ def test_fields_that_are_no_keys_have_one_value():
         ("name: a\nmodels: m\nbenchmarks: b\nfinetuning: {seeds: [0, on]}\n", "'finetuning.seeds', value [0, True]"),
         ("name: a\nmodels: m\nbenchmarks: b\nreports: {resamples: off}\n", "'reports.resamples', value False"),
         ("name: a\nfinetuning: {010: 3}\n", "010"),
-        (f"name: a\nmodels: m\nbenchmarks: b\nfinetuning: {{seeds: [{10**20}]}}\n", "too large"),
         (f"name: {'ab' * 61}\nmodels: m\nbenchmarks: b\n", "at most 120"),
     ],
 )

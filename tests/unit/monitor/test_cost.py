@@ -88,10 +88,10 @@ def test_logits_at_a_time_are_those_of_the_head():
 
 def test_uncalibrated_says_so(real):
     text = render_cost(Estimator(real), RunState(real))
-    assert "UNCALIBRATED" in text and "(proverbs, riddles, sums)" in text and "device` is cpu" not in text
+    assert "UNCALIBRATED" in text and "(proverbs, riddles, sums)" in text and "on a CPU" not in text
     on_cpu = real.configuration.evaluation.model_copy(update={"device": "cpu"})
     run = replace(real, configuration=real.configuration.model_copy(update={"evaluation": on_cpu}))
-    assert "device` is cpu" in render_cost(Estimator(run), RunState(run))
+    assert "on a CPU" in render_cost(Estimator(run), RunState(run))
 
 
 def without_gpu(run, *names):
@@ -104,19 +104,14 @@ def without_gpu(run, *names):
 
 
 def test_hours_of_a_gpu_where_there_is_none_are_called_so(real):
-    assert Estimator(real).of_a_gpu() == [] and describe_hours_of_a_gpu(Estimator(real)) is None
+    assert describe_hours_of_a_gpu(Estimator(real)) is None
     run = without_gpu(real, "tiny", "small")
-    assert Estimator(run).of_a_gpu() == ["tiny", "small"]
     assert describe_hours_of_a_gpu(Estimator(run)) in render_cost(Estimator(run), RunState(run))
-    # cells finished on a CPU, of any class, correct what has no cells of its own
+    # a cell that finished on a GPU corrects no hours of a CPU; one on a CPU, of any class, does
+    finish(run, "evaluate_model", ("oak-m",), lambda cell, predicted: predicted, machine={"gpu": "H200"})
+    assert Estimator(run).measured and describe_hours_of_a_gpu(Estimator(run))
     finish(run, "evaluate_model", ("oak-s",), lambda cell, predicted: 30 * predicted)
-    assert Estimator(run).of_a_gpu() == [] and describe_hours_of_a_gpu(Estimator(run)) is None
-
-
-def test_cells_finished_on_a_gpu_do_not_correct_hours_of_a_cpu(real):
-    finish(real, "evaluate_model", ("oak-s", "oak-m"), lambda cell, predicted: predicted, machine={"gpu": "H200"})
-    run = without_gpu(real, "tiny")
-    assert Estimator(run).measured and Estimator(run).of_a_gpu() == ["tiny"]
+    assert describe_hours_of_a_gpu(Estimator(run)) is None
 
 
 def test_jobs_and_requests_are_those_of_the_grid(real):

@@ -147,9 +147,7 @@ def _import(
 ) -> Import:
     """`import_files` of what is unpacked."""
     results, samples = _read_all(paths, given, options, log)
-    check_identities(
-        [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
-    )
+    check_identities([*results, *samples])
     with ExitStack() as stack:
         with_items = [file for file in results if file.items is not None]
         of_samples = read_all_samples(samples, log)
@@ -203,7 +201,9 @@ def _read_all(
     results += _of_tables(tables, given, options, log, beside=bool(results or samples))
     results = with_runs(results)
     names_given = {file.path: name for file in samples if (name := _of_place(file.path, options.names))}
-    matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, names_given, log)]
+    matched = match_all_samples(samples, results, names_given, log)
+    for file in (file for file in matched if not file.scores):
+        file.common["protocol"] = _protocol_of(file.path, options) or file.common["protocol"]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
@@ -290,12 +290,6 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
 
 def _protocol_of(path: Path, options: ImportOptions) -> str | None:
     return _of_place(path, options.protocols) or options.protocol
-
-
-def _under_protocol(file: SampleFile, options: ImportOptions) -> SampleFile:
-    """A samples file; without a result file under the protocol that the reader says."""
-    protocol = None if file.scores else _protocol_of(file.found.path, options)
-    return file if protocol is None else replace(file, common=file.common | {"protocol": protocol})
 
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:

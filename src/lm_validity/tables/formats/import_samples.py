@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,23 +196,14 @@ _NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity",
 
 
 @dataclass(frozen=True)
-class SampleFile:
-    """A samples file of a task: `common` are the columns of ITEMS that its rows share, `benchmark` among them the task
-    or the group whose score counts; `scores` the keys `name,filter` under which its result file has scores of the
-    benchmark; empty where there is no result file."""
+class SampleFile(ScoreFile):
+    """A samples file of a task, whose `common` are the columns of ITEMS that its rows share, `benchmark` among them the
+    task or the group whose score counts. named: the file was named itself. scores: the keys `name,filter` under which
+    its result file has scores of the benchmark; empty where there is no result file."""
 
-    found: Found
-    task: str
-    common: Claim
+    task: str = ""
+    named: bool = False
     scores: tuple[str, ...] = ()
-    date: float | None = None
-    limited: bool = False
-    identity: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """As that of a result file: larger is better."""
-        return (not self.limited, -math.inf if self.date is None else self.date)
 
     @property
     def evaluation(self) -> tuple[object, ...]:
@@ -259,7 +250,7 @@ def _match(file: Found, task: str, score_files: list[ScoreFile], given_name: str
     if best is None:
         common = _completed({"model": given_name or folder_name(file.path), "benchmark": task})
         identity = {} if given_name else folder_identity(file.path)
-        return SampleFile(file, task, common, date=date, identity=identity)
+        return SampleFile(file.path, [], common, date, identity, task=task, named=file.named)
     if not of_date and len({result.common["model"] for result in score_files}) > 1:
         raise InputError(
             f"{file.path}: result files of several models are in its folder, none of its date.",
@@ -271,27 +262,28 @@ def _match(file: Found, task: str, score_files: list[ScoreFile], given_name: str
     common = _completed(best.common | {"benchmark": benchmark} | own_fields)
     common["model"] = given_name or common["model"]
     scores = tuple(str(row["metric"]) for row in rows)
-    return SampleFile(file, task, common, scores, best.date if date is None else date, best.limited)
+    date = best.date if date is None else date
+    return SampleFile(file.path, [], common, date, limited=best.limited, task=task, named=file.named, scores=scores)
 
 
 def _completed(common: Claim) -> Claim:
     return as_record(Claim, {name: common.get(name, DEFAULTS.get(name)) for name in _OF_FILE})
 
 
-def read_all_samples(samples: list[SampleFile], log: ImportLog) -> list[ScoreFile]:
+def read_all_samples(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     """The newest samples file of each evaluation with its items, and with scores where it has no result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
     Their hashes tell, where lines have them; the same documents in another order are named as in the first file.
     """
-    files, reordered, many = list[ScoreFile](), list[Path](), list[Path]()
+    files, reordered, many = list[SampleFile](), list[Path](), list[Path]()
     first: tuple[str, Path, dict[str, str]] = "", Path(), {}  # task, path and hashes of the first file of the task
     for sample in with_progress(_newest(_with_runs(samples), log), "files of samples"):
-        path = sample.found.path
+        path = sample.path
         try:
             part = _read(sample)
         except InputError as error:
-            log.skip(path, error.problem, error.hint, named=sample.found.named)
+            log.skip(path, error.problem, error.hint, named=sample.named)
             log.formats["lm-eval"] -= 1
             continue
         table, hashes = part.table, part.hashes
@@ -312,9 +304,7 @@ def read_all_samples(samples: list[SampleFile], log: ImportLog) -> list[ScoreFil
             table = table.slice(0, 0)
         many += [path] if part.answers > 1 else []
         log.notes += part.notes
-        members = {} if sample.task == sample.common["benchmark"] else {sample.task: sample.common["benchmark"]}
-        common = sample.common | Claim(benchmark=sample.task)
-        files.append(ScoreFile(path, part.rows, common, sample.date, members=members, items=lambda table=table: table))  # type: ignore[misc]
+        files.append(replace(sample, rows=part.rows, items=lambda table=table: table))  # type: ignore[misc]
     for paths, text in (
         (many, "Several answers to each document, which lm-eval scored as one: no runs to tell apart"),
         (reordered, "Documents in another order than in the task's first file, told by their hashes"),
@@ -329,7 +319,7 @@ def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
     groups = defaultdict[tuple[object, ...], list[Path]](list)
     for file in sorted(samples, key=lambda sample: sample.rank[1]):
         if not file.scores:
-            groups[file.evaluation].append(file.found.path)
+            groups[file.evaluation].append(file.path)
     runs: dict[Path, int] = {}
     for paths in (paths for paths in groups.values() if len(paths) > 1 and all(map(_is_sampled, paths))):
         firsts: list[Path] = []
@@ -338,7 +328,7 @@ def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
             runs[path] = next(equal, len(firsts))
             firsts += [path] if runs[path] == len(firsts) else []
     return [
-        replace(file, common=file.common | Claim(run=runs[file.found.path])) if file.found.path in runs else file
+        replace(file, common=file.common | Claim(run=runs[file.path])) if file.path in runs else file
         for file in samples
     ]
 
@@ -358,17 +348,17 @@ def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     for file in sorted(samples, key=lambda sample: sample.rank, reverse=True):
         newest = best.setdefault(file.evaluation, file)
         if newest is not file:
-            if newest.rank == file.rank and not filecmp.cmp(newest.found.path, file.found.path, shallow=False):
+            if newest.rank == file.rank and not filecmp.cmp(newest.path, file.path, shallow=False):
                 raise InputError(
-                    f"{newest.found.path} and {file.found.path}: different answers of one model on one task, and "
+                    f"{newest.path} and {file.path}: different answers of one model on one task, and "
                     "neither file is newer.",
-                    f"name a model: --model '{file.found.path}=NAME', or leave out the file that does not count.",
+                    f"name a model: --model '{file.path}=NAME', or leave out the file that does not count.",
                 )
             log.repeat(
-                f"{file.found.path} ({date_text(file.date)}): the same documents are answered in {newest.found.path} "
+                f"{file.path} ({date_text(file.date)}): the same documents are answered in {newest.path} "
                 f"({date_text(newest.date)})"
             )
-    return sorted(best.values(), key=lambda file: (file.task, str(file.found.path)))
+    return sorted(best.values(), key=lambda file: (file.task, str(file.path)))
 
 
 class _Read(NamedTuple):
@@ -388,7 +378,7 @@ def _read(file: SampleFile) -> _Read:
     Further answers to a document are those of further filters, which are numbers from 1 until the result file names
     them.
     """
-    path, items = file.found.path, dict[str, Item]()
+    path, items = file.path, dict[str, Item]()
     values = defaultdict[tuple[str, str | int], dict[str, float]](dict)  # by metric and filter, then by document
     repeated, answers = 0, 1
     for sample in _samples(path):
@@ -454,25 +444,23 @@ def _filter(file: SampleFile, metric: str, label: str | int) -> str | None:
 # items.parquet.
 
 
-def write_items(samples: list[ScoreFile], further_files: list[ScoreFile], path: Path, log: ImportLog) -> int:
+def write_items(samples: list[SampleFile], further_files: list[ScoreFile], path: Path, log: ImportLog) -> int:
     """items.parquet at `path`, of samples and of further files with items; how many rows.
 
     Models have the names that their scores got, of which two may have become one: the first file's items count, of
     files other than samples the best one's. The right choices of a benchmark are left out where one file does not tell
     all of its own: with some of them the table would be no complete answer sheet.
     """
-    groups = [next((g for g in file.members.values() if g not in log.split), "") for file in samples]
-    named = [group or str(file.common["benchmark"]) for file, group in zip(samples, groups, strict=True)]
+    named = [file.task if file.common["benchmark"] in log.split else file.common["benchmark"] for file in samples]
     unknown = sorted({name for file, name in zip(samples, named, strict=True) if _lacks_gold(_samples_of(file))})
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
     written, owners = 0, dict[tuple[object, ...], int]()
     with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
         for number, file in enumerate([*samples, *sorted(further_files, key=lambda file: file.rank, reverse=True)]):
-            is_samples_file = number < len(samples)
-            task = str(file.common["benchmark"]) if is_samples_file else ""
-            table = _in_group(file, groups[number]) if is_samples_file else _rows_of(file)
-            if is_samples_file and named[number] in unknown:
+            task = file.task if isinstance(file, SampleFile) else ""
+            table = _of_samples(file, named[number]) if isinstance(file, SampleFile) else _rows_of(file)
+            if task and named[number] in unknown:
                 table = _with_column(table, "gold", [None] * len(table))
             if log.renamed:
                 names = [log.renamed.get(name, name) for name in table.column("model").to_pylist()]
@@ -499,17 +487,16 @@ def _lacks_gold(table: pa.Table) -> bool:
     return bool(pc.any(pc.and_(has_choices, table.column("gold").is_null())).as_py())
 
 
-def _in_group(file: ScoreFile, group: str) -> pa.Table:
+def _of_samples(file: SampleFile, benchmark: str) -> pa.Table:
     """The columns of ITEMS of a samples file; of a task of a group with that in its documents' names."""
-    items, task = _samples_of(file), str(file.common["benchmark"])
-    shared = _completed(file.common)
+    items, shared = _samples_of(file), _completed(file.common | Claim(benchmark=benchmark))
     columns = {name: pa.array([shared.get(name)] * len(items), ITEMS.field(name).type) for name in _OF_FILE}
     table = pa.table(columns | {name: items.column(name) for name in items.column_names}, schema=ITEMS)
-    if group:  # whose tasks number their documents each from 0
-        names = [f"{task}/{name}" for name in items.column("doc_id").to_pylist()]
-        table = _with_column(_with_column(table, "doc_id", names), "subject", [task] * len(names))
-        table = _with_column(table, "benchmark", [group] * len(names))
-    return table
+    if benchmark == file.task:
+        return table
+    # tasks number their documents each from 0
+    names = [f"{file.task}/{name}" for name in items.column("doc_id").to_pylist()]
+    return _with_column(_with_column(table, "doc_id", names), "subject", [file.task] * len(names))
 
 
 def _with_column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:

@@ -156,13 +156,13 @@ def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
     assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
 
 
-def lighteval(tmp_path, run, value, *, choices=0.5, day=None):
+def lighteval(tmp_path, run, value):
     tasks = {"lighteval|sums|0": {"extractive_match": value, "extractive_match_stderr": 0.1}}
-    tasks |= {"leaderboard|arc|0": {"acc": choices, "acc_stderr": 0.1}}
+    tasks |= {"leaderboard|arc|0": {"acc": 0.5, "acc_stderr": 0.1}}
     parameters = {"seed": run, "temperature": 0.7}
     general = {"model_name": "acme/ant", "generation_parameters": parameters, "max_samples": None}
     config = {"lighteval|sums": {"generation_size": 512}, "leaderboard|arc": {"generation_size": 1}}
-    name = f"results_2026-01-0{(day or run) + 1}T10-00-00.000000.json"
+    name = f"results_2026-01-0{run + 1}T10-00-00.000000.json"
     write(tmp_path / "in" / name, {"config_general": general, "results": tasks, "config_tasks": config})
 
 
@@ -173,13 +173,3 @@ def test_choices_of_lighteval_are_not_sampled(tmp_path):
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
     choices = scores[scores["benchmark"] == "arc"]
     assert choices["run"].isna().all() and choices["value"].tolist() == [0.5]
-
-
-def test_a_copy_of_a_run_in_another_folder_is_left_out_and_counted(tmp_path):
-    for run, value in enumerate((0.4, 0.5, 0.6)):
-        lighteval(tmp_path, 0, value, day=run)
-    (tmp_path / "in/again").mkdir()
-    for path in list((tmp_path / "in").glob("*.json"))[:2]:
-        (tmp_path / "in/again" / path.name).write_text(path.read_text())
-    scores, *_ = imported(tmp_path, says=["again/results", "another file has the score too"])
-    assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}

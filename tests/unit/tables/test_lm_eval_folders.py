@@ -3,7 +3,6 @@
 import json
 import os
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -114,10 +113,6 @@ def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
     refused(tmp_path, imported, FOREIGN, "no.? .*finite number|none of its", strict=True)
 
 
-def test_strict_refuses_a_score_that_is_there_twice(imported, tmp_path):
-    refused(tmp_path, imported, {"a.json": result(), "b.json": result()}, "1 score also in", strict=True)
-
-
 def test_a_broken_file_that_was_named_is_refused(tmp_path):
     put(tmp_path, "good.json", result())
     put(tmp_path, "broken.json", "{")
@@ -225,12 +220,6 @@ def test_the_command_prints_a_summary_and_names_models(tmp_path):
     for wrong in ("org/x", "=x", f"{tmp_path}/absent=x"):
         done = CliRunner().invoke(imports.app, [*command[:-1], wrong])
         assert isinstance(done.exception, InputError)
-
-
-def test_lists_of_names_are_shortened(imported):
-    _, log = imported({"a.json": result()} | {f"x{number}.json": {} for number in range(30)})
-    lines = log.lines(pd.DataFrame({"model": ["a"], "checkpoint": ["final"], "benchmark": ["b"], "num_fewshot": [0]}))
-    assert len(log.skipped) == 30 and sum("29 more" in line for line in lines) == 1
 
 
 def test_files_that_no_table_can_hold_are_skipped(imported, tmp_path):

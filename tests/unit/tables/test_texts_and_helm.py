@@ -1,4 +1,4 @@
-"""Scores of HELM's runs, of model cards and of the tables that lm-eval prints."""
+"""Scores of HELM's runs."""
 
 import json
 
@@ -7,14 +7,6 @@ import pytest
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.schema import SETTINGS, read_table
-
-PRINTED = """\
-hf (pretrained=acme/ant-1b,dtype=float32), gen_kwargs: (None), limit: {limit}, num_fewshot: None, batch_size: 8
-|Tasks|Version|Filter|n-shot|Metric|   |Value |   |Stderr|
-|-----|------:|------|-----:|------|---|-----:|---|-----:|
-|tides|      1|none  |     0|acc   |↑  |0.3100|±  |0.0219|
-|     |       |none  |     0|ppl   |↓  |12.500|±  |   N/A|
-"""
 
 
 def run(folder, spec, stats):

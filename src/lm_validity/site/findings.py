@@ -1,6 +1,5 @@
 """What reports found, as lines of a terminal: a line or two a study, or everything."""
 
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_validity.outputs import read_page
-from lm_validity.terminal import render_table, terminal_width
+from lm_validity.terminal import terminal_width
 
 if TYPE_CHECKING:  # every command imports this module, and the pages' imports Altair and pandas
     from lm_validity.pages.page import PageDocument
@@ -16,11 +15,6 @@ if TYPE_CHECKING:  # every command imports this module, and the pages' imports A
 # of the studies together; with the report's place and the command for more, which narrow terminals break, at most 12
 WIDTH, LINES = 80, 10
 _SENTENCE_END = re.compile(r"(?<=[.?]) (?=[A-Z])")
-# intervals over these are of an estimate; others (what coins would give, another setting) are no confidence intervals
-SAMPLED = (
-    "models", "families", "benchmarks", "categories", "items", "missing_cells", "checkpoints", "tasks", "subsamples",
-    "posterior",
-)  # fmt: skip
 
 
 def headlines(reports: Iterable[Path]) -> list[str]:
@@ -71,32 +65,9 @@ def _first(document: "PageDocument", *, heading: bool = True) -> str:
 
 
 def all_findings(reports: Sequence[Path]) -> list[str]:
-    """Each report's findings as sentences, then its numbers of all together: a line is one number with one interval."""
+    """Each report's findings as sentences; its numbers lie beside its page, in results.csv."""
     lines = []
     for folder in reports:
         document = read_page(folder / "page.json")
         lines += ["", document["title"], *(f"- {finding['sentence']}" for finding in document["findings"])]
-        lines += _numbers(folder / "results.parquet")
     return lines
-
-
-def _numbers(path: Path) -> list[str]:
-    import pandas as pd
-
-    from lm_validity.tables.schema import readable
-
-    if not path.is_file():  # of a run that an earlier version finished
-        return []
-    with readable(path):
-        rows = pd.read_parquet(path)
-    of_all = rows["subject"].isna() & rows["value"].notna()
-    rows = rows[of_all & rows["low"].notna() & rows["interval_for"].isin(SAMPLED)]
-    if rows.empty:
-        return []
-    cells = []
-    for row in rows.itertuples():
-        conditions = [row.protocol, *(f"{key}={value}" for key, value in json.loads(row.conditions).items())]
-        name = ", ".join([row.quantity, *(str(part) for part in conditions if not pd.isna(part))])
-        ends = f"{row.low:.4g} to {row.high:.4g}"
-        cells.append((name, f"{row.value:.4g}", row.unit, f"{row.level:.0%}", ends, row.interval_for))
-    return ["", render_table(("result", "value", "unit", "level", "interval", "over"), cells, text=(0, 2, 5))]

@@ -1,7 +1,9 @@
 """What a page shows and leaves out: empty figures and sections, folded findings, room for names, its size."""
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -24,6 +26,7 @@ from lm_validity.pages.page import (
     write_page,
 )
 from lm_validity.pages.svg import dot, line, svg
+from lm_validity.words import no_scores
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
 
@@ -115,6 +118,35 @@ def test_a_tables_file_is_that_of_pandas(tmp_path):
     assert (tmp_path / "tables" / "told.csv").read_text(encoding="utf-8") == expected
     (section,) = page_document(page([Section("Here", tables=[Table("told", "Told", frame)])]))["sections"]
     assert section["tables"][0]["reasons"] == {"1,5": "Nobody knows."}
+
+
+def test_a_missing_value_is_a_dash_with_its_reason_and_nothing_in_the_csv(tmp_path):
+    reason = 'fewer than "two" models <here>'
+    frame = pd.DataFrame({"benchmark": ["a", "b"], "tau": [0.5, Missing(reason)]})
+    made = page([Section("Pairs", tables=[Table("pairs", "All pairs", frame, formats={"tau": ".2f"})])])
+    document = page_document(replace(made, notes=["A note."]))
+    (table,) = document["sections"][0]["tables"]
+    assert table["rows"] == [["a", 0.5], ["b", None]] and table["reasons"] == {"1,1": reason}
+    assert [column["numeric"] for column in table["columns"]] == [False, True]
+    assert document["reasons"] == [reason] and "Point at it" in render(document)
+    write_page(made, tmp_path)
+    held = json.loads((tmp_path / "assets" / "agreement.js").read_text().partition(" = ")[2].rstrip(";\n"))
+    rows = json.loads(zlib.decompress(base64.b64decode(held["table pairs"])))
+    assert rows == {"values": [["a", "b"], [0.5, None]], "shown": [None, ["0.50", "—"]], "reasons": {"1,1": reason}}
+    assert (tmp_path / "tables" / "pairs.csv").read_text() == "benchmark,tau\na,0.5\nb,\n"
+
+
+def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has_them(tmp_path):
+    nothing, reason = Missing(no_scores("train_before_test")), "too few"
+    columns = {"benchmark": list("abab"), "protocol": ["Direct"] * 2 + ["Train before test"] * 2}
+    columns |= {"tau": [0.5, Missing(reason), nothing, nothing], "change": [None] * 4, "power": [Missing(reason)] * 4}
+    made = page([Section("Pairs", tables=[Table("pairs", "All pairs", pd.DataFrame(columns))])])
+    (table,) = page_document(made)["sections"][0]["tables"]
+    assert [column["name"] for column in table["columns"]] == ["benchmark", "protocol", "tau", "power"]
+    assert table["rows"] == [["a", "Direct", 0.5, None], ["b", "Direct", None, None]]
+    assert table["reasons"] == dict.fromkeys(("0,3", "1,2", "1,3"), reason)
+    write_page(made, tmp_path)
+    assert pd.read_csv(tmp_path / "tables" / "pairs.csv").shape == (4, 5)
 
 
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):

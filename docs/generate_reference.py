@@ -25,8 +25,7 @@ from lm_validity.config.sections import Cards, Configuration
 from lm_validity.files import Document, write_text
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
-from lm_validity.results.rows import COLUMNS as RESULTS
-from lm_validity.results.rows import INTERVALS, UNIQUE
+from lm_validity.results.rows import UNIQUE, Row
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.formats.import_files import FORMATS
@@ -36,6 +35,43 @@ from lm_validity.tables.schema import COLUMNS
 FOLDER = Path(__file__).parent / "reference"
 CASES = Path(__file__).parent.parent / "tests" / "contact" / "cases"
 MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"
+
+# what is in the columns of results.parquet, in their order, and what intervals are over
+ROW_COLUMNS = {
+    "study": "the report: agreement, factors, readiness, signal, bias, items, ranking, compare or screening",
+    "quantity": "what the number is",
+    "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
+    "other": "the other one, where it is of two",
+    "protocol": "`direct` or `train_before_test`; null: of neither alone",
+    "conditions": "what else it belongs to, as JSON with sorted keys; `{}` where there is nothing else",
+    "value": "the number; 1 and 0 for yes and no; null where it is missing, and in the row of a text",
+    "low": "lower end of the interval",
+    "high": "upper end of the interval",
+    "level": "of the interval: 0.95 or 0.89",
+    "interval_for": "what the interval is over; null: the number has none",
+    "n": "how many things the number rests on, where that is known",
+    "unit": "of value, low and high; `yes_or_no`, or `text`",
+    "text": "the result, where it is a text",
+    "reason": "why the value is missing or, where there is one, its interval: a sentence",
+    "reason_code": "the same as a code",
+    "basis": "what `n` counts",
+}
+INTERVALS = {
+    "models": "models",
+    "families": "families of models, each as a whole",
+    "benchmarks": "benchmarks, as a sample of a population of benchmarks",
+    "categories": "categories of benchmarks, as a sample of a population of categories",
+    "items": "test items, or scores by their standard errors",
+    "missing_cells": "the scores that are missing",
+    "checkpoints": "checkpoints, or other trainings where there are any",
+    "differences": "the differences between models, within their noise",
+    "coin_flips": "the order of the models, as though coins decided it",
+    "pairs": "benchmarks, each model compared with every other one",
+    "tasks": "tasks",
+    "subsamples": "subsamples",
+    "middle_subsamples": "subsamples: the middle half of them",
+    "posterior": "the posterior",
+}
 
 
 def key_schema() -> Document:
@@ -146,7 +182,9 @@ def results_page() -> str:
              "intervals has a row for each, in which the value is repeated. The layout is provisional.", "",
              f"Rows are unique by {', '.join(f'`{name}`' for name in UNIQUE)}.", "",
              "| column | meaning |", "|---|---|"]  # fmt: skip
-    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in RESULTS.items()]
+    lines += [
+        f"| `{name}` | {_cell(meaning)} |" for name, meaning in zip(Row._fields, ROW_COLUMNS.values(), strict=True)
+    ]
     lines += ["", "## `reason_code`", "", "| code | meaning |", "|---|---|"]
     lines += [f"| `{code}` | {_cell(code.meaning)} |" for code in ReasonCode]
     lines += ["", "## `interval_for`", "", "| interval over | what is drawn, left out or varied |", "|---|---|"]

@@ -283,7 +283,7 @@ def partial_reports(
     ] = False,
 ) -> None:
     """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
-    from lm_validity.site.partial import write_partial_reports
+    from lm_validity.site.run import write_partial_reports
 
     run = load_planned_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
@@ -295,10 +295,8 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.render import computation_page, count_spent
     from lm_validity.pages.page import write_page
-    from lm_validity.site.cards.card import run_sources
-    from lm_validity.site.first_page import about_run, source_of
     from lm_validity.site.first_page import build_site as build
-    from lm_validity.site.partial import lead_to_report
+    from lm_validity.site.run import about_run, lead_to_report, run_sources, source_of
 
     run = load_planned_run(configfile)
     name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name

@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.files import commit_of, write_text
+from lm_validity.files import write_text
 from lm_validity.outputs import read_page
 from lm_validity.pages.page import (
     FORMAT,
@@ -34,7 +33,6 @@ ORDER = (
     "beside", "ranking", "compare", "agreement", "factors", "readiness", "signal", "items", "bias", "computation",
     "data",
 )  # fmt: skip
-SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
 ANSWERS = 3  # on the first page
 # reports whose first answers come before any second answer; of the others in the order of ORDER
 FIRST = ("beside", "ranking", "compare", "readiness", "agreement", "signal", "bias")
@@ -102,17 +100,6 @@ def _page_of(folder: Path) -> PageDocument:
     if document.get("format") != FORMAT:
         raise InputError(f"{path}: a page of another version.", "write the report again with this one.")
     return document
-
-
-def source_of(run: Run) -> str:
-    """What the site of a run is made from."""
-    return f"the run {run.name} ({commit_of(Path.cwd())})"
-
-
-def about_run(run: Run) -> str:
-    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
-    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
-    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
 
 
 def first_page(

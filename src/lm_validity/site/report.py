@@ -106,7 +106,7 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
-    section, plan, items = inputs.section, inputs.plan, gathered.items
+    section, items = inputs.section, gathered.items
     own_models = (
         () if inputs.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
     )
@@ -121,11 +121,7 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
             )
             jobs += _of_few(compared, items, folder, inputs)
         else:
-            further_tables = {"items": items, "selections": gathered.selections}
-            jobs.append(ReportJob.of(folder, "agreement", *tables, section=section, plan=plan, **further_tables))
-            jobs.append(ReportJob.of(folder, "factors", *tables, section=section, plan=plan))
-            if inputs.agreement.groups:
-                jobs.append(ReportJob.of(folder, "readiness", *tables, section=inputs.agreement, plan=plan))
+            jobs += agreement_jobs(folder, tables, inputs, items=items, selections=gathered.selections)
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             jobs.append(
@@ -151,6 +147,19 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     else:
         absent["bias"] = "there is no table of trials (trials.parquet)."
     return Chosen(jobs, absent)
+
+
+def agreement_jobs(
+    folder: Path, tables: tuple[Path, Path, Path], inputs: Given, **further_tables: Path | None
+) -> list[ReportJob]:
+    """The agreement report, what its scores have in common and, of groups that were named, their readiness; from the
+    scores and both sheets."""
+    options = {"section": inputs.section, "plan": inputs.plan}
+    jobs = [ReportJob.of(folder, "agreement", *tables, **options, **further_tables)]
+    jobs.append(ReportJob.of(folder, "factors", *tables, **options))
+    if inputs.agreement.groups:
+        jobs.append(ReportJob.of(folder, "readiness", *tables, section=inputs.agreement, plan=inputs.plan))
+    return jobs
 
 
 class Written(NamedTuple):

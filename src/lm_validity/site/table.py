@@ -233,7 +233,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     kind = "t" if trained and not any("direct" in taus_of_card for taus_of_card in taus) else "d"
 
     def tau_ticks(lowest: float) -> list[tuple[float, str]]:
-        return [(half / 2, _plain(half / 2)) for half in range(int(2 * lowest), 3)]
+        return [(half / 2, _plain(half / 2) if half > -2 else "") for half in range(int(2 * lowest), 3)]
 
     columns = [
         Column("scores", "What do scores look like?", ticked, "Scores",

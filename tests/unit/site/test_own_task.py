@@ -192,7 +192,6 @@ def write_scores(folder: Path, benchmark: str, trained: bool = True) -> None:
 @pytest.fixture
 def finished(monkeypatch):
     monkeypatch.setattr("lm_validity.site.own_task.Merger", Finished)
-    monkeypatch.setattr("lm_validity.site.own_task.PROCESSES", 1)
 
 
 def report(trained: bool = True) -> list[str]:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from lm_validity.config.load import Run
 from lm_validity.config.plan import parse_group
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
@@ -269,6 +268,7 @@ def _training_panel(sources: CardSources, benchmark: str, rows: Rows, verdict: V
     if settled is not None and (ends_of_order := ends_of(settled)) is not None:
         words += f"; order settles by {tokens_words(ends_of_order[1])}"
     unit, chance = "billion tokens" if sources.in_tokens else "steps", value_of(rows, "chance")
+    words += f"; over {progress[-1]:,.3g} {unit}"
     chart = Lines([Series("score", {}, mark="k")], "at", f"Mean score of {models}, in a band from lowest to highest",
                   unit, height=110, dashed=() if chance is None else (chance,), zero=False)  # fmt: skip
     return _marked("Do scores improve steadily in training?", words, chart.draw(dots).svg, verdict, "steady")
@@ -440,25 +440,3 @@ def folder_name(benchmark: str) -> str:
         return benchmark
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", benchmark).strip("_")[:60]
     return f"{plain or 'benchmark'}-{sha256(benchmark.encode()).hexdigest()[:8]}"
-
-
-def run_sources(run: Run, reports: Sequence[Path], tables: Path, missing: Sequence[str] = ()) -> CardSources | None:
-    """What a run's cards are made from; None where it has no benchmarks with scores (the bias study alone)."""
-    scores, items, splits = tables / "scores.parquet", tables / "items.parquet", run.results / "splits"
-    if run.configuration.benchmarks is None or not scores.is_file():
-        return None
-    of_items = run.results / "reports" / "items"
-    options = {"scores": scores, "items": items, "benchmarks": run.configuration.benchmarks, "output": of_items}
-    written = " ".join(f"--{name} {value}" for name, value in options.items())
-    return CardSources(
-        scores=scores,
-        benchmarks=Path(run.configuration.benchmarks),
-        reports=[*reports, of_items],  # written only when somebody asks for it
-        models=Path(run.configuration.models) if run.configuration.models else None,
-        items=items if items.is_file() else None,
-        splits=splits if splits.is_dir() else None,
-        settings=run.configuration.cards,
-        source=f"the run {run.name}",
-        missing=missing,
-        items_command=f"lm-validity report items {written} && lm-validity build-site",
-    )

@@ -2,7 +2,7 @@
 
 from tests.unit.studies.agreement.conftest import run, score_rows
 
-from lm_validity.site.partial import mark_unfinished
+from lm_validity.site.run import mark_unfinished
 
 
 def test_hostile_names_are_text(tmp_path):

@@ -1,7 +1,9 @@
-"""Reports of an unfinished run: from the cells that exist, with a list of those that do not."""
+"""The site of a run: what it is made from, and the reports of an unfinished run, from the cells that exist, with a list
+of those that do not."""
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -9,12 +11,51 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json, write_text
+from lm_validity.files import commit_of, read_json, write_text
 from lm_validity.pages.page import write_html
-from lm_validity.site.cards.card import run_sources
-from lm_validity.site.first_page import about_run, build_site, source_of
-from lm_validity.site.report import ReportJob, run_reports
+from lm_validity.site.cards.values import CardSources
+from lm_validity.site.first_page import build_site
+from lm_validity.site.report import Given, ReportJob, agreement_jobs, run_reports
 from lm_validity.tables.merge import Merger
+
+SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
+
+
+def source_of(run: Run) -> str:
+    """What the site of a run is made from."""
+    return f"the run {run.name} ({commit_of(Path.cwd())})"
+
+
+def about_run(run: Run) -> str:
+    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
+    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
+    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
+
+
+def run_sources(run: Run, reports: Sequence[Path], tables: Path, missing: Sequence[str] = ()) -> CardSources | None:
+    """What a run's cards are made from; None where it has no benchmarks with scores (the bias study alone)."""
+    scores, items, splits = tables / "scores.parquet", tables / "items.parquet", run.results / "splits"
+    if run.configuration.benchmarks is None or not scores.is_file():
+        return None
+    of_items = run.results / "reports" / "items"
+    options = {"scores": scores, "items": items, "benchmarks": run.configuration.benchmarks, "output": of_items}
+    written = " ".join(f"--{name} {value}" for name, value in options.items())
+    return CardSources(
+        scores=scores,
+        benchmarks=Path(run.configuration.benchmarks),
+        reports=[*reports, of_items],  # written only when somebody asks for it
+        models=Path(run.configuration.models) if run.configuration.models else None,
+        items=items if items.is_file() else None,
+        splits=splits if splits.is_dir() else None,
+        settings=run.configuration.cards,
+        source=f"the run {run.name}",
+        missing=missing,
+        items_command=f"lm-validity report items {written} && lm-validity build-site",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reports of an unfinished run.
 
 
 class PartialReports(NamedTuple):
@@ -91,21 +132,18 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
 
 def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[ReportJob]:
     """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
-    tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
+    tables, reports, configured = folder / "tables", folder / "reports", run.configuration
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
-    models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
-    sheets, plan, studies = (scores, models, benchmarks), run.configuration.plan, run.configuration.studies
-    jobs = []
+    models, benchmarks = Path(configured.models or ""), Path(configured.benchmarks or "")
+    section, studies, plan = configured.reports, configured.studies, Path(configured.plan) if configured.plan else None
+    jobs = list[ReportJob]()
     if "agreement" in studies:
-        further_tables = {"items": items, "selections": tables / "selections.parquet"}
-        jobs.append(ReportJob.of(reports, "agreement", *sheets, section=settings, plan=plan, **further_tables))
-        jobs.append(ReportJob.of(reports, "factors", *sheets, section=settings, plan=plan))
-        if run.configuration.agreement.groups:
-            jobs.append(ReportJob.of(reports, "readiness", *sheets, section=run.configuration.agreement, plan=plan))
+        inputs = Given(section=section, plan=plan, agreement=configured.agreement)
+        sheets = scores, models, benchmarks
+        jobs += agreement_jobs(reports, sheets, inputs, items=items, selections=tables / "selections.parquet")
     if "signal" in studies:
-        jobs.append(
-            ReportJob.of(reports, "signal", scores, models, section=settings, benchmarks=benchmarks, items=items)
-        )
+        options = {"section": section, "benchmarks": benchmarks, "items": items}
+        jobs.append(ReportJob.of(reports, "signal", scores, models, **options))
     if "bias" in studies:
         jobs.append(ReportJob.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
     return jobs

@@ -132,7 +132,6 @@ def model_record(run: Run, row: Model) -> ReplayedModel:
         "subfolder": None,
         "revision": None,
         "digest": f"{row.path} replayed",
-        "files": None,
     }
     return {
         "model": row.model,
@@ -141,7 +140,6 @@ def model_record(run: Run, row: Model) -> ReplayedModel:
         "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},
         "chat_template": row.instruction_tuned,
         "architecture": None,
-        "context_length": None,
         "replay": sha,
     }
 

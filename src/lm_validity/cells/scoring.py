@@ -6,24 +6,21 @@ import importlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pyarrow
 import torch
 from lm_eval.api.instance import Instance
-from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.models.chat import close_thought, thought_settings
-from lm_validity.cells.models.head import keep_saved_head
-from lm_validity.cells.models.language_model import OF_SAMPLING, LanguageModel, Sampling
-from lm_validity.cells.models.loading import load_weights, say_unread
-from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.models.language_model import OF_SAMPLING, LanguageModel, Sampling, load_language_model
+from lm_validity.cells.models.prefetch import model_and_tokenizer_folder
 from lm_validity.cells.models.scorer import EncodedRequest
-from lm_validity.cells.models.tokenizer import load_tokenizer
+from lm_validity.cells.models.tokenizer import close_thought, render
 from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.worker import Computed, Worker
+from lm_validity.config.sheets import Dtype
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
 from lm_validity.run.rules import scoring_rule_of
@@ -187,7 +184,7 @@ class VllmAnswers:
         self, lm: LanguageModel, folder: Path, tokenizer_folder: Path, *, dtype: str, gpus: int, rank: int | None = None
     ):
         self.lm = lm
-        if "own_head" in lm.as_saved:  # vLLM believes the configuration
+        if lm.own_head:  # vLLM believes the configuration
             raise CellError(
                 f"{lm.model_id}: its config.json ties head and embeddings, and its file holds a head of its own.",
                 "set tie_word_embeddings to false there, or generation_backend to transformers.",
@@ -302,26 +299,13 @@ class LocalJudge:
         temperature: float = 0.7,
         max_new_tokens: int = 8,
     ):
-        if dtype not in DTYPES:
-            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.")
+        if dtype not in get_args(Dtype):
+            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(get_args(Dtype))}.")
         try:
-            self.tokenizer, _ = load_tokenizer(Path(path), str(path))
-            self.model, missing, unread = load_weights(
-                AutoModelForCausalLM, Path(path), str(path), "causal", dtype=getattr(torch, dtype)
-            )
-        except (CellError, OSError, ValueError) as error:
-            raise InputError(
-                f"{path}: no model could be loaded ({first_line(error)}).",
-                "give a folder in Hugging Face format with safetensors.",
-            ) from error
-        if missing:
-            raise InputError(
-                f"{path}: its weights lack {len(missing)} of the model's tensors ({', '.join(missing[:3])}).",
-                "save it with save_pretrained, with its language modelling head.",
-            )
-        say_unread(str(path), self.model, unread)
-        keep_saved_head(self.model)
-        self.model.to(device).eval()
+            self.lm = load_language_model(path, dtype=dtype, device=device, eval_batch_size=1)
+        except CellError as error:
+            raise InputError(error.problem, error.hint) from error
+        self.model, self.tokenizer = self.lm.base, self.lm.tokenizer
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
 
@@ -345,10 +329,8 @@ class LocalJudge:
         return result
 
     def _encode(self, prompt: str) -> torch.Tensor:
-        if self.tokenizer.chat_template:
-            render = partial(self.tokenizer.apply_chat_template, tokenize=False)
-            template_options, closes = thought_settings(render)
-            text = render([{"role": "user", "content": prompt}], add_generation_prompt=True, **template_options)
-            text = close_thought(text) if closes else text
-            return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
-        return self.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        if not self.tokenizer.chat_template:
+            return self.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        text = render(self.tokenizer, [prompt], self.lm.chat_template_args)
+        text = close_thought(text) if self.lm.closes_thoughts else text
+        return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]

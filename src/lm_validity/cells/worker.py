@@ -14,8 +14,7 @@ import torch
 
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged
-from lm_validity.cells.models.provenance import Seconds, Stopwatch
-from lm_validity.cells.models.scorer import Counters
+from lm_validity.cells.models.provenance import Counters, Seconds, Stopwatch
 from lm_validity.cells.tasks.answers import replaced_examples
 from lm_validity.cells.tasks.splits import Split, documents
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
@@ -117,7 +116,7 @@ class Worker(ABC):
             raise self._load_errors[key]
         point = self._point(*key)
         if self._loaded is None or self._loaded.point is not point:
-            check_unchanged(self.model.model, point)
+            check_unchanged(self.model.model, self.workspace.model_record(self.model.model))
             try:
                 self._loaded = _Loaded(point, self._exchange_adapter(point) or self._load(point))
             except CellError as error:

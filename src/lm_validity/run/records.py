@@ -60,12 +60,11 @@ def read_record_or(path: Path) -> Document:
 
 
 class FolderRecord(TypedDict):
-    """Weights that were found. files: size and time of each file of a local folder; None for those of the hub."""
+    """Weights that were found."""
 
     path: str
     revision: str | None
     digest: str
-    files: dict[str, list[int]] | None
 
 
 class AdapterRecord(FolderRecord):
@@ -81,28 +80,8 @@ class CheckpointRecord(FolderRecord):
     adapter: NotRequired[AdapterRecord]
 
 
-class AppliedRules(TypedDict, total=False):
-    """What was found in a model's files, where it is so; each is in the recipes of the cells whose numbers it changes.
-
-    answers_alone: padding would change its answers. chat_date: its chat template prints a date.
-    ignored_generation_settings: of its generation_config.json. position_switch: the length beyond which positions are
-    encoded otherwise. all_linear: it is not simply all linear layers. as_saved: the rules by which weights and
-    tokenizers are kept as they were saved. thought: the chat template opens one, which is closed. loses: what
-    tokenizers lose of a text.
-    """
-
-    answers_alone: str
-    chat_date: str
-    ignored_generation_settings: list[str]
-    position_switch: int
-    all_linear: str
-    as_saved: dict[str, str]
-    thought: str
-    loses: list[str]
-
-
-class ModelRecord(AppliedRules):
-    """What `prefetch-model` writes about a model."""
+class ModelRecord(TypedDict):
+    """What `prefetch-model` writes about a model. sources: the states of a local model's files (`run.inputs`)."""
 
     model: str
     path: str
@@ -110,7 +89,7 @@ class ModelRecord(AppliedRules):
     checkpoints: dict[str, CheckpointRecord]
     chat_template: bool
     architecture: str | None
-    context_length: int | None
+    sources: NotRequired[dict[str, list[int | str | None]]]
 
 
 class ReplayedModel(ModelRecord):

@@ -134,13 +134,6 @@ def order_of_draws(paths: Iterable[Path]) -> str | None:
     return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
 
 
-# decoders whose positions count the padding before a text, or whose memory holds it: by transformers' own code
-PADDING_COUNTS = {
-    *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "deepseek_v4", "marian", "mbart", "mvp"),
-    *("pegasus", "plbart", "recurrent_gemma", "rwkv", "trocr", "xlstm"),
-}
-
-
 def _names(block: str) -> list[str]:
     """The file names in the value of an `include` key."""
     value = re.sub(r"(^|\s)#.*", "", block)

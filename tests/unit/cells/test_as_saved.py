@@ -1,6 +1,5 @@
 """Models and tokenizers score as they were saved: against plain transformers, and the tokenizers library."""
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -15,13 +14,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE, WordLevel
 from tokenizers.trainers import BpeTrainer
-from toy_run import start_run
 from toy_world import load_toy, toy_model, toy_tokenizer
 
-from lm_validity.cells.models.chat import check_question, close_thought, open_thought
-from lm_validity.cells.models.language_model import check_saved_ends
+from lm_validity.cells.models.loading import check_saved_ends
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
+from lm_validity.cells.models.tokenizer import check_question, close_thought, load_tokenizer, lost_bytes, open_thought
 from lm_validity.cells.scoring import VllmAnswers
 from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError, InputError
@@ -71,7 +68,7 @@ def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path)
     saved = with_own_head(kind, tmp_path)
     lm = load_toy(tmp_path)
     assert torch.equal(logits(lm.base), logits(saved))
-    assert record_of(tmp_path)["as_saved"] == lm.as_saved == {"own_head": "of the checkpoint"}
+    assert lm.own_head
 
 
 def test_a_configuration_that_wants_tuples_scores_as_any_other(tmp_path):
@@ -112,18 +109,14 @@ def test_a_configuration_of_less_than_the_weights_is_refused(part, tmp_path):
     edit(tmp_path / "config.json", **change)
     with pytest.raises(CellError, match=rf"tensors such as {named}, and by its config\.json"):
         load_toy(tmp_path)
-    with pytest.raises(InputError, match=rf"tensors such as {named}, and by its config\.json"):
-        record_of(tmp_path)  # on the login node too
     if part == "biases":
         tensors = load_file(tmp_path / "model.safetensors")
         none = {name: tensor * (0 if name.endswith("bias") else 1) for name, tensor in tensors.items()}
         save_file(none, tmp_path / "model.safetensors", {"format": "pt"})
         load_toy(tmp_path)
-        assert record_of(tmp_path)["model"]
     else:
         edit(tmp_path / "config.json", num_nextn_predict_layers=1)
         assert not torch.allclose(logits(load_toy(tmp_path).base), expected)
-        assert record_of(tmp_path)["model"]
 
 
 def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp_path, caplog):
@@ -190,11 +183,11 @@ def test_a_head_that_is_the_embeddings_is_nothing_to_say(kind, tmp_path):
     model.save_pretrained(tmp_path)
     for tied in (True, False):
         edit(tmp_path / "config.json", tie_word_embeddings=tied)
-        assert "as_saved" not in record_of(tmp_path) and load_toy(tmp_path).as_saved == {}
+        assert not load_toy(tmp_path).own_head
     model.config.tie_word_embeddings = True
     model.tie_weights()
     model.save_pretrained(tmp_path)
-    assert "as_saved" not in record_of(tmp_path) and load_toy(tmp_path).as_saved == {}
+    assert not load_toy(tmp_path).own_head
 
 
 def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
@@ -214,7 +207,6 @@ def test_vllm_is_not_asked_for_a_head_that_it_would_not_load(tmp_path):
 
 # ---- the tokenizer is its file ---------------------------------------------------------------------------------------
 
-FROM_FILE = {"tokenizer_file": "as in tokenizer.json"}
 TEXT = "In 2023 it was 841823.\nAnswer:"
 
 
@@ -247,7 +239,6 @@ def test_an_adapter_with_its_bases_tokenizer_files_encodes_as_its_base(tmp_path)
     assert transformers.AutoTokenizer.from_pretrained(adapter).encode(TEXT) != expected
     lm = load_toy(base, adapter=adapter)
     assert lm.tok_encode(TEXT) == load_toy(base).tok_encode(TEXT) == expected
-    assert record_of(base, adapter=str(adapter))["as_saved"] == lm.as_saved == FROM_FILE
     assert (lm.tokenizer.eos_token, lm.tokenizer.bos_token) == ("</s>", "<s>")
 
 
@@ -256,18 +247,17 @@ def test_an_adapter_with_its_bases_tokenizer_files_encodes_as_its_base(tmp_path)
 def test_whatever_class_is_named_the_file_says_what_a_text_is(kind, name, tmp_path):
     raw = digits_by_three(tmp_path, tokenizer_class=name)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    tokenizer, _ = load_tokenizer(tmp_path, "m")
+    tokenizer = load_tokenizer(tmp_path, "m")
     assert tokenizer.encode(TEXT, add_special_tokens=False) == raw.encode(TEXT).ids
 
 
 def test_merges_are_never_left_out_at_random(tmp_path):
-    """BPE dropout: scoring has none, and the record says so."""
+    """BPE dropout: scoring has none."""
     path = toy_model("llama", tmp_path) / "tokenizer.json"
     text, saved = "Straße, the capital of the world " * 5, json.loads(path.read_text())
     expected = load_toy(tmp_path).tokenizer.encode(text)
     path.write_text(json.dumps(saved | {"model": saved["model"] | {"dropout": 0.3}}))
     assert load_toy(tmp_path).tokenizer.encode(text) == expected
-    assert record_of(tmp_path)["as_saved"] == {"bpe_dropout": "none"}
 
 
 def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
@@ -279,7 +269,7 @@ def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
         with pytest.raises(error, match=r"no vocabulary: merges\.txt and tokenizer\.json and vocab\.json missing in"):
             load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(InputError, match=r"the tokenizer in .* cannot be loaded|no vocabulary"):
+    with pytest.raises(InputError, match=r"cannot be used|no vocabulary"):
         record_of(tmp_path)
 
 
@@ -314,9 +304,7 @@ def test_what_a_tokenizer_appends_is_left_out(begins, tmp_path):
     context, continuation = lm.encode_request("Answer:", " yes")
     assert [*context, *continuation] == [*begin, *plain] and continuation
     assert lm.tok_batch_encode(["Answer: yes"])[0].tolist() == [[*begin, *plain]]  # prompts of generation tasks
-    assert record_of(tmp_path)["as_saved"] == lm.as_saved == {"appended_tokens": "left out"}
-    kept, rules = load_tokenizer(tmp_path, "m", causal=False)
-    assert kept.encode("yes")[-1] == 1 and rules == {}
+    assert load_tokenizer(tmp_path, "m", causal=False).encode("yes")[-1] == 1
 
 
 # ---- thoughts --------------------------------------------------------------------------------------------------------
@@ -342,8 +330,8 @@ def test_a_thought_that_the_template_opens_is_closed(opening, ends, tmp_path):
     lm = load_toy(tmp_path)
     prompt = lm.apply_chat_template([{"role": "user", "content": "do you think <think>"}])
     assert prompt == f"<user>do you think <think>{ends}"
-    closed = opening in ("<think>\n", "<|START_THINKING|>", SWITCH)
-    assert record_of(tmp_path, instruction_tuned=1).get("thought") == ("closed" if closed else None)
+    assert lm.closes_thoughts == (opening in ("<think>\n", "<|START_THINKING|>", SWITCH))
+    assert record_of(tmp_path, instruction_tuned=1)["chat_template"]
 
 
 def test_a_thought_whose_end_is_not_known_is_refused(tmp_path):
@@ -381,8 +369,6 @@ def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
         lm.loglikelihood_rolling([request])
     request.args = ("the answer is yes",)
     assert lm.loglikelihood_rolling([request])[0] < 0
-    assert "letters" in record_of(tmp_path)["loses"]
-    assert "loses" not in record_of(toy_model("llama", tmp_path / "bytes"))
 
 
 def test_what_counts_as_lost():
@@ -402,9 +388,9 @@ def test_weights_that_are_not_whole_are_named(tmp_path):
     (folder / "model.safetensors").unlink()
     *_, last = sorted(folder.glob("model-*.safetensors"))
     whole = last.read_bytes()
-    assert "as_saved" not in record_of(folder)
+    assert record_of(folder)["model"]
     for content, words in (
-        (whole[:-5], rf"{last.name} is not complete: {len(whole) - 5} of {len(whole)} bytes"),
+        (whole[:-5], rf"{last.name} is damaged or cut"),
         (whole[:5], rf"{last.name} is damaged or cut"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
@@ -431,7 +417,7 @@ def test_one_tensor_with_two_values_in_two_shards_is_refused(tmp_path):
     save_file(held | {name: load_file(first)[name]}, last, metadata={"format": "pt"})
     assert record_of(folder)["model"] == "m", "the same twice is one"
     save_file(held | {name: torch.zeros_like(load_file(first)[name])}, last, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=rf"{last.name} and a file before it hold .* one name \({name}\)"):
+    with pytest.raises(InputError, match=rf"{last.name} and a file before it hold different weights \({name}\)"):
         record_of(folder)
 
 
@@ -448,27 +434,12 @@ def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
     model.save_pretrained(folder, max_shard_size="60KB")
     (folder / "model.safetensors").write_bytes(whole)
     with pytest.raises(
-        InputError, match=r"model\.safetensors and model-.* hold different weights \(model\.norm\.weight\)"
+        InputError, match=r"model-.* and a file before it hold different weights \(model\.norm\.weight\)"
     ):
         record_of(folder)
     for shard in folder.glob("model-*.safetensors"):
         shard.unlink()
     assert record_of(folder)["model"] == "m", "an index without its shards says nothing"
-
-
-# ---- recipes ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_scored_otherwise_before_is_another_cell(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path)
-    cell = next(cell for job in workspace.grid.jobs.values() for cell in job.cells if job.rule == "evaluate_model")
-    plain, chat = workspace.recipe(cell), workspace.recipe(cell._replace(prompt="chat"))
-    assert not {"own_head", "tokenizer_file", "appended_tokens", "thought"} & (plain.keys() | chat.keys())
-    rules = {"own_head": "of the checkpoint", "appended_tokens": "left out"}
-    workspace.model_record(cell.model).update(as_saved=rules, thought="closed")
-    assert workspace.recipe(cell) == plain | rules, "no thought in a plain prompt"
-    assert workspace.recipe(cell._replace(prompt="chat")) == chat | rules | {"thought": "closed"}
 
 
 # ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
@@ -483,9 +454,8 @@ def test_a_folder_with_weights_and_an_adapter_is_no_model(tmp_path):
     model.save_pretrained(tmp_path / "merged")
     model.merge_and_unload().save_pretrained(tmp_path / "merged")
     toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path / "merged")
-    for load, error in ((record_of, InputError), (load_toy, CellError)):
-        with pytest.raises(error, match=r"weights and an adapter \(adapter_config\.json\) beside each other"):
-            load(tmp_path / "merged")
+    with pytest.raises(InputError, match=r"weights and an adapter \(adapter_config\.json\) beside each other"):
+        record_of(tmp_path / "merged")
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
@@ -545,7 +515,6 @@ def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
     assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
     alone = kind in ("bart", "recurrent_gemma")
     assert lm.answers_alone == alone
-    assert record_of(tmp_path).get("answers_alone") == ("one at a time" if alone else None)
 
 
 PARTS = (
@@ -562,16 +531,14 @@ def test_a_template_that_prints_no_question_is_refused(template, said, tmp_path)
         record_of(tmp_path, instruction_tuned=True)
     assert record_of(tmp_path)["model"]
     with pytest.raises(CellError, match=f"its chat template {said}"):
-        check_question(functools.partial(load_toy(tmp_path).tokenizer.apply_chat_template, tokenize=False), "m")
+        check_question(load_toy(tmp_path).tokenizer, "m")
 
 
 def test_a_template_that_wants_a_system_message_or_writes_capitals_is_none_of_these():
-    def strict(messages, **options):
-        if messages[0]["role"] != "system":
-            raise ValueError("no system message")
-        return messages[-1]["content"].upper()
-
-    check_question(strict, "m")
+    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    tokenizer.chat_template = wants + "{{ messages[-1].content | upper }}"
+    check_question(tokenizer, "m")
 
 
 def test_whole_weights_that_are_said_to_be_quantized_are_refused(tmp_path):

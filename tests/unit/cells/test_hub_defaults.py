@@ -10,14 +10,6 @@ import transformers.utils.chat_template_utils as rendering
 from toy_run import start_run
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.models.chat import read_chat_template
-from lm_validity.cells.models.prefetch import (
-    adapts_otherwise,
-    ignored_generation_settings,
-    prefetch_model,
-)
-from lm_validity.config.sheets import Model
-
 QUESTION = [{"role": "user", "content": "red"}]
 # Llama 3.2's way, and Granite's
 BY_VARIABLE = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
@@ -74,39 +66,6 @@ def test_end_tokens_of_the_hubs_settings_are_kept(tmp_path):
     assert load_toy(folder).base.generation_config.eos_token_id == [1, 7]
 
 
-def test_the_record_says_what_applies_and_only_then(tmp_path):
-    folder = toy_model("llama", tmp_path / "m")
-    row = Model(model="m", path=str(folder))
-    record = prefetch_model(row)
-    assert "chat_date" not in record and "ignored_generation_settings" not in record
-    assert ignored_generation_settings(folder) == []
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"repetition_penalty": 1.1, "temperature": 0.7}))
-    (folder / "chat_template.jinja").write_text(DATED[0])
-    assert read_chat_template(folder) == DATED[0]
-    record = prefetch_model(row)
-    assert record["chat_date"] == "2024-07-26"
-    assert record["ignored_generation_settings"] == ["repetition_penalty"]
-
-
-def test_recipes_say_so_where_numbers_change(tmp_path, monkeypatch):
-    """The chat cells of a model whose template prints a date, and its generated ones; no others."""
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path)
-    cell = next(cell for job in workspace.grid.jobs.values() for cell in job.cells if job.rule == "evaluate_model")
-    plain = workspace.recipe(cell)
-    workspace.model_record(cell.model).update(
-        chat_date="2024-07-26", ignored_generation_settings=["repetition_penalty"]
-    )
-    assert workspace.recipe(cell) == plain, "plain prompt, choices"
-    trained = next(cell for job in workspace.grid.jobs.values() for cell in job.cells if job.rule == "finetune_adapter")
-    before = workspace.recipe(trained)
-    workspace.model_record(cell.model)["all_linear"] = "what a text goes through"
-    assert workspace.recipe(trained) == before | {"all_linear": "what a text goes through"}
-    chat = workspace.recipe(cell._replace(prompt="chat"))
-    assert chat["chat_date"] == "2024-07-26" and "ignored_generation_settings" not in chat
-
-
 @pytest.mark.parametrize(
     ("device", "gpu", "said"), [("auto", 1, True), ("cuda:0", 1, True), ("cpu", 1, False), ("auto", 0, False)]
 )
@@ -117,18 +76,3 @@ def test_recipes_of_fine_tunes_on_a_gpu_name_how_masks_are_drawn(tmp_path, monke
     cells = {job.rule: cell for job in workspace.grid.jobs.values() for cell in job.cells}
     assert ("dropout_masks" in workspace.recipe(cells["finetune_adapter"])) == said
     assert "dropout_masks" not in workspace.recipe(cells["evaluate_model"])
-
-
-@pytest.mark.parametrize(
-    ("configuration", "otherwise"),
-    [
-        ({"model_type": "llama"}, False),
-        ({"model_type": "qwen3", "num_experts": None}, False),
-        ({"model_type": "mixtral", "num_local_experts": 8}, True),
-        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}, True),
-        ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, True),
-        ({"model_type": "falcon_mamba"}, True),
-    ],
-)
-def test_which_models_all_linear_means_more_or_less_for(configuration, otherwise):
-    assert adapts_otherwise(configuration) == otherwise

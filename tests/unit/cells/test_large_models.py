@@ -16,7 +16,7 @@ from toy_world import evaluate, head_of, load_toy
 
 from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
-from lm_validity.cells.models.prefetch import check_on_gpus
+from lm_validity.cells.models.loading import check_on_gpus
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task

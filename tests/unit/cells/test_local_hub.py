@@ -78,7 +78,7 @@ def test_what_was_never_fetched_is_one_line(found):
         assert value.startswith("InputError: ") and ("cache" in value or "without network" in value), (step, value)
     online, offline = found["online"], found["offline"]
     assert "no such revision" in online["model of another name"] and "`revision`" in online["model of another name"]
-    assert f"there are {COMMIT}" in offline["model of another name"]
+    assert "not in the local cache" in offline["model of another name"]
     assert COMMIT in offline["texts of another commit"] and "InputError" in offline["texts of another commit"]
     for where in (online, offline):
         assert "org/nobody" in where["unknown model"] and "org/none" in where["unknown texts"]

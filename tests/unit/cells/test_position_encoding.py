@@ -1,6 +1,5 @@
 """longrope and dynamic scaling: a text's numbers are its own, whoever is in its batch and whatever came before."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,15 +7,13 @@ import pytest
 import torch
 import transformers
 from test_scorer import COMMON, LLAMA, LONG
-from toy_run import run_of, start_run
-from toy_world import toy_model, toy_tokenizer
+from toy_run import run_of
+from toy_world import toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.prefetch import position_switch, prefetch_model
-from lm_validity.cells.models.scorer import PositionEncoding
+from lm_validity.cells.models.sharing import PositionEncoding
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import FinetuneSettings
-from lm_validity.config.sheets import Model
 
 SWITCH = 24
 
@@ -107,60 +104,3 @@ def test_other_encodings_do_not_depend_on_the_text():
     encoding = PositionEncoding(model)
     assert not encoding.varies and encoding.of(10**6) == 0
     encoding.forget()
-
-
-@pytest.mark.parametrize(
-    ("configuration", "switch"),
-    [
-        ({"max_position_embeddings": 64}, None),
-        ({"max_position_embeddings": 64, "rope_scaling": None}, None),
-        ({"max_position_embeddings": 64, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, None),
-        ({"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, 64),
-        (
-            {
-                "max_position_embeddings": 131072,
-                "original_max_position_embeddings": 4096,
-                "rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
-            },
-            4096,
-        ),
-        (
-            {
-                "text_config": {
-                    "max_position_embeddings": 131072,
-                    "rope_parameters": {
-                        "full": {"rope_type": "longrope", "original_max_position_embeddings": 8192},
-                        "sliding": {"rope_type": "default"},
-                    },
-                }
-            },
-            8192,
-        ),
-    ],
-)
-def test_where_the_encoding_of_a_config_json_changes(configuration, switch):
-    assert position_switch(configuration) == switch
-
-
-def test_a_fetched_models_record_says_where_it_changes(tmp_path):
-    folder = toy_model("llama", tmp_path / "m")
-    row = Model(model="m", path=str(folder))
-    assert "position_switch" not in prefetch_model(row)
-    config = json.loads((folder / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    assert prefetch_model(row)["position_switch"] == config["max_position_embeddings"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "length", "said"), [(None, 96, True), (24, 96, False), (25, 96, True), (96, 24, False)]
-)
-def test_the_recipe_says_so_where_a_text_may_be_longer(limit, length, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, evaluation={"max_length": limit})
-    cells = {job.rule: job.cells[0] for job in workspace.grid.jobs.values()}
-    for rule in ("evaluate_model", "finetune_adapter"):
-        before = workspace.recipe(cells[rule])
-        workspace.model_record(cells[rule].model).update(position_switch=SWITCH, context_length=length)
-        assert workspace.recipe(cells[rule]) == before | ({"position_switch": SWITCH} if said else {})
-        del workspace.model_record(cells[rule].model)["position_switch"]

@@ -240,13 +240,13 @@ def test_a_wrong_mask_is_found_out(models, monkeypatch, caplog):
     assert refused == ["scorer: packed", "scorer: cached"]
 
 
-def test_a_head_that_cannot_be_narrowed_leaves_everything_to_lm_eval(models, monkeypatch):
+def test_texts_under_a_head_that_cannot_be_narrowed_are_scored_one_by_one(models, monkeypatch):
     lm = own(models, "gpt2")
     other = torch.nn.Linear(1, 1)
     monkeypatch.setattr(lm.model, "get_output_embeddings", lambda: other)
     requests = random_requests()
     expected = shipped(models, "gpt2")._loglikelihood_tokens(requests, disable_tqdm=True)
-    assert lm._loglikelihood_tokens(requests) == expected
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
     assert lm._allowed == frozenset()
 
 
@@ -307,7 +307,7 @@ def test_contexts_are_computed_once(models):
         assert counters.scored_rows == 10 * (1 + 16)
     lm = own(models, "gpt2", scorer="lm-eval")
     lm._loglikelihood_tokens(requests)
-    assert lm.counters.forward_tokens == lm.counters.forward_tokens_padded == lm.counters.scored_rows == 10 * 4 * 44
+    assert lm.counters.forward_tokens_padded == lm.counters.scored_rows == 10 * 4 * 44
 
 
 def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch):

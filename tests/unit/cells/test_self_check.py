@@ -13,7 +13,7 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import scorer as scorer_module
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.self_check import CHECK_SHARE
+from lm_validity.cells.models.sharing import CHECK_SHARE
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.tasks import fetch_documents
 from lm_validity.cells.training.loop import rows_are_alike
@@ -35,7 +35,7 @@ def plain_values(model, requests) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows", "lm-eval"])
+@pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows"])
 def test_a_row_that_changes_with_those_beside_it_is_scored_alone(way):
     """Doge's layers choose among all positions of a batch's rows, padding included, once they are longer than
     `keep_window_size`: of no use is what a short probe says."""

@@ -1,7 +1,6 @@
 """A causal language model, loaded once a job: its tokens, its adapter, its answers, its memory."""
 
 import contextlib
-import functools
 import hashlib
 import logging
 from collections import Counter
@@ -14,20 +13,31 @@ import torch
 import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from safetensors import safe_open
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import prefetch
-from lm_validity.cells.models.chat import CHAT_DATE, close_thought, fixed_date, thought_settings
-from lm_validity.cells.models.head import keep_saved_head
-from lm_validity.cells.models.loading import load_weights, names_what_fails, say_unread
-from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
-from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus
+from lm_validity.cells.models.loading import (
+    check_on_gpus,
+    check_saved_ends,
+    keep_saved_head,
+    load_weights,
+    names_what_fails,
+    say_unread,
+    takes_rows,
+)
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
-from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
+from lm_validity.cells.models.sharing import MORE_MEMORY, is_out_of_memory, must_fit
+from lm_validity.cells.models.tokenizer import (
+    CHAT_DATE,
+    close_thought,
+    fixed_date,
+    load_tokenizer,
+    lost_bytes,
+    render,
+    thought_settings,
+)
 from lm_validity.errors import CellError, first_line
-from lm_validity.run.architectures import weight_files
 
 if TYPE_CHECKING:
     from lm_validity.cells.models.own_adapter import OwnAdapter
@@ -138,9 +148,9 @@ def sampling_options(options: Mapping[str, object]) -> dict[str, object]:
 
 log = logging.getLogger(__name__)
 transformers.utils.logging.disable_progress_bar()
-
-log = logging.getLogger(__name__)
 WindowPrefix = Literal["auto", "once", "every", "lm-eval"]
+# all that is read of a generation_config.json: a task's settings alone say how answers are written
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 MOST_LOST = 0.01  # share of a corpus's bytes that a tokenizer may lose: by so much bits per byte are too low
 
 
@@ -160,19 +170,13 @@ class LanguageModel(SharedContextLM):
         where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
         `once` for all others; the attribute then holds which of them it is.
     answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
-    as_saved: the rules by which model, tokenizer and adapter are kept as they were saved, where one applies.
-    closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`chat`).
+    closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`tokenizer`).
+    own_head: whether the file holds a head of its own although its config.json ties it to the embeddings.
     """
 
-    closes_thoughts = False
-
-    @property
-    def as_saved(self) -> dict[str, str]:
-        """Rule -> how it is kept: those of the files, and those of the adapter that is put on."""
-        return self.file_rules if self.own_adapter is None else self.file_rules | self.own_adapter.rules
+    closes_thoughts, own_head = False, False
 
     # lm-eval's, whose types are not known
-    logits_cache: bool
     batch_size_per_gpu: int
     chat_template_args: dict[str, object]
 
@@ -194,6 +198,7 @@ class LanguageModel(SharedContextLM):
         with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             super().__init__(
                 pretrained=model,
+                logits_cache=False,  # which gives requests of equal tokens one value, wherever their context ends
                 tokenizer=tokenizer,
                 backend="causal",
                 batch_size=eval_batch_size,
@@ -204,12 +209,10 @@ class LanguageModel(SharedContextLM):
         self.base = model
         self.model_id = model_id
         self.own_adapter: OwnAdapter | None = None  # of the user's, in the weights of `base`
-        self.file_rules: dict[str, str] = {}  # of `as_saved`, those for model and tokenizer
         if "date_string" in str(tokenizer.chat_template):
             self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
         if tokenizer.chat_template is not None:
-            render = functools.partial(tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
-            template_options, self.closes_thoughts = thought_settings(render)
+            template_options, self.closes_thoughts = thought_settings(tokenizer, self.chat_template_args)
             self.chat_template_args = self.chat_template_args | template_options
         defaults = model.generation_config
         if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
@@ -237,11 +240,10 @@ class LanguageModel(SharedContextLM):
         where the prompt itself ends in a line break. Without it a choice would be scored that the model never saw."""
         if self.tokenizer.chat_template is None:
             return ""
-        question, answer = [{"role": "user", "content": "question"}], {"role": "assistant", "content": "answer"}
-        render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
+        options = self.chat_template_args
         try:
-            with fixed_date():
-                prompt, dialogue = render(question, add_generation_prompt=True), render([*question, answer])
+            prompt = render(self.tokenizer, ["question"], options)
+            dialogue = render(self.tokenizer, ["question", "answer"], options, prompt=False)
         except Exception:  # whatever a template raises; rendering the real prompts will name it
             return ""
         between = dialogue[len(prompt) :].partition("answer")[0]
@@ -250,10 +252,8 @@ class LanguageModel(SharedContextLM):
     def loses_system_message(self) -> bool:
         """Whether prompts would lack a system message: the chat template refuses one, and lm-eval leaves it out then,
         or does not print it."""
-        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question"}]
         try:
-            with fixed_date():
-                prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, **self.chat_template_args)
+            prompt = render(self.tokenizer, ["question"], self.chat_template_args, system="Be brief.", prompt=False)
         except Exception:  # whatever a template raises
             return True
         return "Be brief." not in prompt
@@ -333,14 +333,8 @@ class LanguageModel(SharedContextLM):
             for window in self.rolling_windows(request.args[0])
         ]
         totals = [0.0] * len(requests)
-        # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation: in a text that
-        # repeats itself, a window would get the sum of another's predicted tokens
-        shared, self.logits_cache = self.logits_cache, False
-        try:
-            with self._scoring_fits():
-                scores = self._loglikelihood_tokens([window for _, window in windows])
-        finally:
-            self.logits_cache = shared
+        with self._scoring_fits():
+            scores = self._loglikelihood_tokens([window for _, window in windows])
         for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
             totals[number] += loglikelihood
         return totals
@@ -521,11 +515,17 @@ def load_language_model(
     folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(
         path, adapter, revision=revision, subfolder=subfolder
     )
-    with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
-        model, tokenizer, rules = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
+    name = model_id or str(path)
+    with must_fit(name, "its weights to load", f"{MORE_MEMORY}."):
+        with names_what_fails(str(path), "causal"):
+            tokenizer = load_tokenizer(tokenizer_folder, str(path), weights=folder)
+        model, own_head = _read_weights(folder, str(path), getattr(torch, dtype), device)
+        if tokenizer.eos_token_id is None:
+            problem = f"{path}: the tokenizer has no end-of-text token."
+            raise CellError(problem, "set eos_token in tokenizer_config.json.")
         if device != "all":
             model.to(device)
-        own_adapter = _own_adapter(model, adapter, model_id or str(path), keep=keep_base)
+        own_adapter = _own_adapter(model, adapter, name, keep=keep_base)
     lm = LanguageModel(
         model,
         tokenizer,
@@ -536,31 +536,31 @@ def load_language_model(
         window_prefix=window_prefix,
         scorer=scorer,
     )
-    lm.own_adapter, lm.file_rules = own_adapter, rules
+    lm.own_adapter, lm.own_head = own_adapter, own_head
     if own_adapter is None:
         check_saved_ends(lm.base, folder, str(path))
-    if not _takes_rows(lm.base, str(path)):
-        lm.batch_size_per_gpu, lm.scorer = 1, "lm-eval"
-    check_causal(lm.base, str(path))
+    if not takes_rows(lm.base, str(path)):
+        lm.batch_size_per_gpu, lm.alone = 1, True
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1
     return lm
 
 
 class _Loaded(NamedTuple):
-    """A language model as transformers loads it, its tokenizer, and the rules that were applied to the tokenizer."""
+    """A language model as transformers loads it, and whether its file holds a head of its own."""
 
     model: transformers.PreTrainedModel
-    tokenizer: transformers.PreTrainedTokenizerBase
-    rules: dict[str, str]
+    own_head: bool
 
 
-def _read_folder(folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str) -> _Loaded:
-    with names_what_fails(name, "causal"):
-        tokenizer, rules = load_tokenizer(tokenizer_folder, name, weights=folder)
-    spread = "auto" if device == "all" else None
+def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> _Loaded:
     model, missing, unread = load_weights(
-        transformers.AutoModelForCausalLM, folder, name, "causal", dtype=dtype, device_map=spread
+        transformers.AutoModelForCausalLM,
+        folder,
+        name,
+        "causal",
+        dtype=dtype,
+        device_map="auto" if device == "all" else None,
     )
     if missing:  # transformers draws them at random, anew in each process, and only warns
         raise CellError(
@@ -570,80 +570,10 @@ def _read_folder(folder: Path, tokenizer_folder: Path, name: str, dtype: torch.d
             "Save it with save_pretrained, with its language modelling head.",
         )
     say_unread(name, model, unread)
-    if keep_saved_head(model):
-        rules["own_head"] = OWN_HEAD
+    own_head = keep_saved_head(model)
     if device == "all" and torch.cuda.is_available():
         check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
-    if tokenizer.eos_token_id is None:
-        raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
-    return _Loaded(model, tokenizer, rules)
-
-
-def _takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
-    """Whether a forward pass can have several rows. Raises CellError where it cannot even have one: the code of some
-    architectures (xLSTM) takes few shapes."""
-    for rows in (3, 1):
-        try:
-            with torch.no_grad():
-                model(input_ids=torch.ones((rows, 4), dtype=torch.long, device=model.device))
-            return rows == 3
-        except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and (is_out_of_memory(error) or model.device.type != "cpu"):
-                raise  # a GPU's fault may be the machine's
-            failed = error
-    raise CellError(
-        f"{name}: {type(model).__name__} cannot compute a text ({first_line(failed)}).",
-        "is its config.json that of its weights? Else take it out, or use a transformers that has it repaired.",
-    )
-
-
-def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
-    """Raise CellError where embeddings or head in memory are not those of the checkpoint, by some rows of the tensors
-    that the file has under the same name."""
-    names = {id(parameter): key for key, parameter in model.named_parameters(remove_duplicate=False)}
-    files = weight_files(folder)
-    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
-        weight = getattr(part, "weight", None)
-        if weight is None or weight.ndim != 2 or not weight.is_floating_point():
-            continue
-        if weight.is_meta:
-            continue
-        names_expected = {
-            key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight
-        }
-        names_expected |= {names.get(id(weight), "")}
-        rows = torch.linspace(0, len(weight) - 1, min(len(weight), 16)).long().tolist()
-        for file in files:
-            with safe_open(file, "pt") as tensors:
-                for key in names_expected & set(tensors.keys()):
-                    saved = tensors.get_slice(key)
-                    equal_shape = tuple(saved.get_shape()) == tuple(weight.shape)
-                    rows_in_model = weight[rows].cpu() if equal_shape else weight[:0].cpu()
-                    rows_in_file = (
-                        torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype)
-                        if equal_shape
-                        else rows_in_model
-                    )
-                    if not torch.equal(rows_in_model, rows_in_file):
-                        raise CellError(
-                            f"{name}: {key} in memory is not that of {file}.",
-                            "this is a fault of loading: report it with the model's config.json.",
-                        )
-
-
-def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
-    """Raise CellError where a token's logits depend on the tokens behind it: an encoder (RoBERTa, say) loads as a
-    causal model, but every choice would be scored by a model that sees it. Tried on two rows that differ in the last
-    token: what configurations say of it (is_decoder) holds for some only."""
-    rows = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]], device=model.device)
-    with torch.no_grad():
-        logits = model(input_ids=rows % model.config.get_text_config().vocab_size, use_cache=False).logits.float()
-    difference, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
-    if difference > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
-        raise CellError(
-            f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
-            "a masked language model can take part in the bias study (`language_models`); models are causal.",
-        )
+    return _Loaded(model, own_head)
 
 
 def exchange_adapter(lm: LanguageModel, adapter: str | Path | None) -> bool:

@@ -1,19 +1,19 @@
-"""Weights as transformers loads them, and what it would leave out without a word."""
+"""Weights as transformers loads them: what it would leave out, draw at random or put elsewhere without a word, and
+whether what came of them is a causal language model."""
 
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from lm_validity.cells.models.head import keep_four_bits
-from lm_validity.cells.models.weights import is_models_fault
+from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.run.architectures import weight_files
 from lm_validity.words import count
@@ -42,34 +42,46 @@ def load_weights(
     """
     local = {"local_files_only": True, "trust_remote_code": False}
     with names_what_fails(name, kind):
-        try:
-            configuration = transformers.AutoConfig.from_pretrained(
-                folder, **({} if labels is None else {"num_labels": labels}), **local
-            )
-            _forget_flash(configuration, name)
-            options |= {"config": configuration, "use_safetensors": True, **local}
-            model, loading = loader.from_pretrained(folder, output_loading_info=True, **options)
-        except RuntimeError as error:
-            if "ignore_mismatched_sizes" not in str(error):
-                raise
-            raise _of_other_sizes(loader, folder, name, options) from error
+        configuration = transformers.AutoConfig.from_pretrained(
+            folder, **({} if labels is None else {"num_labels": labels}), **local
+        )
+        _forget_flash(configuration, name)
+        options |= {"config": configuration, "use_safetensors": True, "ignore_mismatched_sizes": True, **local}
+        model, loading = loader.from_pretrained(folder, output_loading_info=True, **options)
+    if loading["mismatched_keys"]:
+        tensor, *shapes = min(loading["mismatched_keys"])
+        saved, expected = ("x".join(map(str, shape)) for shape in shapes)
+        raise CellError(
+            f"{name}: {tensor} is {saved} in its weights, and {expected} by its config.json "
+            f"({len(loading['mismatched_keys'])} such tensors).",
+            "one of the two is of another model: copy both from where the model was saved.",
+        )
     keep_four_bits(model)
     for part in (model.config, model.config.get_text_config()):
         part.return_dict = True  # some say false: a tuple, whose logits have no name
         if getattr(part, "output_router_logits", False):  # of training: a loss of routers, which padding breaks
             part.output_router_logits = False
     unread = sorted(loading["unexpected_keys"])
-    _check_unread(model, unread, folder, name)
+    parts = [] if getattr(model.config, "quantization_config", None) else sorted(_own_parts(model, unread, folder))
+    if parts:  # quantized weights bring more
+        raise CellError(
+            f"{name}: its weights have {len(parts)} tensors such as {parts[0]}, and by its config.json the model is "
+            "without them.",
+            "config.json is of another model, or was changed: copy the one that was saved with the weights.",
+        )
     return LoadedWeights(model, sorted(loading["missing_keys"]), unread)
 
 
 @contextlib.contextmanager
 def names_what_fails(name: str, kind: str) -> Iterator[None]:
-    """Inside the block what a model's files make transformers raise is a CellError; the machine's faults stay."""
+    """Inside the block what a model's files make transformers raise is a CellError. A full disk, a GPU that fails or
+    memory that runs out is the machine's fault: the job must fail, so that retries apply."""
     try:
         yield
-    except Exception as error:
-        if not is_models_fault(error):
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, RuntimeError) as error:
+        # of transformers' own RuntimeErrors: tensors that cannot be converted
+        of_files = not isinstance(error, RuntimeError) or re.search("state_dict|conversion of the weights", str(error))
+        if not of_files or getattr(error, "errno", None) is not None:
             raise
         hint = "it needs config.json, *.safetensors and a tokenizer of an architecture that is known."
         if isinstance(error, ImportError):
@@ -91,51 +103,6 @@ def _forget_flash(configuration: transformers.PretrainedConfig, name: str) -> No
         configuration._attn_implementation = None
 
 
-def _of_other_sizes(
-    loader: type[_BaseAutoModelClass], folder: Path, name: str, options: dict[str, object]
-) -> CellError:
-    """Loads once more to learn what transformers only prints: which tensors have other sizes than the model."""
-    _, loading = loader.from_pretrained(folder, output_loading_info=True, ignore_mismatched_sizes=True, **options)
-    tensor, saved, expected = min(loading["mismatched_keys"])
-    return CellError(
-        f"{name}: {tensor} is {_size(saved)} in its weights, and {_size(expected)} by its config.json "
-        f"({len(loading['mismatched_keys'])} such tensors).",
-        "one of the two is of another model: copy both from where the model was saved.",
-    )
-
-
-def _size(shape: Collection[int]) -> str:
-    return "x".join(map(str, shape))
-
-
-def _check_unread(model: transformers.PreTrainedModel, unread: list[str], folder: Path, name: str) -> None:
-    """Raise CellError where tensors that are not read are parts of such a model: layers after its last one, biases of
-    layers without. Quantized weights bring more."""
-    if not unread or getattr(model.config, "quantization_config", None):
-        return
-    parts = sorted(_own_parts(model, unread, folder))
-    if parts:
-        raise CellError(
-            f"{name}: its weights have {len(parts)} tensors such as {parts[0]}, and by its config.json the model is "
-            "without them.",
-            "config.json is of another model, or was changed: copy the one that was saved with the weights.",
-        )
-
-
-def check_names(folder: Path, names: Collection[str], name: str) -> None:
-    """Raise CellError as `load_weights` does for layers after the last one, from the names of the tensors and a model
-    without values: before a job loads them. What transformers renames is left to the job."""
-    try:
-        configuration = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
-    except Exception:  # whatever building from a configuration raises: the job will load the model, and say it
-        return
-    passed_over = "|".join(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ["(?!)"])
-    surplus = sorted(set(names) - set(model.state_dict()))
-    _check_unread(model, [tensor for tensor in surplus if not re.search(passed_over, tensor)], folder, name)
-
-
 def say_unread(name: str, model: transformers.PreTrainedModel, unread: Collection[str]) -> None:
     """Say which tensors nobody reads, such as a value head or a tower for images."""
     if unread and not getattr(model.config, "quantization_config", None):
@@ -143,7 +110,7 @@ def say_unread(name: str, model: transformers.PreTrainedModel, unread: Collectio
 
 
 def _own_parts(model: transformers.PreTrainedModel, unread: list[str], folder: Path) -> Iterator[str]:
-    """Those of the tensors that have their like in the model."""
+    """Those of the tensors that have their like in the model: layers after its last one, biases of layers without."""
     patterns = {_NUMBER.sub("*", name) for name, _ in model.named_parameters(remove_duplicate=False)}
     text = model.config.get_text_config()
     # layers that predict further tokens stand behind the last one
@@ -151,22 +118,16 @@ def _own_parts(model: transformers.PreTrainedModel, unread: list[str], folder: P
         value for key, value in text.to_dict().items() if re.search("nextn|mtp", key) and isinstance(value, int)
     ]
     last = getattr(text, "num_hidden_layers", 0) + max(extra_layers, default=0)
+    modules = dict(model.named_modules())
     for name in unread:
         if _NUMBER.sub("*", name) in patterns:
             if last <= max(map(int, _NUMBER.findall(name)), default=last):
                 yield name
             continue
-        layer, _, kind = name.rpartition(".")
-        if kind == "bias" and _has_no_bias(model, layer) and _is_not_zero(folder, name):
+        layer = modules.get(name.removesuffix(".bias"))
+        without = isinstance(getattr(layer, "weight", None), torch.Tensor) and getattr(layer, "bias", 0) is None
+        if name.endswith(".bias") and without and _is_not_zero(folder, name):
             yield name
-
-
-def _has_no_bias(model: torch.nn.Module, path: str) -> bool:
-    try:
-        layer = model.get_submodule(path)
-    except AttributeError:
-        return False
-    return isinstance(getattr(layer, "weight", None), torch.Tensor) and getattr(layer, "bias", 0) is None
 
 
 def _is_not_zero(folder: Path, name: str) -> bool:
@@ -176,3 +137,96 @@ def _is_not_zero(folder: Path, name: str) -> bool:
             if name in file.keys():  # noqa: SIM118
                 return bool(file.get_tensor(name).any())
     return True
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Loaded weights as they were saved, and in their place.
+
+
+def keep_saved_head(model: torch.nn.Module) -> bool:
+    """Whether a model just loaded has a head of its own although its config.json says that embeddings and head are
+    tied: its file holds both, with other values. Loading keeps both, and from here on the configuration says so: else
+    whoever ties weights later (lm-eval, PEFT) would put the embeddings in the place of the head."""
+    root = next((part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)), None)
+    if root is None:
+        return False
+    untied = set(root.get_expanded_tied_weights_keys(all_submodels=True)) - set(root.all_tied_weights_keys)
+    for part in root.modules() if untied else ():
+        if isinstance(part, transformers.PreTrainedModel):
+            part.config.tie_word_embeddings = part.config.get_text_config().tie_word_embeddings = False
+    return bool(untied)
+
+
+def keep_four_bits(model: torch.nn.Module) -> None:
+    """Leave weights of four bits as they are stored. On CPUs with AVX-512 for bfloat16 bitsandbytes packs them anew at
+    the first forward pass, which takes only matrices whose rows are a multiple of 32 and leaves other tensors in the
+    place of those that were loaded; and such a CPU would round otherwise than others."""
+    for part in model.modules():
+        if hasattr(part, "support_avx512bf16_for_cpu"):
+            part.support_avx512bf16_for_cpu = False
+
+
+def check_on_gpus(name: str, device_map: Mapping[str, object]) -> None:
+    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
+    not_on_gpu = sorted({str(device) for device in device_map.values()} & {"cpu", "disk"})
+    if not_on_gpu:
+        raise CellError(
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(not_on_gpu)}).",
+            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
+        )
+
+
+def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
+    """Raise CellError where embeddings or head in memory are not those of the checkpoint, by some rows of the tensors
+    that the file has under the same name."""
+    parameters = [*model.named_parameters(remove_duplicate=False)]
+    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
+        weight = getattr(part, "weight", None)
+        if weight is None or weight.ndim != 2 or weight.is_meta or not weight.is_floating_point():
+            continue
+        names = {key for key, parameter in parameters if parameter is weight}
+        rows = torch.linspace(0, len(weight) - 1, min(len(weight), 16)).long().tolist()
+        for file in weight_files(folder):
+            with safe_open(file, "pt") as tensors:
+                for key in names & set(tensors.keys()):
+                    saved = tensors.get_slice(key)
+                    if tuple(saved.get_shape()) != tuple(weight.shape):
+                        continue
+                    rows_in_file = torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype)
+                    if not torch.equal(weight[rows].cpu(), rows_in_file):
+                        raise CellError(
+                            f"{name}: {key} in memory is not that of {file}.",
+                            "this is a fault of loading: report it with the model's config.json.",
+                        )
+
+
+def takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
+    """Whether a forward pass can have several rows: the code of some architectures (xLSTM) takes few shapes.
+
+    Raises CellError where it cannot even have one, and where a token's logits depend on the tokens behind it: an
+    encoder (RoBERTa, say) loads as a causal model, but every choice would be scored by a model that sees it. Tried on
+    two rows that differ in the last token: what configurations say of it (is_decoder) holds for some only.
+    """
+    rows = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]], device=model.device)
+    rows = rows % model.config.get_text_config().vocab_size
+    for batches in ([rows], [*rows.split(1)]):
+        try:
+            with torch.no_grad():
+                logits = torch.cat([model(input_ids=batch, use_cache=False).logits for batch in batches]).float()
+            break
+        except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and (is_out_of_memory(error) or model.device.type != "cpu"):
+                raise  # a GPU's fault may be the machine's
+            failed = error
+    else:
+        raise CellError(
+            f"{name}: {type(model).__name__} cannot compute a text ({first_line(failed)}).",
+            "is its config.json that of its weights? Else take it out, or use a transformers that has it repaired.",
+        )
+    difference, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
+    if difference > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
+        raise CellError(
+            f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
+            "a masked language model can take part in the bias study (`language_models`); models are causal.",
+        )
+    return len(batches) == 1

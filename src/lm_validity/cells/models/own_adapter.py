@@ -8,7 +8,6 @@ without values.
 
 import contextlib
 import copy
-import dataclasses
 import logging
 import re
 import warnings
@@ -18,14 +17,14 @@ from typing import NamedTuple
 
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, transformers_weight_conversion
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-from lm_validity.cells.models.memory import is_out_of_memory
+from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
 
@@ -41,13 +40,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 class OwnAdapter:
     """An adapter in the weights of `model`. `keep`: also a copy on the CPU of the weights that it changes, by which
-    `take_off` restores them. `rules`: those that were applied to it."""
+    `take_off` restores them."""
 
     def __init__(self, model: PreTrainedModel, folder: str | Path, name: str, *, keep: bool = False):
         """Raises CellError where the adapter does not fit the model, or is not the same once it is in the weights."""
         self._before: list[tuple[torch.nn.Module, torch.Tensor]] | None = None
         try:
-            adapted, layers_only, self.rules = _put_on(model, Path(folder))
+            adapted, layers_only = _put_on(model, Path(folder))
             expected = _logits(model)
             if keep and layers_only:
                 layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
@@ -80,16 +79,10 @@ class OwnAdapter:
         return True
 
 
-class Fit(NamedTuple):
-    """What an adapter makes of its base: the number of embeddings, and the rules that were applied to it."""
-
-    embeddings: int
-    rules: dict[str, str]
-
-
-def check_fit(weights: Path, folder: Path, name: str) -> Fit | None:
-    """Try an adapter on a model without values, of the configuration in `weights`; None where this transformers or PEFT
-    cannot try it so. Raises CellError where the two do not belong together."""
+def check_fit(weights: Path, folder: Path, name: str) -> int | None:
+    """Try an adapter on a model without values, of the configuration in `weights`: the number of embeddings that the
+    two have. None where this transformers or PEFT cannot try it so. Raises CellError where the two do not belong
+    together."""
     try:
         configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
         with torch.device("meta"):
@@ -97,29 +90,24 @@ def check_fit(weights: Path, folder: Path, name: str) -> Fit | None:
     except Exception:  # whatever building from a configuration raises: the job will load the model, and say it
         return None
     try:
-        with warnings.catch_warnings(action="ignore"):  # a model without values takes none
-            adapted = _put_on(model, folder)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*no-op|.*missing adapter keys")  # it has no values
+            _put_on(model, folder)
     except NotImplementedError:  # of an operation that needs values
         return None
     except UNFIT as error:
         raise _unfit(name, folder, error) from error
-    for remark in _remarks(folder):
-        log.warning("%s: %s %s", name, folder, remark)
-    return Fit(int(model.get_input_embeddings().weight.shape[0]), adapted.rules)
-
-
-def _remarks(folder: Path) -> Iterator[str]:
-    """What is odd about an adapter that can be used all the same."""
-    known_settings = {field.name for field in dataclasses.fields(LoraConfig)}
-    settings = read_json(folder / CONFIG_NAME)
-    if unknown := sorted(name for name, value in settings.items() if value and name not in known_settings):
-        yield f"was saved by another PEFT: this one knows nothing of {', '.join(unknown)} and goes without"
     with safe_open(folder / SAFETENSORS_WEIGHTS_NAME, "pt") as file:
-        names = list(file.keys())
         # a layer's change is the product of two matrices, of which the second begins as zero
-        ends = [name for name in names if _SECOND.search(name)]
-        if 2 * len(ends) == len(names) and not any(file.get_tensor(name).any() for name in ends):
-            yield "changes nothing: it is as it was before its first training step, so that its scores are its base's"
+        seconds = [tensor for tensor in file.keys() if _SECOND.search(tensor)]  # noqa: SIM118
+        if 2 * len(seconds) == len(file.keys()) and not any(file.get_tensor(tensor).any() for tensor in seconds):
+            log.warning(
+                "%s: %s changes nothing: it is as it was before its first training step, so that its scores are its "
+                "base's",
+                *(name, folder),
+            )
+    result: int = model.get_input_embeddings().weight.shape[0]
+    return result
 
 
 def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
@@ -132,12 +120,10 @@ def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
 
 class _Adapted(NamedTuple):
     """A model with an adapter's layers. layers_only: they change nothing but weights of layers, so that the adapter can
-    be taken off again. rules: `adapter_names` where PEFT by itself would have looked for some of its tensors under
-    other names, and not found them."""
+    be taken off again."""
 
     model: PeftModel
     layers_only: bool
-    rules: dict[str, str]
 
 
 def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
@@ -159,9 +145,8 @@ def _put_on(model: PreTrainedModel, folder: Path) -> _Adapted:
             raise ValueError("it has biases (lora_bias) for layers that have none, where no weight can hold them")
     if not as_given:
         _check_converted(adapted, folder)
-        return _Adapted(adapted, layers_only=False, rules={})
-    rules = {"adapter_names": "as in its file"} if _is_renamed(adapted) else {}
-    return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None, rules)
+        return _Adapted(adapted, layers_only=False)
+    return _Adapted(adapted, _check_tensors(adapted, set(shapes)) and tokens is None)
 
 
 def _trained_tokens(model: PreTrainedModel, shapes: Shapes) -> int | None:
@@ -211,30 +196,22 @@ def _check_tensors(adapted: PeftModel, names_in_file: set[str]) -> bool:
     return names_in_file == names_expected and not fused and not trains_more
 
 
-def _is_renamed(adapted: PeftModel) -> bool:
-    """Whether PEFT takes the names of an adapter's tensors for those of an older transformers, although they fit."""
-    tensors = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    convert = transformers_weight_conversion.convert_peft_adapter_state_dict_for_transformers
-    try:
-        return set(convert(adapted, adapted.peft_config["default"], tensors, "default")) != set(tensors)
-    except UNFIT:  # it would have raised at loading
-        return False
-
-
 def is_read_otherwise(adapted: PeftModel) -> bool:
     """Whether PEFT by itself, reading what was saved of this adapter, takes its names for those of an older
     transformers: it looks for tensors elsewhere, or gives fused experts a rank of their own."""
     config = copy.deepcopy(adapted.peft_config["default"])
-    trained = _targets(config)
+    trained = [frozenset(part or ()) for part in (config.target_modules, config.target_parameters)]
+    tensors = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    conversion = transformers_weight_conversion
     try:
-        transformers_weight_conversion.convert_peft_config_for_transformers(config, adapted.get_base_model(), None)
-    except UNFIT:
+        conversion.convert_peft_config_for_transformers(config, adapted.get_base_model(), None)
+        names = conversion.convert_peft_adapter_state_dict_for_transformers(
+            adapted, adapted.peft_config["default"], tensors, "default"
+        )
+    except UNFIT:  # it would have raised at loading
         return True
-    return _targets(config) != trained or _is_renamed(adapted)
-
-
-def _targets(config: LoraConfig) -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(part or ()) for part in (config.target_modules, config.target_parameters))
+    targets = [frozenset(part or ()) for part in (config.target_modules, config.target_parameters)]
+    return targets != trained or set(names) != set(tensors)
 
 
 def _check_converted(adapted: PeftModel, folder: Path) -> None:

@@ -9,9 +9,11 @@ import platform
 import resource
 import subprocess
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -63,30 +65,14 @@ def versions() -> dict[str, str | None]:
     return by_package
 
 
-class Machine(TypedDict):
-    """The computer and the device that computed; the last four of a GPU only. git: of this program's checkout."""
-
-    host: str
-    system: str
-    processor: str
-    threads: int
-    device: str
-    slurm_job: str | None
-    git: str | None
-    gpu: NotRequired[str]
-    gpu_memory_mb: NotRequired[int]
-    gpus: NotRequired[int]
-    cuda: NotRequired[str]
-
-
-def machine(device: "torch.device") -> Machine:
-    """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
+def machine(device: "torch.device") -> dict[str, object]:
+    """The computer and the device that computed: host, threads, GPU and CUDA, Slurm job, and the commit of this
+    program's checkout."""
     import torch
 
-    record: Machine = {
+    record: dict[str, object] = {
         "host": platform.node(),
         "system": platform.platform(),
-        "processor": _processor(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
@@ -94,22 +80,9 @@ def machine(device: "torch.device") -> Machine:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        record |= {
-            "gpu": properties.name,
-            "gpu_memory_mb": properties.total_memory // 2**20,
-            "gpus": torch.cuda.device_count(),
-            "cuda": torch.version.cuda,
-        }
+        record |= {"gpu": properties.name, "gpu_memory_mb": properties.total_memory // 2**20}
+        record |= {"gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
     return record
-
-
-@functools.cache
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 @functools.cache
@@ -175,4 +148,73 @@ class Stopwatch:
             **({"peak_gpu_memory_mb": max(peaks) // 2**20} if peaks else {}),
             "machine": machine(device),
             "versions": versions(),
+        }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a process did with its model, counted by phase of the work, for the sidecar of each cell.
+
+
+@dataclass
+class Counters:
+    """Counts since the last cell was committed.
+
+    model_loads: times weights were read.
+    evaluate_passes: times all documents of a split were scored.
+    forward_tokens, forward_tokens_padded: tokens that scoring put through the model; padded ones include the real.
+    shared_tokens: tokens that scoring did not compute again, because a choice shares them with another.
+    scored_rows: positions whose vocabulary was computed. generated_tokens: tokens of generated answers.
+    training_tokens, training_tokens_padded: the same of forward passes in training. optimizer_steps: taken.
+    truncated_requests: requests longer than the model, which lost context on the left.
+    oom_halvings: times a batch was halved because memory ran out.
+    """
+
+    model_loads: int = 0
+    evaluate_passes: int = 0
+    forward_tokens: int = 0
+    forward_tokens_padded: int = 0
+    shared_tokens: int = 0
+    scored_rows: int = 0
+    generated_tokens: int = 0
+    training_tokens: int = 0
+    training_tokens_padded: int = 0
+    optimizer_steps: int = 0
+    truncated_requests: int = 0
+    oom_halvings: int = 0
+    by_phase: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is counted inside the block is also booked under the phase `name`."""
+        totals_before = Counter(self._totals())
+        try:
+            yield
+        finally:
+            self.by_phase[name].update(Counter(self._totals()) - totals_before)
+
+    def add(self, counters: "Counters") -> None:
+        """Count what others have counted."""
+        for name, value in counters._totals().items():
+            setattr(self, name, getattr(self, name) + value)
+        for phase, counts in counters.by_phase.items():
+            self.by_phase[phase].update(counts)
+
+    def part(self, number: int, parts: int) -> "Counters":
+        """Part `number` (from 0) of what several cells caused together. All parts have these counts as their sum."""
+        part = Counters()
+        for name, value in self._totals().items():
+            setattr(part, name, (value + parts - 1 - number) // parts)
+        for phase, counts in self.by_phase.items():
+            part.by_phase[phase] = Counter(
+                {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
+            )
+        return part
+
+    def _totals(self) -> dict[str, int]:
+        return {key: value for key, value in vars(self).items() if key != "by_phase"}
+
+    def to_json(self) -> dict[str, object]:
+        """Totals, and under `by_phase` those of each phase that are not zero."""
+        return self._totals() | {
+            "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}
         }

@@ -1,156 +1,30 @@
 """lm-eval's HFLM with another way to compute log-likelihoods, and its check against HFLM."""
 
-import contextlib
 import logging
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Literal, NamedTuple, TypedDict, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
-from transformers import masking_utils
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from lm_validity.cells.models.head import keep_four_bits, keep_saved_head, part_positions
-from lm_validity.cells.models.memory import is_out_of_memory
-from lm_validity.cells.models.prefetch import position_switch
-from lm_validity.cells.models.self_check import TOLERANCE, SelfCheck, Telling, allowed_difference, tolerance
-from lm_validity.cells.models.trees import Request, Scores, Tree, batches, plain, plant, read, score
+from lm_validity.cells.models.loading import keep_four_bits, keep_saved_head
+from lm_validity.cells.models.provenance import Counters
+from lm_validity.cells.models.sharing import (
+    TOLERANCE,
+    PositionEncoding,
+    SelfCheck,
+    Telling,
+    allowed_difference,
+    is_out_of_memory,
+    never_packed,
+    tolerance,
+)
+from lm_validity.cells.models.trees import Request, Scores, Tree, batches, part_positions, plain, plant, read, score
 from lm_validity.errors import CellError
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a process did with its model, counted by phase of the work, for the sidecar of each cell.
-
-
-@dataclass
-class Counters:
-    """Counts since the last cell was committed.
-
-    model_loads: times weights were read.
-    evaluate_passes: times all documents of a split were scored.
-    forward_tokens, forward_tokens_padded: tokens that scoring put through the model; padded ones include the real.
-    shared_tokens: tokens that scoring did not compute again, because a choice shares them with another.
-    scored_rows: positions whose vocabulary was computed. generated_tokens: tokens of generated answers.
-    training_tokens, training_tokens_padded: the same of forward passes in training. optimizer_steps: taken.
-    truncated_requests: requests longer than the model, which lost context on the left.
-    oom_halvings: times a batch was halved because memory ran out.
-    """
-
-    model_loads: int = 0
-    evaluate_passes: int = 0
-    forward_tokens: int = 0
-    forward_tokens_padded: int = 0
-    shared_tokens: int = 0
-    scored_rows: int = 0
-    generated_tokens: int = 0
-    training_tokens: int = 0
-    training_tokens_padded: int = 0
-    optimizer_steps: int = 0
-    truncated_requests: int = 0
-    oom_halvings: int = 0
-    by_phase: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """What is counted inside the block is also booked under the phase `name`."""
-        totals_before = Counter(self._totals())
-        try:
-            yield
-        finally:
-            self.by_phase[name].update(Counter(self._totals()) - totals_before)
-
-    def add(self, counters: "Counters") -> None:
-        """Count what others have counted."""
-        for name, value in counters._totals().items():
-            setattr(self, name, getattr(self, name) + value)
-        for phase, counts in counters.by_phase.items():
-            self.by_phase[phase].update(counts)
-
-    def part(self, number: int, parts: int) -> "Counters":
-        """Part `number` (from 0) of what several cells caused together. All parts have these counts as their sum."""
-        part = Counters()
-        for name, value in self._totals().items():
-            setattr(part, name, (value + parts - 1 - number) // parts)
-        for phase, counts in self.by_phase.items():
-            part.by_phase[phase] = Counter(
-                {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
-            )
-        return part
-
-    def _totals(self) -> dict[str, int]:
-        return {key: value for key, value in vars(self).items() if key != "by_phase"}
-
-    def to_json(self) -> dict[str, object]:
-        """Totals, and under `by_phase` those of each phase that are not zero."""
-        return self._totals() | {
-            "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}
-        }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Position encodings that depend on the longest text of a forward pass.
-#
-# longrope has a second set of frequencies for texts beyond the length that the model was first made for. Dynamic
-# scaling has another set for every length beyond it, and keeps that of the longest text until a short one comes. So
-# that a text's numbers do not depend on what else is in its batch, texts share a forward pass only where their
-# encoding is the same.
-
-
-class PositionEncoding:
-    """What the encoding of a text of a model depends on beside the positions."""
-
-    def __init__(self, model: torch.nn.Module):
-        self._model = model
-        configuration = model.config.get_text_config().to_dict()
-        self._dynamic = "dynamic" in str(configuration.get("rope_parameters"))
-        self._limit = position_switch(configuration)  # the length up to which all texts are alike
-
-    @property
-    def varies(self) -> bool:
-        """Whether it depends on the text at all."""
-        return self._limit is not None
-
-    def of(self, length: int) -> int:
-        """0 for texts up to the length that the model was made for; beyond it 1 (longrope), or the length itself."""
-        if self._limit is None or length <= self._limit:
-            return 0
-        return length if self._dynamic else 1
-
-    @torch.no_grad()
-    def forget(self) -> None:
-        """Have a dynamic encoding forget the texts before."""
-        if not self._dynamic:
-            return
-        for module in self._model.modules():
-            kinds = getattr(module, "rope_type", None)
-            by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
-            device = next(module.buffers(), torch.zeros(0)).device
-            short = torch.zeros(1, 1, dtype=torch.long, device=device)
-            for layer_type, kind in by_layer.items():
-                if kind and "dynamic" in kind:
-                    options = {} if layer_type is None else {"layer_type": layer_type}
-                    module(torch.zeros(1, device=device), short, **options)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Reads of the GPU by the host, each of which waits for all work that was launched before.
-
-
-@contextlib.contextmanager
-def never_packed() -> Iterator[None]:
-    """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
-    every forward pass."""
-    original = getattr(masking_utils, "find_packed_sequence_indices", None)  # None: a version that does not look here
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = original
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # lm-eval's log-likelihoods, several times faster: a question's context is computed once for all its choices, and the
@@ -209,15 +83,6 @@ class EncodedRequest(NamedTuple):
     continuation: list[int]
 
 
-class ScorerNotes(TypedDict):
-    """How texts are scored: the way asked for, those that are exact on this model (None before the first use), and the
-    tokens of a batch that memory allowed, where they were fewer than asked for."""
-
-    scorer: Way
-    exact_ways: list[str] | None
-    token_limit: int | None
-
-
 class ScoredByWay(NamedTuple):
     """(log-likelihood, whether greedy decoding gives it) of each request, and the batches of each way of scoring."""
 
@@ -256,13 +121,13 @@ class SharedContextLM(HFLM):
     ) -> list[tuple[float, bool]]:
         if not requests:
             return []
-        if self.alone:
-            answers, by_way = self._score_alone(requests), {}
-        elif not self.narrows_head():
-            answers = self._score_as_lm_eval(requests, override_bs)
-            by_way = {"lm-eval": self._rows_of_lm_eval(requests, override_bs)}
-        else:
-            answers, by_way = self._score_by_way(requests, override_bs)
+        if self.scorer == "lm-eval" or self.backend != "causal":
+            self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
+            answers = super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+            return [*answers]
+        if self.alone or not self.narrows_head():
+            return self._score_alone(requests)
+        answers, by_way = self._score_by_way(requests, override_bs)
         for way, scored in by_way.items():
             if not self._holds(way, scored, requests, answers):
                 self.give_up(way)
@@ -298,24 +163,14 @@ class SharedContextLM(HFLM):
                 self.cache_hook.add_partial("loglikelihood", key, answer)
         return ScoredByWay(answers, by_way)
 
-    def _rows_of_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[list[Tree]]:
-        """The batches in which HFLM runs the requests, by their lengths; those of equal rows in rows of their own."""
-        asked_rows = self.batch_size if override_bs is None else override_bs
-        rows = []
-        for number, (_, context, continuation) in enumerate(requests):
-            rows.append(Tree([*context, *continuation[:-1]][-self.max_length :]))
-            rows[-1].requests.append((number, [], continuation))
-        rows.sort(key=len, reverse=True)
-        size = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
-        return [rows[start : start + size] for start in range(0, len(rows), size)]
-
     def _score_alone(self, requests: list[Request]) -> list[tuple[float, bool]]:
         """One plain pass a request."""
+        self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
         answers = []
         for request in requests:
             self.position_encoding.forget()
             answers.append(plain(self._forward, request, self.max_length, self.device)[0])
-            length = len(request[1]) + len(request[2]) - 1
+            length = min(len(request[1]) + len(request[2]) - 1, self.max_length)
             self.counters.forward_tokens += length
             self.counters.forward_tokens_padded += length
         return answers
@@ -457,8 +312,8 @@ class SharedContextLM(HFLM):
         return True
 
     def give_up(self, way: str) -> None:
-        """Never score this way again: shared contexts become rows; rows, and lm-eval's, plain passes of one text."""
-        if way in ("rows", "lm-eval"):
+        """Never score this way again: shared contexts become rows; rows plain passes of one text."""
+        if way == "rows":
             self.alone = True
         else:
             self._allowed = (self._allowed or frozenset()) - {way}
@@ -505,31 +360,6 @@ class SharedContextLM(HFLM):
             )
         return EncodedRequest(list(tokens), apart)
 
-    def _score_as_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[tuple[float, bool]]:
-        # one row for all continuations that differ in their last token only
-        rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
-        self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
-        lengths = (len(context) + len(continuation) for _, context, continuation in requests)
-        self.count_truncated(length > self.max_length + 1 for length in lengths)
-        # HFLM runs equal rows once, wherever they are cut into context and continuation, and gives all of them the sum
-        # of the first one's tokens: requests of one row and another cut are asked in another call
-        cuts: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for number, (_, context, continuation) in enumerate(requests):
-            of_row = cuts[(*context, *continuation[:-1])]
-            if len(context) not in of_row:
-                of_row.append(len(context))
-            length = min(len(context) + len(continuation) - 1, self.max_length)
-            own_encoding = self.scorer != "lm-eval" and self.position_encoding.of(length)
-            alike[int(own_encoding), of_row.index(len(context))].append(number)
-        by_number: dict[int, tuple[float, bool]] = {}
-        for numbers in alike.values():
-            self.position_encoding.forget()
-            these = [requests[number] for number in numbers]
-            answers = super()._loglikelihood_tokens(these, disable_tqdm=True, override_bs=override_bs)
-            by_number |= zip(numbers, answers, strict=True)
-        return [by_number[number] for number in range(len(requests))]
-
     def count_truncated(self, requests: Iterable[bool]) -> None:
         """Count the requests (whether each is longer than the model) that lose context on the left."""
         lost = [*requests]
@@ -559,8 +389,9 @@ class SharedContextLM(HFLM):
         counters, self.counters = self.counters.to_json(), Counters()
         return {"counters": counters, "eval_batch_size": self.batch_size, **self.describe_scorer()}
 
-    def describe_scorer(self) -> ScorerNotes:
-        """For a sidecar: how texts are scored."""
+    def describe_scorer(self) -> dict[str, object]:
+        """For a sidecar, how texts are scored: the way asked for, those that are exact on this model (None before the
+        first use), and the tokens of a batch that memory allowed, where they were fewer than asked for."""
         ways = None if self._allowed is None else sorted(self._allowed)
         return {"scorer": self.scorer, "exact_ways": ways, "token_limit": self._token_limit}
 

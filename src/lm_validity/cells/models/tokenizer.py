@@ -1,30 +1,29 @@
-"""A tokenizer as it was saved: loaded, tried on a few texts, and kept to its own file, or refused."""
+"""A tokenizer as it was saved: loaded, tried on a few texts, and kept to its own file, or refused; and its chat
+template, whose prompts are of one date, print the question, and open no thought in which an answer would stand."""
 
 import contextlib
-import functools
+import datetime
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import tokenizers
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from lm_validity.cells.models.chat import check_question, thought_settings
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Loading. The login node does it when a model is prefetched, and every job again: what is found depends on the files
-# alone. The rules, each with the key under which a model's record and its cells' recipes say that it applied:
+# alone. The rules:
 #
-# - tokenizer_file: where there is a tokenizer.json, it is the tokenizer. AutoTokenizer's choice of a class can depend
-#   on the folder's name and on the config.json beside it, and some classes rebuild what the file says.
-# - bpe_dropout: none, as in scoring by those who trained it: with it, a text has other tokens each time.
-# - appended_tokens: nothing is appended to a text, neither to a question nor to the answer that follows it.
+# - Where there is a tokenizer.json, it is the tokenizer. AutoTokenizer's choice of a class can depend on the folder's
+#   name and on the config.json beside it, and some classes rebuild what the file says.
+# - No dropout of BPE, as in scoring by those who trained it: with it, a text has other tokens each time.
+# - Nothing is appended to a text, neither to a question nor to the answer that follows it.
 
 FILE = "tokenizer.json"
 PLAIN = "The answer is yes"
@@ -39,15 +38,8 @@ MOST_WORDS = 20_000  # of a vocabulary that are tried
 Tokenizer: TypeAlias = transformers.PreTrainedTokenizerBase
 
 
-class LoadedTokenizer(NamedTuple):
-    """A tokenizer, and the rules that were applied to it: key -> what was done."""
-
-    tokenizer: Tokenizer
-    rules: dict[str, str]
-
-
-def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, causal: bool = True) -> LoadedTokenizer:
-    """The tokenizer of a folder, and the rules that were applied to it: key -> what was done.
+def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, causal: bool = True) -> Tokenizer:
+    """The tokenizer of a folder, by the rules above.
 
     weights: the folder of the model that it is for, where the tokenizer's own has no config.json. causal: whether
     texts are continued; masked models keep what their tokenizers append. Raises CellError for a tokenizer that has no
@@ -58,24 +50,18 @@ def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, caus
         options["config"] = transformers.AutoConfig.from_pretrained(weights, **options)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     _check_vocabulary(tokenizer, folder, name)
-    rules: dict[str, str] = {}
-    if _without_dropout(getattr(tokenizer, "backend_tokenizer", None)):
-        rules["bpe_dropout"] = "none"
+    _drop_nothing(getattr(tokenizer, "backend_tokenizer", None))
     if (folder / FILE).is_file():
-        differing_token = _as_in_file(tokenizer, folder, name)
-        if differing_token is not None:
-            tokenizer, rules["tokenizer_file"] = differing_token, f"as in {FILE}"
-    if causal and _append_nothing(tokenizer, folder, name):
-        rules["appended_tokens"] = "left out"
-    return LoadedTokenizer(tokenizer, rules)
+        tokenizer = _as_in_file(tokenizer, folder, name)
+    if causal:
+        _append_nothing(tokenizer, folder, name)
+    return tokenizer
 
 
-def _without_dropout(backend: tokenizers.Tokenizer | None) -> bool:
-    """Whether a tokenizer left out merges of BPE at random. Afterwards it does not."""
-    if backend is None or not getattr(backend.model, "dropout", None):
-        return False
-    backend.model.dropout = None
-    return True
+def _drop_nothing(backend: tokenizers.Tokenizer | None) -> None:
+    """No merges of BPE are left out at random from here on."""
+    if backend is not None and getattr(backend.model, "dropout", None):
+        backend.model.dropout = None
 
 
 def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
@@ -92,8 +78,8 @@ def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     )
 
 
-def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer | None:
-    """The tokenizer that tokenizer.json describes; None where `tokenizer` already encodes all texts so."""
+def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer:
+    """The tokenizer that tokenizer.json describes: `tokenizer` where it encodes all texts so."""
     try:
         saved = tokenizers.Tokenizer.from_file(str(folder / FILE))
     except Exception as error:  # tokenizers raises no other kind
@@ -102,11 +88,11 @@ def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer | No
         ) from error
     saved.no_truncation()
     saved.no_padding()
-    _without_dropout(saved)
+    _drop_nothing(saved)
     if _differing(tokenizer, saved) is None:
-        return None
+        return tokenizer
     plain = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    _without_dropout(plain.backend_tokenizer)
+    _drop_nothing(plain.backend_tokenizer)
     for token in ("bos_token", "eos_token", "unk_token", "pad_token"):  # that the class knows and the files do not name
         token_now = getattr(tokenizer, token)
         if getattr(plain, token) is None and token_now is not None and saved.token_to_id(token_now) is not None:
@@ -115,7 +101,7 @@ def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer | No
         return plain
     text = _differing(tokenizer, saved, special=False)
     if text is None:  # both have the configuration's word for what stands around special tokens
-        return None
+        return tokenizer
     raise CellError(
         f"{name}: {folder}/tokenizer_config.json has {text[:40]!r} encoded otherwise than {FILE} does.",
         "is one of the two of another model? Save the tokenizer again with the transformers it was made with.",
@@ -140,21 +126,14 @@ def _differing(tokenizer: Tokenizer, saved: tokenizers.Tokenizer, *, special: bo
         backend.no_truncation()
         backend.no_padding()
         encodings = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    return next(
-        (
-            text
-            for text, one_encoding, expected_encoding in zip(texts, encodings, expected, strict=True)
-            if one_encoding != expected_encoding
-        ),
-        None,
-    )
+    return next((text for text, *pair in zip(texts, encodings, expected, strict=True) if pair[0] != pair[1]), None)
 
 
-def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
-    """Whether the tokenizer appended tokens to a text. Afterwards it does not."""
+def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> None:
+    """The tokenizer appends no tokens to a text from here on. Raises CellError where it does all the same."""
     prefix, suffix = _around(tokenizer)
     if not suffix:
-        return False
+        return
     if getattr(tokenizer, "add_eos_token", False):
         tokenizer.add_eos_token = False
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -170,7 +149,6 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
             f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(suffix)} to every text.",
             "set add_eos_token to false in its tokenizer_config.json.",
         )
-    return True
 
 
 class _SpecialTokens(NamedTuple):
@@ -191,90 +169,49 @@ def _around(tokenizer: Tokenizer) -> _SpecialTokens:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is said of a model's tokenizer when it is prefetched.
-
-
-@dataclass(frozen=True)
-class Findings:
-    """rules: those of `load_tokenizer`. closes_thoughts: see `chat`. loses: what decode(encode(text)) does not give
-    back. tied: whether the configuration ties head and embeddings; vocabulary: its sizes of the vocabulary."""
-
-    rules: dict[str, str]
-    closes_thoughts: bool
-    loses: set[str]
-    tied: bool
-    vocabulary: set[int]
+# What is tried of a model's tokenizer when it is prefetched.
 
 
 def examine(
-    folder: Path,
-    name: str,
-    *,
-    weights: Path,
-    causal: bool,
-    embeddings: int | None = None,
-    chat: bool = False,
-) -> Findings:
+    folder: Path, name: str, *, weights: Path, causal: bool, embeddings: int | None = None, chat: bool = False
+) -> None:
     """Try the tokenizer of a folder on texts, beside the model in `weights`. embeddings: their number with an adapter,
     which may have been trained with more. chat: whether questions are asked in the chat template. Raises CellError for
     what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
+    reading, hint = f"{weights}/config.json", "correct it: a model folder is what save_pretrained writes."
     try:
         configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
-    except Exception as error:  # transformers raises whatever a file's content leads to
-        raise CellError(
-            f"{name}: {weights / 'config.json'} cannot be used ({first_line(error)}).",
-            "correct it: a model folder is what save_pretrained writes.",
-        ) from error
-    try:
-        tokenizer, rules = load_tokenizer(folder, name, weights=weights, causal=causal)
+        reading = f"the tokenizer in {folder}"
+        hint = f"it needs {FILE}, or the vocabulary files of an architecture that transformers knows."
+        tokenizer = load_tokenizer(folder, name, weights=weights, causal=causal)
     except CellError:
         raise
-    except Exception as error:  # as above
-        raise CellError(
-            f"{name}: the tokenizer in {folder} cannot be loaded ({first_line(error)}).",
-            f"it needs {FILE}, or the vocabulary files of an architecture that transformers knows.",
-        ) from error
+    except Exception as error:  # transformers raises whatever a file's content leads to
+        raise CellError(f"{name}: {reading} cannot be used ({first_line(error)}).", hint) from error
     parts = (configuration, configuration.get_text_config())
-    _check_quantization(parts, name)
-    sizes = {size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int)}
-    closes, prompt = False, ""
-    if tokenizer.chat_template is not None:
-        render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
-        if chat:
-            check_question(render, name)
-        options, closes = thought_settings(render)
+    for part in parts:
+        _check_quantization(getattr(part, "quantization_config", None), name)
+    prompt = ""
+    if chat and tokenizer.chat_template is not None:
+        check_question(tokenizer, name)
+        options, _ = thought_settings(tokenizer, {})
         with contextlib.suppress(Exception):  # whatever a template raises: the real prompts will raise it again
-            prompt = render([{"role": "user", "content": PLAIN}], add_generation_prompt=True, **options)
-    check_ids(tokenizer, folder, embeddings or max(sizes, default=2**40), name, prompt if chat else "")
-    return Findings(
-        rules=rules,
-        closes_thoughts=closes,
-        loses={kind for kind, text in LOSSES.items() if lost_bytes(tokenizer, text)},
-        tied=any(getattr(part, "tie_word_embeddings", False) for part in parts),
-        vocabulary=sizes,
-    )
+            prompt = render(tokenizer, [PLAIN], options)
+    sizes = (size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int))
+    check_ids(tokenizer, folder, embeddings or max(sizes, default=2**40), name, prompt)
 
 
-def _check_quantization(parts: Sequence[transformers.PretrainedConfig], name: str) -> None:
-    """Raise CellError for a quantization_config of a kind that transformers does not know."""
+def _check_quantization(settings: object, name: str) -> None:
+    """Raise CellError for a quantization_config of a kind that transformers does not know, and would pass over."""
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-    for part in parts:
-        settings = getattr(part, "quantization_config", None)
-        if not isinstance(settings, dict):
-            continue
-        kind = settings.get("quant_method")
-        if kind not in AUTO_QUANTIZATION_CONFIG_MAPPING and not any(key.startswith("load_in_") for key in settings):
-            raise CellError(
-                f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks.",
-                "give the model in bfloat16, or update transformers.",
-            )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a tokenizer loses of a text.
-
-LOSSES = {"letters": TEXTS[4], "case": "Yes YES yes", "white space": TEXTS[2].strip(), "digits": TEXTS[1]}
+    if not isinstance(settings, dict) or any(key.startswith("load_in_") for key in settings):
+        return
+    if (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        raise CellError(
+            f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks.",
+            "give the model in bfloat16, or update transformers.",
+        )
 
 
 def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str, prompt: str) -> None:
@@ -295,7 +232,8 @@ def lost_bytes(tokenizer: Tokenizer, text: str) -> int:
     space that is left out. What Unicode holds for the same (NFKC) is not lost, nor are blanks of one kind for those
     of another."""
     tokens = tokenizer.encode(text, add_special_tokens=False)
-    unknown = _unknown(tokenizer)
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    unknown = tokenizer.unk_token or getattr(model, "unk_token", None)
     if unknown is not None and unknown not in text:
         tokens = [token for token in tokens if token != tokenizer.convert_tokens_to_ids(unknown)]
     decoded = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -305,11 +243,123 @@ def lost_bytes(tokenizer: Tokenizer, text: str) -> int:
     return sum(len(character.encode()) * count for character, count in lost.items())
 
 
-def _unknown(tokenizer: Tokenizer) -> str | None:
-    """The token that stands for what a tokenizer does not know."""
-    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-    return tokenizer.unk_token or getattr(model, "unk_token", None)
-
-
 def _characters(text: str) -> Counter[str]:
     return Counter(re.sub(r"[\s\u2581]", " ", unicodedata.normalize("NFKC", text.strip())))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Chat templates may print the date of today: it is one fixed date here.
+
+CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
+
+
+@contextlib.contextmanager
+def fixed_date() -> Iterator[None]:
+    """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
+    own module for the time, and takes no other."""
+    import transformers.utils.chat_template_utils as rendering
+
+    real_datetime, rendering.datetime = rendering.datetime, _ChatDate
+    try:
+        yield
+    finally:
+        rendering.datetime = real_datetime
+
+
+class _ChatDate(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        return cls.combine(CHAT_DATE, datetime.time())
+
+
+def render(
+    tokenizer: Tokenizer, turns: Sequence[str], options: Mapping[str, object], *, system: str = "", prompt: bool = True
+) -> str:
+    """A dialogue in the chat template: what user and assistant say in turn, below a `system` message. options: what
+    the template is told beside. prompt: with what it puts before an answer. Raises whatever the template raises."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(turns)]
+    with fixed_date():
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **options)
+    return text
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Templates that open a thought behind the question, which a choice would then be part of. The rule: the answer follows
+# an empty thought. Where the template writes one when it is told `enable_thinking: false`, it is told; else the thought
+# is closed as most of these templates close theirs: a blank line, the closing tag, a blank line.
+
+_TAG = re.compile(r"[<\[][^<>\[\]\s]*(?:think|thought|reason)[^<>\[\]\s]*[>\]]", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|?channel\|?>\s*(?:thought|analysis)\S*\s*$")
+_START, _ENDS = re.compile(r"START|start|BEGIN|begin"), re.compile(r"^[<\[]\|?/|end", re.IGNORECASE)
+
+
+def open_thought(prompt: str) -> str | None:
+    """The tag that a prompt ends with and that opens a thought; None where it ends otherwise."""
+    end = prompt.rstrip()[-80:]
+    tags = [tag for tag in _TAG.finditer(end) if tag.end() == len(end)]
+    if tags:
+        return None if _ENDS.search(tags[0][0]) else tags[0][0]
+    channel = _CHANNEL.search(end)
+    return channel[0] if channel else None
+
+
+def close_thought(prompt: str) -> str:
+    """A prompt that ends in an open thought with that thought closed, any other as it is. Raises CellError for a tag
+    whose end is not known."""
+    tag = open_thought(prompt)
+    if tag is None:
+        return prompt
+    return f"{prompt.rstrip()}\n\n{_closing(tag)}\n\n"
+
+
+def _closing(tag: str) -> str:
+    if _START.search(tag):
+        return _START.sub(lambda word: "END" if word[0].isupper() else "end", tag)
+    if re.fullmatch(r"[<\[][\w:]+[>\]]", tag):
+        return f"{tag[0]}/{tag[1:]}"
+    raise CellError(
+        f"the chat template opens a thought with {tag!r}, whose end is not known.",
+        "give the model a template without it, or set instruction_tuned to 0 in the models sheet.",
+    )
+
+
+def check_question(tokenizer: Tokenizer, name: str) -> None:
+    """Raise CellError where a chat template raises for every prompt, or prints no question: some want a list of parts
+    in place of a text, and print nothing of a text."""
+    reason = ""
+    for system in ("", "brief"):
+        try:
+            if "question" in render(tokenizer, ["question"], {}, system=system).casefold():
+                return
+        except Exception as error:  # whatever a template raises
+            reason = reason or f"cannot be rendered ({first_line(error)})"
+            continue
+        reason = "prints nothing of a question"
+        break
+    raise CellError(
+        f"{name}: its chat template {reason}.",
+        "give the tokenizer a chat_template.jinja that takes texts, or set instruction_tuned to 0 in the models sheet.",
+    )
+
+
+class ThoughtSettings(NamedTuple):
+    """What a chat template is told beside the messages, and whether thoughts are closed."""
+
+    options: dict[str, bool]
+    closed: bool
+
+
+def thought_settings(tokenizer: Tokenizer, options: Mapping[str, object]) -> ThoughtSettings:
+    """What the chat template is told beside the messages (`options` anyway), and whether thoughts are closed. What a
+    template raises says nothing of thoughts: the real prompts will raise it again."""
+    try:
+        if open_thought(render(tokenizer, ["question"], options)) is None:
+            return ThoughtSettings({}, closed=False)
+        prompt = render(tokenizer, ["question"], {**options, "enable_thinking": False})
+    except Exception:  # whatever a template raises
+        return ThoughtSettings({}, closed=False)
+    if open_thought(prompt) is None:
+        return ThoughtSettings({"enable_thinking": False}, closed=True)
+    close_thought(prompt)  # raises where it cannot be closed
+    return ThoughtSettings({}, closed=True)

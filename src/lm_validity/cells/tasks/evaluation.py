@@ -2,7 +2,6 @@
 metrics."""
 
 import contextlib
-import functools
 import hashlib
 import io
 import json
@@ -27,8 +26,8 @@ from lm_eval.api.metrics import (
 from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, normalize_gen_kwargs
-from lm_validity.cells.models.chat import check_question
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
+from lm_validity.cells.models.tokenizer import check_question
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples, taught_answer
 from lm_validity.cells.tasks.tasks import (
     AnyTask,
@@ -207,7 +206,7 @@ def _check_template(lm: LanguageModel, task: str, system: str | None, *, describ
             f"{lm.model_id}: the tokenizer has no chat template.",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
-    check_question(functools.partial(lm.tokenizer.apply_chat_template, tokenize=False), lm.model_id)
+    check_question(lm.tokenizer, lm.model_id)
     if (system or described) and lm.loses_system_message():
         lost_part = "system_instruction" if system else "the task's description"
         log.warning(

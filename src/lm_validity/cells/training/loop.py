@@ -24,11 +24,10 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lm_validity.cells.models.head import States, narrowed_head
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.own_adapter import replaced
-from lm_validity.cells.models.scorer import PositionEncoding, never_packed
+from lm_validity.cells.models.sharing import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
+from lm_validity.cells.models.trees import States, narrowed_head
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.lora import BatchPosition, adapter_parameters, adapter_tensors, add_adapter
 from lm_validity.config.sections import PATIENCE, OneFinetune

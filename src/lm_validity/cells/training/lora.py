@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lm_validity.cells.models.own_adapter import is_read_otherwise, names_as_given
-from lm_validity.cells.models.prefetch import EXPERT_COUNTS
 from lm_validity.config.sections import Adapter, OneFinetune
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
@@ -41,6 +40,7 @@ ATTENTION_PROJECTIONS = frozenset(
 )
 # of a state-space mixer, whose fused kernels read these weights without calling the layer: an adapter would be ignored
 READ_BY_KERNELS = ("out_proj", "x_proj", "dt_proj")
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 MAMBA_BY_ANOTHER_NAME = ("falcon_h1", "nemotron_h")  # where PEFT refuses them as well
 
 

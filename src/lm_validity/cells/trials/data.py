@@ -18,9 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from lm_validity.cells.models.prefetch import ask_hub, cached_snapshot, hub_errors, refusal
+from lm_validity.cells.models.prefetch import HUB_ERRORS, refusal
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, did_you_mean, first_line
@@ -111,23 +111,37 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
 def _hub_columns(source: TaskRow) -> SourceColumns:
     where = f"task {source.task!r} ({source.path})"
     try:
-        ask = huggingface_hub.HfApi().dataset_info
-        information = ask_hub(source.path, lambda: ask(source.path, revision=source.revision))
         if source.files:
-            return _hub_parquet(source, online=information is not None)
-        revision = source.revision if information is None else information.sha
+            return _hub_parquet(source)
+        known = _commit_on_hub(source)
         datasets.disable_progress_bars()
-        dataset = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
-        commit = _commit(dataset) or (information.sha if information is not None else "")
-        if information is None and source.revision and len(source.revision) == 40 and commit != source.revision:
+        dataset = datasets.load_dataset(
+            source.path, source.configuration, split=source.split, revision=known or source.revision
+        )
+        commit = _commit(dataset) or known or ""
+        if known is None and source.revision and len(source.revision) == 40 and commit != source.revision:
             raise ValueError(f"the local cache holds commit {commit or 'unknown'}")
         return SourceColumns({name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit)
-    except (*hub_errors(), HFValidationError, ValueError) as error:
+    except HUB_ERRORS as error:
         problem, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
             "check configuration, split and files; without network it must be in the local cache already",
         )
         raise InputError(f"{where}: {problem}.", f"{hint}.") from error
+
+
+def _commit_on_hub(source: TaskRow) -> str | None:
+    """The commit of a data set's revision; None where the hub is out of reach."""
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        commit: str | None = huggingface_hub.HfApi().dataset_info(source.path, revision=source.revision).sha
+    except (HfHubHTTPError, HFValidationError):
+        raise
+    except HUB_ERRORS as error:
+        log.warning("%s: the hub is out of reach (%s); the local cache is looked into", source.path, first_line(error))
+        return None
+    return commit
 
 
 def _commit(dataset: datasets.Dataset) -> str:
@@ -137,15 +151,11 @@ def _commit(dataset: datasets.Dataset) -> str:
     return next((name[1] for name in commits if name), "")
 
 
-def _hub_parquet(source: TaskRow, *, online: bool) -> SourceColumns:
-    patterns = list(source.files)
-    if online:  # by the revision's name, under which the cache then knows the commit without the hub
-        fetched = huggingface_hub.snapshot_download(
-            source.path, repo_type="dataset", revision=source.revision, allow_patterns=patterns
-        )
-        folder = Path(fetched)
-    else:
-        folder = cached_snapshot(source.path, source.revision, "dataset")
+def _hub_parquet(source: TaskRow) -> SourceColumns:
+    fetched = huggingface_hub.snapshot_download(
+        source.path, repo_type="dataset", revision=source.revision, allow_patterns=list(source.files)
+    )
+    folder = Path(fetched)
     files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
     if not files:
         raise InputError(

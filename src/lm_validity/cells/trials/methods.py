@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.memory import in_batches
-from lm_validity.cells.models.self_check import allowed_difference
+from lm_validity.cells.models.sharing import allowed_difference, in_batches
 from lm_validity.cells.models.trees import PlainScore, plain
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition

@@ -13,11 +13,9 @@ import transformers
 from transformers.activations import NewGELUActivation
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from lm_validity.cells.models.head import keep_saved_head
-from lm_validity.cells.models.loading import LoadedWeights, load_weights, names_what_fails, say_unread
-from lm_validity.cells.models.memory import is_out_of_memory
-from lm_validity.cells.models.prefetch import OWN_HEAD, model_folder
-from lm_validity.cells.models.self_check import SelfCheck, extremes, tolerance
+from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails, say_unread
+from lm_validity.cells.models.prefetch import model_folder
+from lm_validity.cells.models.sharing import SelfCheck, extremes, is_out_of_memory, tolerance
 from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
@@ -204,8 +202,7 @@ class ResidentModel:
             )
         options = four_bits(self.device) if self.quantized else {}
         self.lm, missing, self._unread = self._load_model(LANGUAGE_MODELS[plan.architecture], None, **options)
-        if keep_saved_head(self.lm):
-            self.as_saved["own_head"] = OWN_HEAD
+        keep_saved_head(self.lm)
         if missing:  # transformers draws them at random, anew in each process, and only warns
             raise CellError(
                 f"{self.model_id}: cannot be loaded as a {plan.architecture} language model (its weights lack "
@@ -281,9 +278,7 @@ class ResidentModel:
 
     def _tokenizer(self) -> transformers.PreTrainedTokenizerBase:
         with names_what_fails(self.model_id, self.plan.architecture):
-            tokenizer, self.as_saved = load_tokenizer(
-                self.folder, self.model_id, causal=self.plan.architecture == "causal"
-            )
+            tokenizer = load_tokenizer(self.folder, self.model_id, causal=self.plan.architecture == "causal")
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:

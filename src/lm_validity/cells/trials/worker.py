@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
+from lm_validity.cells.models.sharing import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
@@ -62,7 +62,7 @@ class TrialWorker:
         device = trial_device(configuration.evaluation.device, row.size_class, gpus)
         plan = make_plan(workspace, address.cell, device)
         record = workspace.language_model_record(address.cell.model)
-        check_unchanged(address.cell.model, record["checkpoints"]["final"])
+        check_unchanged(address.cell.model, record)
         work = workspace.work / address.folder
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
         result: dict[str, object] = {}

@@ -1,7 +1,6 @@
 """The rules of models and benchmarks: scores of models as they come, fine-tunes, selections on validation, and the look
 at test."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -20,7 +19,7 @@ from lm_validity.run.cell import (
     make_groups,
     models_of,
 )
-from lm_validity.run.records import Choice, ModelRecord, Records
+from lm_validity.run.records import Choice, Records
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
 from lm_validity.run.scoring import (
     document_bos,
@@ -130,25 +129,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         if order := record.get("document_order"):
             task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
-        model, generated = records.model_record(cell.model), "max_generated_tokens" in settings
-        settings |= model.get("as_saved", {})  # before, as lm-eval and AutoTokenizer made of it: other cells
-        if prompt == "chat" and "thought" in model:
-            settings["thought"] = model["thought"]  # before, answers inside of a thought: other cells
-        if prompt == "chat" and "chat_date" in model:
-            settings["chat_date"] = model["chat_date"]  # before, today's: other cells
-        if generated and (way := model.get("answers_alone")):
-            settings["answers_alone"] = way  # before, by their batch's padding: other cells
-        if generated and "ignored_generation_settings" in model:
-            settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
-        if "position_switch" in model and _longest(records.run, model) > model["position_switch"]:
-            settings["position_switch"] = model["position_switch"]  # before, by the longest of a batch: other cells
         return task | settings | sampling_settings(records.run, cell.run) | self._backend(records.run, cell)
-
-
-def _longest(run: Run, model: ModelRecord) -> float:
-    """Most tokens that a model can be given, in training too."""
-    limits = (run.configuration.evaluation.max_length, model["context_length"])
-    return min((limit for limit in limits if limit), default=math.inf)
 
 
 class ScoringRule(BenchmarkRule):
@@ -395,8 +376,6 @@ class FinetuneAdapter(BenchmarkRule):
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
         model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
-        if settings["target_modules"] == "all-linear" and "all_linear" in model:
-            settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
         settings |= self.mask_settings(records.run, cell.model, records.run.configuration.finetuning.dropout)
         return (
             self.scoring_recipe(records, cell, given(cell.prompt))

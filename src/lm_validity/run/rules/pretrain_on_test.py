@@ -206,8 +206,7 @@ class TrialPlan:
     """A batch of trials of one (experiment, language model, task, m, n).
 
     model_path: a local folder in hub format, or a hub id in the local cache (with revision).
-    model_digest: of its files, or the commit, for the recipe. as_saved: the same of its record, for the recipe: rules
-        by which model and tokenizer are kept as they were saved.
+    model_digest: of its files, or the commit, for the recipe.
     m: labelled training texts, floor(m / C) of each class; n: texts of extra and of test. subsamples: from 1.
     seeds: `varied`, training randomness differs from subsample to subsample (the same in the three arms: they differ
         in the pretraining texts and in nothing else); `fixed`, seed 42 in every training, as in the authors' code.
@@ -232,7 +231,6 @@ class TrialPlan:
     classification: Classification
     model_revision: str | None = None
     model_digest: str = ""
-    as_saved: tuple[tuple[str, str], ...] = ()
     seeds: Seeds = "varied"
     shuffle: bool = True
     drop_duplicate_texts: bool = True
@@ -264,7 +262,6 @@ class TrialPlan:
         values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing"})
         values["classification"] = self.classification.model_dump(exclude={"predict_batch"})
         values["data"]["class_names"] = list(self.data.class_names)
-        values |= values.pop("as_saved")  # before, as AutoTokenizer and tied heads made of it: other cells
         if self.quantizes():
             values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
         return values
@@ -284,7 +281,6 @@ def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPl
         model_path=point["path"],
         model_revision=point["revision"],
         model_digest=point["digest"],
-        as_saved=tuple(sorted(record.get("as_saved", {}).items())),
         data=TaskData.of_record(records.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),
         share_base=tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n),

@@ -28,39 +28,22 @@ from jinja2 import UndefinedError
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
-from lm_eval.api.utils import maybe_delimit
+from lm_eval.api.utils import maybe_delimit as maybe_delimit
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
-from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
-from lm_eval.tasks._factory import GROUP_FIELD_NAMES, TaskFactory
-from lm_eval.tasks._index import Entry, Kind, TaskIndex
-from lm_eval.tasks._yaml_loader import load_yaml
+from lm_eval.models.utils import normalize_gen_kwargs as normalize_gen_kwargs
+from lm_eval.models.utils import resolve_max_length as resolve_max_length
+from lm_eval.tasks._factory import GROUP_FIELD_NAMES as GROUP_FIELD_NAMES
+from lm_eval.tasks._factory import TaskFactory as TaskFactory
+from lm_eval.tasks._index import Entry as Entry
+from lm_eval.tasks._index import Kind as Kind
+from lm_eval.tasks._index import TaskIndex as TaskIndex
+from lm_eval.tasks._yaml_loader import load_yaml as load_yaml
 from pyarrow.lib import ArrowInvalid
 
 import lm_validity.words
+from lm_validity.cells.models.provenance import replaced
 from lm_validity.errors import first_line
 from lm_validity.words import listing
-
-__all__ = [
-    "GROUP_FIELD_NAMES",
-    "Entry",
-    "Kind",
-    "TaskFactory",
-    "TaskIndex",
-    "add_metric",
-    "apply_filters",
-    "cause_of",
-    "fresh_code",
-    "has_metric",
-    "hint_of",
-    "load_yaml",
-    "local_data",
-    "maybe_delimit",
-    "metric_functions",
-    "normalize_gen_kwargs",
-    "order_of_lm_eval",
-    "remember_templates",
-    "resolve_max_length",
-]
 
 
 def remember_templates() -> None:
@@ -94,15 +77,13 @@ def is_own_code(file: str | None) -> bool:
     return bool(file) and not any(Path(str(file)).resolve().is_relative_to(path) for path in _LIBRARIES)
 
 
-@contextlib.contextmanager
-def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
+def fresh_code(cache: str, data: str | None = None) -> contextlib.AbstractContextManager[None]:
     """Run a task's code as its files are now. What libraries keep of an earlier run knows it by less than that: the
     data library what `map` and `from_generator` made by a fingerprint without the functions that theirs call, and local
     data by their time; Python what it compiled by time and size. cache: a folder for what is made here, of each task
     that is built. data: one for data sets of local files; None: the data library's own, for those of the hub.
     """
-    config, kept, generator = datasets.config, datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator
-    shared, compiled = config.HF_DATASETS_CACHE, SourceFileLoader.get_code
+    compiled = SourceFileLoader.get_code
 
     def compile_own(self: SourceFileLoader, name: str) -> CodeType | None:
         """The code of a module, compiled anew where it is the user's."""
@@ -110,14 +91,13 @@ def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
             return compiled(self, name)
         return self.source_to_code(self.get_data(self.path), self.path)
 
-    datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
-    datasets.Dataset.from_generator = functools.partial(generator, cache_dir=cache)
-    config.HF_DATASETS_CACHE, SourceFileLoader.get_code = data or shared, compile_own  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator = kept, staticmethod(generator)
-        config.HF_DATASETS_CACHE, SourceFileLoader.get_code = shared, compiled  # type: ignore[method-assign]
+    generator = functools.partial(datasets.Dataset.from_generator, cache_dir=cache)
+    return replaced(
+        (datasets.Dataset, "_get_cache_file_path", lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"),
+        (datasets.Dataset, "from_generator", generator),
+        (datasets.config, "HF_DATASETS_CACHE", data or datasets.config.HF_DATASETS_CACHE),
+        (SourceFileLoader, "get_code", compile_own),
+    )
 
 
 def apply_filters(task: Task, requests: list[Instance]) -> None:

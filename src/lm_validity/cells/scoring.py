@@ -96,7 +96,7 @@ class Scorer(Worker):
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
         if self._engine is None:
             point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
-            places = model_and_tokenizer_folder(point["path"], revision=point["revision"], subfolder=point["subfolder"])
+            places = model_and_tokenizer_folder(point["path"], subfolder=point["subfolder"])
             self._engine = VllmAnswers(
                 lm,
                 *places,

@@ -135,7 +135,6 @@ class Worker(ABC):
         return load_language_model(
             point["path"],
             subfolder=point["subfolder"],
-            revision=point["revision"],
             dtype=self.model.dtype,
             device=self._device,
             eval_batch_size=evaluation.batch_size,

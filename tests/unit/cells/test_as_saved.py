@@ -126,26 +126,6 @@ def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp
     assert "flash_attention_2" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"quantization_config": {"quant_method": "hqq"}}, r"HQQ.*Hint: install what it names"),
-        ({"rope_parameters": {"rope_type": "lineer"}}, r"lineer.*Hint: a value of its config\.json is not known"),
-    ],
-)
-def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem, tmp_path):
-    edit(toy_model("llama", tmp_path) / "config.json", **change)
-    with pytest.raises(CellError, match=problem):
-        load_toy(tmp_path)
-
-
-def test_a_value_of_another_type_is_named_when_the_model_is_fetched(tmp_path):
-    """The tokenizer, which reads config.json too, was blamed for it."""
-    edit(toy_model("llama", tmp_path) / "config.json", max_position_embeddings="96")
-    with pytest.raises(InputError, match=r"config\.json cannot be used .*'max_position_embeddings' expected int"):
-        prefetch_model(Model(model="m", path=str(tmp_path)))
-
-
 def test_a_configuration_with_which_the_code_fails_is_refused_by_its_name(tmp_path):
     """Whatever the code of an architecture raises: of ProphetNet, where no token pads."""
     sizes = {"hidden_size": 32, "decoder_ffn_dim": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 2}
@@ -273,18 +253,6 @@ def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
         record_of(tmp_path)
 
 
-def test_a_tokenizer_that_cannot_be_read_or_is_of_a_larger_model_is_refused(tmp_path):
-    toy_model("llama", tmp_path)
-    whole = (tmp_path / "tokenizer.json").read_text()
-    (tmp_path / "tokenizer.json").write_text(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"model 'm': .*tokenizer"):
-        record_of(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(whole)
-    edit(tmp_path / "config.json", vocab_size=100)
-    with pytest.raises(InputError, match=r"makes token \d+, and the model has 100 embeddings"):
-        record_of(tmp_path)
-
-
 # ---- nothing is appended ---------------------------------------------------------------------------------------------
 
 
@@ -334,17 +302,93 @@ def test_a_thought_that_the_template_opens_is_closed(opening, ends, tmp_path):
     assert record_of(tmp_path, instruction_tuned=1)["chat_template"]
 
 
-def test_a_thought_whose_end_is_not_known_is_refused(tmp_path):
-    toy_model("llama", tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", "<|channel>thought\n"))
-    with pytest.raises(InputError, match=r"opens a thought with '<\|channel>thought"):
-        record_of(tmp_path, instruction_tuned=1)
-
-
 def test_what_is_no_open_thought_stays():
     for prompt in ("What do you think?", "a <b> c", "[/INST]", "<think>so</think>", "<|begin_of_thought|> x"):
         assert open_thought(prompt) is None and close_thought(prompt) == prompt
     assert close_thought("[THINK]") == "[THINK]\n\n[/THINK]\n\n"
+
+
+# ---- refused -------------------------------------------------------------------------------------------------------
+
+
+def tensors_of(folder: Path, change) -> None:
+    """The weights of a folder with changed names or tensors."""
+    weights = load_file(folder / "model.safetensors")
+    save_file(dict(change(*item) for item in weights.items()), folder / "model.safetensors", {"format": "pt"})
+
+
+def quantized(dtype: torch.dtype):
+    return lambda folder: tensors_of(folder, lambda name, w: (name, w.to(dtype) if "q_proj" in name else w))
+
+
+def configured(**changes):
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def merged(folder: Path) -> None:
+    """The adapter beside weights that hold it already: transformers would add it again."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"]))
+    adapted.save_pretrained(folder)
+    adapted.merge_and_unload().save_pretrained(folder)
+
+
+def cut(folder: Path) -> None:
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text[: len(text) // 2])
+
+
+IN_EIGHT_BITS = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+REFUSED_WHEN_FETCHED = {
+    "int8": (quantized(torch.int8), r"q_proj\.weight in .* is quantized \(I8\), and config\.json has no"),
+    "float8": (quantized(torch.float8_e4m3fn), r"q_proj\.weight in .* is quantized \(F8_E4M3\), and config\.json"),
+    "no scales": (configured(**IN_EIGHT_BITS), "bitsandbytes quantized the weights, and the file has none of its"),
+    "unknown": (configured(quantization_config={"quant_method": "newest"}), "quantization_config of the kind 'newest'"),
+    # the tokenizer, which reads config.json too, was blamed for it
+    "a text": (
+        configured(max_position_embeddings="96"),
+        r"config\.json cannot be used .*'max_position_embeddings'",
+    ),
+    "merged": (merged, r"weights and an adapter \(adapter_config\.json\) beside each other"),
+    "cut tokenizer": (cut, r"model 'm'.*the tokenizer in .* cannot be used"),
+    "tokenizer of a larger model": (configured(vocab_size=100), r"makes token \d+, and the model has 100 embeddings"),
+    "a thought without an end": (
+        lambda folder: (folder / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", "<|channel>thought\n")),
+        r"opens a thought with '<\|channel>thought",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_WHEN_FETCHED)
+def test_what_would_be_read_otherwise_is_refused_when_fetched(kind, tmp_path):
+    change, problem = REFUSED_WHEN_FETCHED[kind]
+    folder = toy_model("llama", tmp_path)
+    (folder / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", ""))
+    assert record_of(folder, instruction_tuned=1)["model"]
+    change(folder)
+    with pytest.raises(InputError, match=problem):
+        record_of(folder, instruction_tuned=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (configured(quantization_config={"quant_method": "hqq"}), r"HQQ.*Hint: install what it names"),
+        (
+            configured(rope_parameters={"rope_type": "lineer"}),
+            r"lineer.*Hint: a value of its config\.json is not",
+        ),
+        (configured(intermediate_size=24), r"proj\.weight is \d+x\d+ in its weights, and \d+x\d+ by its config\.json"),
+        (
+            lambda folder: tensors_of(folder, lambda name, weight: (f"_orig_mod.{name}", weight)),
+            r"they have _orig_mod\.\S+, which it does not know.*torch\.compile",
+        ),
+    ],
+)
+def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem, tmp_path):
+    change(toy_model("llama", tmp_path))
+    with pytest.raises(CellError, match=problem):
+        load_toy(tmp_path)
 
 
 # ---- bits per byte ---------------------------------------------------------------------------------------------------
@@ -445,48 +489,6 @@ def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
 # ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
 
 
-def test_a_folder_with_weights_and_an_adapter_is_no_model(tmp_path):
-    """transformers would load the adapter's base, or add the adapter to weights that hold it already."""
-    base = toy_model("llama", tmp_path / "base")
-    model = get_peft_model(
-        transformers.AutoModelForCausalLM.from_pretrained(base), LoraConfig(target_modules=["q_proj"])
-    )
-    model.save_pretrained(tmp_path / "merged")
-    model.merge_and_unload().save_pretrained(tmp_path / "merged")
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path / "merged")
-    with pytest.raises(InputError, match=r"weights and an adapter \(adapter_config\.json\) beside each other"):
-        record_of(tmp_path / "merged")
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_quantized_weights_without_their_configuration_are_refused(dtype, tmp_path):
-    """transformers reads them as they are, without what they are to be multiplied by."""
-    toy_model("llama", tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights = {name: w.to(dtype) if "q_proj" in name else w for name, w in weights.items()}
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        InputError, match=r"q_proj\.weight in .* is quantized \((I8|F8_E4M3)\), and config\.json has no"
-    ):
-        record_of(tmp_path)
-
-
-def test_a_quantization_that_transformers_lacks_is_named(tmp_path):
-    toy_model("llama", tmp_path)
-    edit(tmp_path / "config.json", quantization_config={"quant_method": "newest", "bits": 3})
-    with pytest.raises(InputError, match=r"quantization_config of the kind 'newest'"):
-        record_of(tmp_path)
-
-
-def test_a_prefix_in_the_tensors_names_is_said(tmp_path):
-    toy_model("llama", tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    prefixed = {f"_orig_mod.{name}": weight for name, weight in weights.items()}
-    save_file(prefixed, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CellError, match=r"they have _orig_mod\.\S+, which it does not know.*torch\.compile"):
-        load_toy(tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["bart", "recurrent_gemma", "mixtral", "llama"])
 def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
     """BART's decoder counts the padding before a shorter prompt as positions, RecurrentGemma's state holds it, and
@@ -539,14 +541,6 @@ def test_a_template_that_wants_a_system_message_or_writes_capitals_is_none_of_th
     wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
     tokenizer.chat_template = wants + "{{ messages[-1].content | upper }}"
     check_question(tokenizer, "m")
-
-
-def test_whole_weights_that_are_said_to_be_quantized_are_refused(tmp_path):
-    folder = toy_model("llama", tmp_path)
-    assert record_of(folder)["model"]
-    edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
-    with pytest.raises(InputError, match="bitsandbytes quantized the weights, and the file has none of its scales"):
-        record_of(folder)
 
 
 def test_what_is_in_memory_is_held_against_the_file(tmp_path):

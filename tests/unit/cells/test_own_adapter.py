@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
 from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
@@ -250,25 +250,6 @@ def test_a_chat_template_of_tokens_that_were_not_saved_is_refused(tmp_path):
         prefetch_model(model_row(tmp_path, instruction_tuned="1"))
 
 
-def test_what_does_not_fit_is_refused_when_fetched(tmp_path):
-    """Of another size, of another architecture, and layers that stand twice."""
-    base, other = toy_model("llama", tmp_path / "base"), toy_model("gpt2", tmp_path / "other")
-    write_adapter(other, tmp_path / "adapter")
-    with pytest.raises(InputError, match="not an adapter of this base model"):
-        prefetch_model(model_row(tmp_path))
-    settings = json.loads((base / "config.json").read_text()) | {"intermediate_size": 24}
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**settings))
-    model.save_pretrained(tmp_path / "wider")
-    shutil.rmtree(tmp_path / "adapter")
-    write_adapter(tmp_path / "wider", tmp_path / "adapter")
-    with pytest.raises(InputError, match=r"size mismatch for .*: copying a param with shape"):
-        prefetch_model(model_row(tmp_path))
-    shutil.rmtree(tmp_path / "adapter")
-    write_adapter(base, tmp_path / "adapter", layer_replication=[[0, 2], [0, 2]])
-    with pytest.raises(InputError, match="layer_replication"):
-        prefetch_model(model_row(tmp_path))
-
-
 def embeddings(base: Path) -> torch.Tensor:
     return transformers.AutoModelForCausalLM.from_pretrained(base).get_input_embeddings().weight.data
 
@@ -278,43 +259,6 @@ def change_tensors(adapter: Path, change) -> None:
     save_file({name: value.clone() for name, value in change(load_file(file)).items()}, file)
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (
-            lambda tensors: {name.replace("layers.", "language_model.layers."): t for name, t in tensors.items()},
-            "lacks",
-        ),
-        (lambda tensors: {name: t for name, t in tensors.items() if "layers.1." not in name}, "lacks"),
-        (
-            lambda tensors: tensors | {name.replace("layers.1.", "layers.9."): t for name, t in tensors.items()},
-            "has no place",
-        ),
-    ],
-    ids=["another wrapper's names", "too few layers", "too many layers"],
-)
-def test_an_adapter_that_reaches_part_of_the_model_is_refused(tmp_path, change, problem):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    change_tensors(adapter, change)
-    with pytest.raises(CellError, match=rf"not an adapter of this base model \(its file {problem}"):
-        load(base, adapter=adapter)
-
-
-def test_a_damaged_adapter_fails_its_cells_only(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    (adapter / "adapter_model.safetensors").write_bytes(b"half a file")
-    with pytest.raises(CellError, match="not an adapter of this base model"):
-        load(base, adapter=adapter)
-    adapter = write_adapter(base, tmp_path / "another")
-    settings = json.loads((adapter / "adapter_config.json").read_text())
-    for wrong in ({"target_modules": "["}, {"r": "four"}, {"lora_bias": True}):
-        (adapter / "adapter_config.json").write_text(json.dumps(settings | wrong))
-        with pytest.raises(CellError, match="not an adapter of this base model"):
-            load(base, adapter=adapter)
-
-
 def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_path):
     base = toy_model("gemma", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", target_modules=["lm_head"])
@@ -322,10 +266,107 @@ def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_pat
         load(base, adapter=adapter)
 
 
+def change_settings(adapter: Path, **settings) -> None:
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def renamed(old: str, new: str, *, keep: bool = False):
+    """A file whose tensors have other names, beside those of before where they are kept."""
+    return lambda adapter: change_tensors(
+        adapter,
+        lambda tensors: (
+            (tensors if keep else {}) | {name.replace(old, new): tensor for name, tensor in tensors.items()}
+        ),
+    )
+
+
+def settings(**changes):
+    return lambda adapter: change_settings(adapter, **changes)
+
+
+def file(name: str, text: str):
+    return lambda adapter: write_text(adapter / name, text)
+
+
+UNFIT = "not an adapter of this base model"
+# how the adapter was made, what was done to its folder, and what is said when it is fetched
+REFUSED = {
+    "biases without a place": ({"lora_bias": True}, None, r"it has biases \(lora_bias\) for layers that have none"),
+    "behind tokens": ({"alora_invocation_tokens": [40]}, None, r"behind its invocation tokens only \(alora_inv"),
+    "layers that stand twice": ({"layer_replication": [[0, 2], [0, 2]]}, None, "layer_replication"),
+    # its file fits the base less a part, which PEFT computes anew: `pissa_niter_4` gives another part each time
+    **{
+        begun: ({"init_lora_weights": begun}, None, rf"out of the base's weights \(init_lora_weights {begun}\)")
+        for begun in ("pissa", "pissa_niter_4", "olora")
+    },
+    "another rank": ({}, settings(r=8), r"\[4, \d+\].*\[8, \d+\]"),
+    "tensors not gathered": (
+        {},
+        lambda adapter: change_tensors(adapter, lambda tensors: {name: tensors[name][:0] for name in tensors}),
+        r"\[0, \d+\]",
+    ),
+    "another wrapper's names": ({}, renamed("layers.", "language_model.layers."), rf"{UNFIT} \(its file lacks"),
+    "too few layers": ({}, renamed("layers.1.", "layers.0."), rf"{UNFIT} \(its file lacks"),
+    "too many layers": ({}, renamed("layers.1.", "layers.9.", keep=True), rf"{UNFIT} \(its file has no place"),
+    "half a file": ({}, file("adapter_model.safetensors", "half a file"), "damaged or cut"),
+    "a broken pattern": ({}, settings(target_modules="["), UNFIT),
+    "a rank in words": ({}, settings(r="four"), UNFIT),
+    "another type": ({}, settings(peft_type="PROMPT_TUNING"), "of type PROMPT_TUNING"),
+    "no safetensors": ({}, lambda adapter: (adapter / "adapter_model.safetensors").unlink(), "no adapter_model.safet"),
+    **{text: ({}, file("adapter_config.json", text), "adapter_config.json cannot be read") for text in ("[]", "{")},
+    # a template that would not be used, settings that would be read without a vocabulary
+    "a template alone": ({}, file("chat_template.jinja", "{{ messages }}"), "a chat template and no vocabulary"),
+    "settings alone": ({}, file("tokenizer_config.json", "{}"), "a tokenizer_config.json and no vocabulary"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_adapter_of_its_base_is_refused_when_fetched(kind, tmp_path):
+    options, change, problem = REFUSED[kind]
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter", **{"target_modules": ["q_proj"]} | options)
+    if change is not None:
+        change(adapter)
+    with pytest.raises(InputError, match=problem):
+        prefetch_model(model_row(tmp_path))
+
+
 def test_an_adapter_of_another_model_is_refused(tmp_path):
-    base, other = toy_model("llama", tmp_path / "base"), toy_model("gpt2", tmp_path / "other")
-    with pytest.raises(CellError, match="not an adapter of this base model"):
-        load(other, adapter=write_adapter(base, tmp_path / "adapter"))
+    """Of another architecture, by the login node and by a cell; and of a wider model."""
+    base, adapter = toy_model("llama", tmp_path / "base"), tmp_path / "adapter"
+    write_adapter(toy_model("gpt2", tmp_path / "other"), adapter)
+    with pytest.raises(InputError, match=UNFIT):
+        prefetch_model(model_row(tmp_path))
+    with pytest.raises(CellError, match=UNFIT):
+        load(base, adapter=adapter)
+    wide = json.loads((base / "config.json").read_text()) | {"intermediate_size": 24}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**wide))
+    model.save_pretrained(tmp_path / "wider")
+    shutil.rmtree(adapter)
+    write_adapter(tmp_path / "wider", adapter)
+    with pytest.raises(InputError, match=r"size mismatch for .*: copying a param with shape"):
+        prefetch_model(model_row(tmp_path))
+
+
+def test_a_file_that_changed_after_the_model_was_recorded_is_noticed(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    with pytest.raises(InputError, match=r"column 'adapter': .*adapter is not a folder") as refused:
+        prefetch_model(model_row(tmp_path))
+    assert "`adapter`" in refused.value.hint and "sheet of checkpoints" in refused.value.hint
+    adapter = write_adapter(base, tmp_path / "adapter")
+    with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
+        prefetch_model(model_row(tmp_path, path=str(adapter), adapter=""))
+    record = {"sources": states_of(adapter.iterdir())}
+    check_unchanged("m", record)
+    weights = (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    with pytest.raises(InputError, match=r"adapter_model\.safetensors is gone since the model was recorded"):
+        check_unchanged("m", record)
+    shutil.copy(weights, adapter / "adapter_model.safetensors")
+    check_unchanged("m", record)
+    (adapter / "adapter_model.safetensors").write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"adapter_model\.safetensors changed after the model was recorded"):
+        check_unchanged("m", record)
 
 
 def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
@@ -467,59 +508,6 @@ def model_row(folder: Path, **columns: str):
     return read_models(folder / "models.tsv", "toy")["m"]
 
 
-def test_what_is_no_usable_adapter_is_one_line(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    with pytest.raises(InputError, match=r"column 'adapter': .*adapter is not a folder") as refused:
-        prefetch_model(model_row(tmp_path))
-    assert "`adapter`" in refused.value.hint and "sheet of checkpoints" in refused.value.hint
-    adapter = write_adapter(base, tmp_path / "adapter")
-    settings = (adapter / "adapter_config.json").read_text()
-    for wrong in ("[]", "null", '{"peft_type": 5}', "{"):
-        (adapter / "adapter_config.json").write_text(wrong)
-        with pytest.raises(InputError, match="adapter"):
-            prefetch_model(model_row(tmp_path))
-    (adapter / "adapter_config.json").write_text(json.dumps(json.loads(settings) | {"base_model_name_or_path": 5}))
-    assert prefetch_model(model_row(tmp_path))["checkpoints"]["final"]["adapter"]
-    (adapter / "adapter_config.json").write_text(settings)
-    with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
-        prefetch_model(model_row(tmp_path, path=str(adapter), adapter=""))
-    files = {"sources": states_of(adapter.iterdir())}
-    check_unchanged("m", files)
-    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
-    with pytest.raises(InputError, match=r"no adapter_model.safetensors"):
-        prefetch_model(model_row(tmp_path))
-    with pytest.raises(InputError, match=r"adapter_model\.safetensors is gone since the model was recorded"):
-        check_unchanged("m", files)
-    write_text(adapter / "adapter_model.safetensors", "others")
-    with pytest.raises(InputError, match=r"adapter_model\.safetensors changed after the model was recorded"):
-        check_unchanged("m", files)
-    shutil.rmtree(adapter)
-    model = transformers.AutoModelForCausalLM.from_pretrained(base)
-    prompt = PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2)
-    get_peft_model(model, prompt).save_pretrained(adapter)
-    with pytest.raises(InputError, match="of type PROMPT_TUNING"):
-        prefetch_model(model_row(tmp_path))
-
-
-def change_settings(adapter: Path, **settings) -> None:
-    file = adapter / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-
-
-def test_tensors_of_another_size_than_the_settings_say_are_refused_with_both(tmp_path):
-    """A rank that the file does not have, and layers that were saved before they were gathered."""
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    change_settings(adapter, r=8)
-    with pytest.raises(InputError, match=r"Size\(\[4, \d+\]\).* Size\(\[8, \d+\]\)|\[4, \d+\].*\[8, \d+\]"):
-        prefetch_model(model_row(tmp_path))
-    change_settings(adapter, r=4)
-    assert prefetch_model(model_row(tmp_path))
-    change_tensors(adapter, lambda tensors: {name: value[:0] for name, value in tensors.items()})
-    with pytest.raises(InputError, match=r"\[0, \d+\]"):
-        prefetch_model(model_row(tmp_path))
-
-
 def test_an_adapter_that_changes_nothing_is_said(tmp_path, caplog):
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")
@@ -538,37 +526,6 @@ def test_settings_that_this_peft_does_not_know_are_said(tmp_path):
         prefetch_model(model_row(tmp_path))
 
 
-@pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora"])
-def test_an_adapter_that_took_a_part_of_its_bases_weights_is_refused(tmp_path, begun):
-    """Its file fits the base less that part, which PEFT computes anew: `pissa_niter_4` gives another part each time."""
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter", init_lora_weights=begun)
-    with pytest.raises(InputError, match=f"a part out of the base's weights .init_lora_weights {begun}."):
-        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))
-
-
-def test_biases_of_an_adapter_without_a_place_are_refused_when_fetched(tmp_path):
-    base = toy_model("llama", tmp_path / "base")  # whose layers have no biases; GPT-2's have
-    adapter = write_adapter(base, tmp_path / "adapter", lora_bias=True)
-    with pytest.raises(InputError, match=r"it has biases \(lora_bias\) for layers that have none"):
-        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))
-
-
-def test_half_of_a_tokenizer_beside_an_adapter_is_refused(tmp_path):
-    """Its template would not be used, or its settings would be read without a vocabulary."""
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    (adapter / "chat_template.jinja").write_text("{% for m in messages %}[own] {{ m['content'] }}{% endfor %}")
-    with pytest.raises(InputError, match="chat template and no vocabulary"):
-        prefetch_model(model_row(tmp_path))
-    (adapter / "chat_template.jinja").unlink()
-    shutil.copy(base / "tokenizer_config.json", adapter)
-    with pytest.raises(InputError, match=r"tokenizer_config.json and no vocabulary"):
-        prefetch_model(model_row(tmp_path))
-    shutil.copy(base / "tokenizer.json", adapter)
-    assert prefetch_model(model_row(tmp_path))
-
-
 def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")
@@ -582,11 +539,3 @@ def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
     settings.pop("chat_template", None)
     (base / "tokenizer_config.json").write_text(json.dumps(settings))
     assert prefetch_model(model_row(tmp_path, instruction_tuned="1"))["chat_template"]
-
-
-def test_an_adapter_that_works_behind_tokens_only_is_refused(tmp_path):
-    """An activated LoRA leaves the tokens before its invocation as its base computes them."""
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter", target_modules=["q_proj"], alora_invocation_tokens=[40, 41])
-    with pytest.raises(InputError, match=r"behind its invocation tokens only \(alora_invocation_tokens\)"):
-        prefetch_model(Model(model="m", path=str(base), adapter=str(adapter)))

@@ -15,7 +15,6 @@ from lm_eval.models.huggingface import HFLM
 from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import scorer as scorer_module
-from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer import SharedContextLM, batches, plant
 from lm_validity.errors import CellError
 
@@ -250,13 +249,6 @@ def test_texts_under_a_head_that_cannot_be_narrowed_are_scored_one_by_one(models
     assert lm._allowed == frozenset()
 
 
-def test_a_transformers_that_looks_for_packed_texts_nowhere_scores_alike(models, monkeypatch):
-    lm, requests = own(models, "llama"), random_requests()
-    expected = lm._loglikelihood_tokens(requests)
-    monkeypatch.delattr("transformers.masking_utils.find_packed_sequence_indices")
-    assert lm._loglikelihood_tokens(requests) == expected
-
-
 def test_a_diverged_adapter_says_nothing_about_the_model(models):
     lm = own(models, "llama")
     weight = lm.model.lm_head.weight
@@ -304,10 +296,9 @@ def test_contexts_are_computed_once(models):
         counters = lm.counters
         assert counters.forward_tokens == counters.forward_tokens_padded == 10 * (40 + 16)
         assert counters.shared_tokens == 10 * 4 * 44 - counters.forward_tokens
-        assert counters.scored_rows == 10 * (1 + 16)
     lm = own(models, "gpt2", scorer="lm-eval")
     lm._loglikelihood_tokens(requests)
-    assert lm.counters.forward_tokens_padded == lm.counters.scored_rows == 10 * 4 * 44
+    assert lm.counters.forward_tokens_padded == 10 * 4 * 44
 
 
 def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch):
@@ -415,13 +406,6 @@ def test_trees_hold_every_request_once_with_its_own_tokens(pairs, rows):
         assert read(tree for batch in made for tree in batch) == expected
         for batch in made:
             assert len(batch) == 1 or len(batch) * len(batch[0]) <= rows * max(tree.longest for tree in batch)
-
-
-def test_language_model_passes_the_way_on(models):
-    model, tokenizer = models("llama")
-    lm = LanguageModel(model, tokenizer, model_id="toy", eval_batch_size=4, scorer="lm-eval")
-    lm._loglikelihood_tokens(random_requests())
-    assert lm.scorer == "lm-eval" and lm._allowed is None and lm.counters.shared_tokens == 0
 
 
 @pytest.mark.slow

@@ -152,7 +152,9 @@ def test_answers_that_are_no_answers_of_the_model_are_refused(writer, monkeypatc
         return found
 
     monkeypatch.setattr(writer.model, "forward", forgets)
-    with pytest.raises(CellError, match=r"writer: a token of an answer is .* below the likeliest of a plain pass"):
+    with pytest.raises(
+        CellError, match=r"writer: log-likelihoods of a prompt's next token are .* from those of a plain pass"
+    ):
         asked(writer)
 
 

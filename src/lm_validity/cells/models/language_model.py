@@ -15,7 +15,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
-from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.loading import (
     check_on_gpus,
     check_saved_ends,
@@ -25,6 +24,7 @@ from lm_validity.cells.models.loading import (
     say_unread,
     takes_rows,
 )
+from lm_validity.cells.models.prefetch import model_and_tokenizer_folder
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.sharing import MORE_MEMORY, is_out_of_memory, must_fit
@@ -116,14 +116,16 @@ class DrawTokens(transformers.LogitsProcessor):
 
 
 class WatchLogits(transformers.LogitsProcessor):
-    """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
-    of NaN for an answer, which then scores 0."""
+    """Remembers on the device the logits of the first tokens, and whether generation met one that is NaN or +inf.
+    Greedy search would take an argmax of NaN for an answer, which then scores 0."""
 
     def __init__(self) -> None:
+        self.first: torch.Tensor | None = None
         self.broken: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """The logits as they came: only looked at."""
+        self.first = scores.clone() if self.first is None else self.first
         broken = (scores.isnan() | scores.isposinf()).any()
         self.broken = broken if self.broken is None else self.broken | broken
         return scores
@@ -177,6 +179,7 @@ class LanguageModel(SharedContextLM):
     closes_thoughts, own_head = False, False
 
     # lm-eval's, whose types are not known
+    logits_cache: bool
     batch_size_per_gpu: int
     chat_template_args: dict[str, object]
 
@@ -198,7 +201,6 @@ class LanguageModel(SharedContextLM):
         with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             super().__init__(
                 pretrained=model,
-                logits_cache=False,  # which gives requests of equal tokens one value, wherever their context ends
                 tokenizer=tokenizer,
                 backend="causal",
                 batch_size=eval_batch_size,
@@ -333,8 +335,14 @@ class LanguageModel(SharedContextLM):
             for window in self.rolling_windows(request.args[0])
         ]
         totals = [0.0] * len(requests)
-        with self._scoring_fits():
-            scores = self._loglikelihood_tokens([window for _, window in windows])
+        # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation: in a text that
+        # repeats itself, a window would get the sum of another's predicted tokens
+        shared, self.logits_cache = self.logits_cache, False
+        try:
+            with self._scoring_fits():
+                scores = self._loglikelihood_tokens([window for _, window in windows])
+        finally:
+            self.logits_cache = shared
         for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
             totals[number] += loglikelihood
         return totals
@@ -364,36 +372,16 @@ class LanguageModel(SharedContextLM):
             return self._write(requests)
 
     def _write(self, requests: list[Instance]) -> list[str]:
-        """Answers by the model itself. Texts that may outgrow the position encoding (`PositionEncoding`) are written
-        by themselves: their own length alone decides when it changes."""
-        groups: list[list[int]] = [[]]
-        for number, request in enumerate(requests):
-            if self.position_encoding.varies and self.position_encoding.of(self._longest(request)):
-                groups.append([number])
-            else:
-                groups[0].append(number)
-        answers: dict[int, str] = {}
-        self._asked.clear()
-        for numbers in filter(None, groups):
-            self.position_encoding.forget()
-            answers |= zip(numbers, self._write_batches([requests[number] for number in numbers]), strict=True)
-        return [answers[number] for number in range(len(requests))]
-
-    def _longest(self, request: Instance) -> int:
-        """Tokens of a prompt and its longest answer."""
-        room = self.room_for_prompt(request)
-        result: int = min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
-        return result
-
-    def _write_batches(self, requests: list[Instance]) -> list[str]:
-        """Answers in batches, all of them again in batches of half the size where memory runs out, and one by one where
-        they are not those of a plain pass (`check_answers`)."""
-        rows, self._prompts, counts_before = self.batch_size, requests, self._asked.copy()
-        if self.answers_alone:
+        """Answers by the model itself in batches, all of them again in batches of half the size where memory runs out.
+        They are written one by one where they are not those of a plain pass (`check_answers`), and where a text may
+        outgrow the position encoding (`PositionEncoding`): its own length alone decides when that changes."""
+        rows, self._prompts = self.batch_size, requests
+        encoding = self.position_encoding
+        if self.answers_alone or (encoding.varies and any(encoding.of(self._longest(request)) for request in requests)):
             self.batch_size_per_gpu = 1
         try:
             while True:
-                self._asked = counts_before.copy()
+                self._asked.clear()
                 try:
                     result: list[str] = super().generate_until(requests, disable_tqdm=True)
                     return result
@@ -413,6 +401,12 @@ class LanguageModel(SharedContextLM):
                 torch.cuda.empty_cache()
         finally:
             self.batch_size_per_gpu = rows
+
+    def _longest(self, request: Instance) -> int:
+        """Tokens of a prompt and its longest answer."""
+        room = self.room_for_prompt(request)
+        result: int = min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
+        return result
 
     def is_prompt(self, tokens: list[int]) -> bool:
         """Whether these are the tokens by which one of the prompts at hand is known by itself."""
@@ -446,6 +440,7 @@ class LanguageModel(SharedContextLM):
     ) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
+        self.position_encoding.forget()
         watch = WatchLogits()
         processors: list[transformers.LogitsProcessor] = [watch]
         if self.sampling is not None:
@@ -479,13 +474,15 @@ class LanguageModel(SharedContextLM):
                 f"{self.model_id}: a logit is not finite while it generates.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
-        self.check_padding(context, attention_mask)
-        if self.sampling is None:
-            self.check_answers(context, attention_mask, generated, options)
+        greedy = self.sampling is None and not options.get("do_sample")
+        if watch.first is not None and len(watch.first) == rows and set(options) <= OF_SAMPLING | {"eos_token_id"}:
+            self.check_answers(context, attention_mask, generated, watch.first, greedy=greedy)
         return generated
 
 
-OF_SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "num_beams")  # a task's own, where ours hold
+OF_SAMPLING = frozenset(
+    ("do_sample", "temperature", "top_p", "top_k", "min_p", "num_beams")
+)  # a task's own, where ours hold
 
 
 def load_language_model(
@@ -497,14 +494,13 @@ def load_language_model(
     max_length: int | None = None,
     max_generated_tokens: int = 256,
     subfolder: str | None = None,
-    revision: str | None = None,
     model_id: str | None = None,
     window_prefix: WindowPrefix = "auto",
     scorer: Way = "auto",
     adapter: str | Path | None = None,
     keep_base: bool = False,
 ) -> LanguageModel:
-    """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
+    """Load a model from a folder: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
     adapter: folder of a PEFT adapter that is added to the weights; keep_base: so that it can be exchanged for another.
@@ -512,9 +508,7 @@ def load_language_model(
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
-    folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(
-        path, adapter, revision=revision, subfolder=subfolder
-    )
+    folder, tokenizer_folder = model_and_tokenizer_folder(path, adapter, subfolder)
     name = model_id or str(path)
     with must_fit(name, "its weights to load", f"{MORE_MEMORY}."):
         with names_what_fails(str(path), "causal"):

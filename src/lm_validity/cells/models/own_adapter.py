@@ -11,7 +11,7 @@ import copy
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, transformers_weigh
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
+from lm_validity.cells.models.provenance import replaced
 from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
@@ -226,19 +227,6 @@ def _refuse_parts(missing: Collection[str], surplus: Collection[str]) -> None:
     if names := missing or surplus:
         problem = "lacks" if missing else "has no place in the model for"
         raise ValueError(f"its file {problem} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
-
-
-@contextlib.contextmanager
-def replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
-    """Inside the block each owner has the given value under the given name."""
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    try:
-        for owner, name, new in changes:
-            setattr(owner, name, new)
-        yield
-    finally:
-        for owner, name, old in originals:
-            setattr(owner, name, old)
 
 
 def names_as_given() -> contextlib.AbstractContextManager[None]:

@@ -108,26 +108,13 @@ def refusal(error: Exception, page: str, named: str) -> Refusal | None:
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
-    """The local folder of a model: `path` itself, or the cached snapshot of a hub id, and `subfolder` in it.
-
-    Raises CellError where there is none, or where it has no safetensors.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        try:
-            snapshot = huggingface_hub.snapshot_download(str(path), revision=revision, local_files_only=True)
-        except HUB_ERRORS as error:
-            raise CellError(
-                f"{path}: neither a folder nor a model in the local hub cache.",
-                "check the path in the models sheet, or prefetch the model on a machine with network.",
-            ) from error
-        folder = Path(snapshot)
-    folder = folder / (subfolder or "")
+def model_folder(path: str | Path, subfolder: str | None = None) -> Path:
+    """The folder of a model's weights. Raises CellError where it has no safetensors."""
+    folder = Path(path, subfolder or "")
     if not any(folder.glob("*.safetensors")):
         raise CellError(
             f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
-            "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
+            "is it there, and as save_pretrained writes it? Only safetensors are loaded.",
         )
     return folder
 
@@ -145,12 +132,11 @@ class ModelFolders(NamedTuple):
 
 
 def model_and_tokenizer_folder(
-    path: str | Path, adapter: str | Path | None = None, *, revision: str | None = None, subfolder: str | None = None
+    path: str | Path, adapter: str | Path | None = None, subfolder: str | None = None
 ) -> ModelFolders:
     """The folder of a model's weights, and that of its tokenizer, which an adapter may bring."""
-    folder = model_folder(path, revision=revision, subfolder=subfolder)
-    root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
-    return ModelFolders(folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root))
+    weights = model_folder(path, subfolder)
+    return ModelFolders(weights, tokenizer_folder(Path(adapter) if adapter else None, weights, Path(path)))
 
 
 def read_chat_template(folder: Path) -> str | None:

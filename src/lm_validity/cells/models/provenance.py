@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.metadata
+import inspect
 import logging
 import os
 import platform
@@ -20,7 +21,20 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Third-party libraries that talk too much.
+# Third-party libraries that talk too much, or do what they should not.
+
+
+@contextlib.contextmanager
+def replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
+    """Inside the block each owner has the given value under the given name."""
+    originals = [(owner, name, inspect.getattr_static(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, new in changes:
+            setattr(owner, name, new)
+        yield
+    finally:
+        for owner, name, old in originals:
+            setattr(owner, name, old)
 
 
 @contextlib.contextmanager
@@ -88,19 +102,12 @@ def machine(device: "torch.device") -> dict[str, object]:
 @functools.cache
 def git_commit() -> str | None:
     """The commit of the checkout this package runs from, with `+` where files differ; null outside of one."""
-    package_folder = Path(__file__).resolve().parent
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    folder, quiet = Path(__file__).resolve().parent, subprocess.DEVNULL
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"],
-            cwd=package_folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        return subprocess.check_output(command, cwd=folder, stderr=quiet, text=True, timeout=10).strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip() or None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -163,8 +170,8 @@ class Counters:
     evaluate_passes: times all documents of a split were scored.
     forward_tokens, forward_tokens_padded: tokens that scoring put through the model; padded ones include the real.
     shared_tokens: tokens that scoring did not compute again, because a choice shares them with another.
-    scored_rows: positions whose vocabulary was computed. generated_tokens: tokens of generated answers.
-    training_tokens, training_tokens_padded: the same of forward passes in training. optimizer_steps: taken.
+    generated_tokens: tokens of generated answers. training_tokens: of forward passes in training.
+    optimizer_steps: taken.
     truncated_requests: requests longer than the model, which lost context on the left.
     oom_halvings: times a batch was halved because memory ran out.
     """
@@ -174,10 +181,8 @@ class Counters:
     forward_tokens: int = 0
     forward_tokens_padded: int = 0
     shared_tokens: int = 0
-    scored_rows: int = 0
     generated_tokens: int = 0
     training_tokens: int = 0
-    training_tokens_padded: int = 0
     optimizer_steps: int = 0
     truncated_requests: int = 0
     oom_halvings: int = 0
@@ -201,13 +206,12 @@ class Counters:
 
     def part(self, number: int, parts: int) -> "Counters":
         """Part `number` (from 0) of what several cells caused together. All parts have these counts as their sum."""
-        part = Counters()
-        for name, value in self._totals().items():
-            setattr(part, name, (value + parts - 1 - number) // parts)
-        for phase, counts in self.by_phase.items():
-            part.by_phase[phase] = Counter(
-                {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
-            )
+
+        def share(counts: dict[str, int]) -> dict[str, int]:
+            return {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
+
+        part = Counters(**share(self._totals()))
+        part.by_phase.update((phase, Counter(share(counts))) for phase, counts in self.by_phase.items())
         return part
 
     def _totals(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """lm-eval's HFLM with another way to compute log-likelihoods, and its check against HFLM."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Literal, NamedTuple, get_args
 
@@ -70,10 +70,6 @@ def begins(tokens: Sequence[int], start: Sequence[int]) -> bool:
 
 class NotPlain(Exception):
     """What a batch gave is not what a plain pass over one text gives."""
-
-
-# options of generation with which the likeliest token is taken
-_GREEDY = frozenset(("do_sample", "temperature", "eos_token_id", "top_p", "top_k"))
 
 
 class EncodedRequest(NamedTuple):
@@ -233,17 +229,15 @@ class SharedContextLM(HFLM):
 
     @torch.no_grad()
     def check_answers(
-        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, options: Mapping[str, object]
+        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, first: torch.Tensor, *, greedy: bool
     ) -> None:
-        """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: of
-        greedy answers each token is the likeliest there. Two rows are looked at, the one with most padding and the one
-        with least, where they exceed what was checked before.
+        """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: the
+        same log-likelihoods of its first token, and of greedy answers each token the likeliest there. Two rows are
+        looked at, the one with most padding and the one with least, where they exceed what was checked before.
 
-        prompts: (rows, tokens), padded on the left, where the mask is 0. texts: prompts and answers. options: of the
-        generation.
+        prompts: (rows, tokens), padded on the left, where the mask is 0. texts: prompts and answers. first: (rows,
+        vocabulary), the logits by which the first token was chosen. greedy: whether the likeliest tokens were.
         """
-        if options.get("do_sample") or set(options) - _GREEDY:
-            return
         if self.position_encoding.varies:  # an answer that outgrows it goes on from states of the shorter one
             return
         padding = (mask == 0).sum(1).tolist()
@@ -256,41 +250,13 @@ class SharedContextLM(HFLM):
                 prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
                 while answer and answer[-1] == self.tokenizer.pad_token_id:  # behind its end
                     answer.pop()
-                self._check_answer(prompt, answer)
+                self._check_answer(prompt, answer if greedy else answer[:1], first[row], greedy=greedy)
 
-    def check_padding(self, prompts: torch.Tensor, mask: torch.Tensor) -> None:
-        """Raise NotPlain where padding changes what the model writes first: of the prompt with most padding, where it
-        exceeds what was checked before, all log-likelihoods of the next token are held against those by itself.
-        Shapes as in `check_answers`."""
-        padding = (mask == 0).sum(1).tolist()
-        row = padding.index(max(padding))
-        if self.position_encoding.varies or not padding[row]:
-            return
-        if not self.checks.exceeds("answers", "padded prompt", padding[row]):
-            return
-        found = []
-        for start in (0, padding[row]):
-            written = self.model.generate(
-                input_ids=prompts[row : row + 1, start:],
-                attention_mask=mask[row : row + 1, start:],
-                max_new_tokens=1,
-                do_sample=False,
-                use_cache=True,
-                pad_token_id=self.tokenizer.pad_token_id,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-            found.append(written.logits[0][0].float())
-        gap = float((found[0].log_softmax(-1) - found[1].log_softmax(-1)).abs().max())
-        if gap > 10 * self.tolerance(float(found[1].abs().max())):
-            raise NotPlain(f"padding moves log-likelihoods of a prompt's next token by {gap:.2g}")
-
-    def _check_answer(self, prompt: torch.Tensor, answer: list[int]) -> None:
+    def _check_answer(self, prompt: torch.Tensor, answer: list[int], first: torch.Tensor, *, greedy: bool) -> None:
         if not self.is_prompt(prompt.tolist()):
             raise NotPlain("a prompt has other tokens in a batch than by itself")
         if not answer:
             return
-        self.position_encoding.forget()
         answer_tokens = torch.tensor(answer, device=prompt.device)
         try:
             logits = self._forward(input_ids=torch.cat((prompt, answer_tokens))[None, :-1], use_cache=False).logits
@@ -301,10 +267,14 @@ class SharedContextLM(HFLM):
         if logits.shape[1] < len(answer):  # an architecture that gives the last position's alone
             return
         logits = logits[0, -len(answer) :].float()
+        # the cache and the padding add up otherwise, each time
+        tolerance = 10 * self.tolerance(float(logits.abs().max()))
+        gap = float((first.to(logits).log_softmax(-1) - logits[0].log_softmax(-1)).abs().max())
+        if not gap <= tolerance:
+            raise NotPlain(f"log-likelihoods of a prompt's next token are {gap:.2g} from those of a plain pass")
         chosen = logits[torch.arange(len(answer)), answer_tokens.to(logits.device)]
         gap = float((logits.amax(-1) - chosen).max())
-        # the cache and the padding add up otherwise, each time
-        if not gap <= 10 * self.tolerance(float(logits.abs().max())):
+        if greedy and not gap <= tolerance:
             raise NotPlain(f"a token of an answer is {gap:.2g} below the likeliest of a plain pass")
 
     def is_prompt(self, tokens: list[int]) -> bool:
@@ -371,7 +341,6 @@ class SharedContextLM(HFLM):
         self, inps: torch.Tensor, attn_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
     ) -> torch.Tensor:
         self.counters.forward_tokens_padded += inps.numel()
-        self.counters.scored_rows += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
 
     def narrows_head(self) -> bool:
@@ -482,7 +451,6 @@ class SharedContextLM(HFLM):
             self._token_limit = len(batch) * longest // 2
             return self._score(way, batch)
         self.counters.forward_tokens_padded += scores.padded
-        self.counters.scored_rows += scores.rows
         return [scores]
 
     # ---- what is exact ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import masking_utils
 
+from lm_validity.cells.models.provenance import replaced
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -117,16 +118,10 @@ class PositionEncoding:
 # Reads of the GPU by the host, each of which waits for all work that was launched before.
 
 
-@contextlib.contextmanager
-def never_packed() -> Iterator[None]:
+def never_packed() -> contextlib.AbstractContextManager[None]:
     """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
     every forward pass."""
-    original = getattr(masking_utils, "find_packed_sequence_indices", None)  # None: a version that does not look here
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = original
+    return replaced((masking_utils, "find_packed_sequence_indices", lambda position_ids: None))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import datetime
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
@@ -14,6 +14,7 @@ import tokenizers
 import transformers
 from tokenizers.processors import TemplateProcessing
 
+from lm_validity.cells.models.provenance import replaced
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -253,17 +254,12 @@ def _characters(text: str) -> Counter[str]:
 CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
 
 
-@contextlib.contextmanager
-def fixed_date() -> Iterator[None]:
+def fixed_date() -> contextlib.AbstractContextManager[None]:
     """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
     own module for the time, and takes no other."""
     import transformers.utils.chat_template_utils as rendering
 
-    real_datetime, rendering.datetime = rendering.datetime, _ChatDate
-    try:
-        yield
-    finally:
-        rendering.datetime = real_datetime
+    return replaced((rendering, "datetime", _ChatDate))
 
 
 class _ChatDate(datetime.datetime):

@@ -247,14 +247,13 @@ class Scores:
 
     values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
     the order of the requests each of them belongs. requests: (number, scored tokens) of each request. padded: tokens
-    computed; rows: positions whose vocabulary was computed.
+    computed.
     """
 
     values: torch.Tensor
     places: np.ndarray
     requests: list[tuple[int, int]]
     padded: int
-    rows: int
 
 
 def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
@@ -326,7 +325,7 @@ def score(
     scored = _log_probabilities(
         _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
     )
-    return Scores(scored.values, scored.places, requests, len(trees) * (past + width), len(positions))
+    return Scores(scored.values, scored.places, requests, len(trees) * (past + width))
 
 
 class _ScoredTokens(NamedTuple):

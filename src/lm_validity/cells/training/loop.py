@@ -25,7 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.own_adapter import replaced
+from lm_validity.cells.models.provenance import replaced
 from lm_validity.cells.models.sharing import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
 from lm_validity.cells.models.trees import States, narrowed_head
 from lm_validity.cells.tasks.evaluation import Example
@@ -596,7 +596,6 @@ class TrainingRun:
                 loss.backward(torch.full_like(loss, scale))
                 total += loss.detach().to(total.device)
                 counters.training_tokens += copies * sum(map(len, rows))
-                counters.training_tokens_padded += micro.inputs.numel()
         finally:
             position.rest()
         for training in trainings:

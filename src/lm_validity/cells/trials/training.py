@@ -191,7 +191,7 @@ class ResidentModel:
 
     def __init__(self, plan: TrialPlan):
         self.model_id, self.plan = plan.language_model, plan
-        self.folder = model_folder(plan.model_path, revision=plan.model_revision)
+        self.folder = model_folder(plan.model_path)
         self.device = torch.device(plan.device)
         self.tokenizer = self._tokenizer()
         self.fresh: list[str] = []  # the classifier's parameters that the model came without

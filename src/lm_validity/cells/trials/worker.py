@@ -156,7 +156,7 @@ class ResidentWorker:
     def _trials(self, plan: TrialPlan, task: LoadedTask) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
-        source = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
+        source = (plan.model_path, plan.architecture, plan.dtype, plan.device)
         key = (*source, head, plan.pretraining.adapter)
         if self._model is None or self._model_key != key:
             self._model = self._model_key = None  # never two models at once

@@ -205,7 +205,7 @@ class TaskData:
 class TrialPlan:
     """A batch of trials of one (experiment, language model, task, m, n).
 
-    model_path: a local folder in hub format, or a hub id in the local cache (with revision).
+    model_path: a local folder in hub format.
     model_digest: of its files, or the commit, for the recipe.
     m: labelled training texts, floor(m / C) of each class; n: texts of extra and of test. subsamples: from 1.
     seeds: `varied`, training randomness differs from subsample to subsample (the same in the three arms: they differ
@@ -229,7 +229,6 @@ class TrialPlan:
     subsamples: tuple[int, ...]
     pretraining: Pretraining
     classification: Classification
-    model_revision: str | None = None
     model_digest: str = ""
     seeds: Seeds = "varied"
     shuffle: bool = True
@@ -256,7 +255,7 @@ class TrialPlan:
         """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since
         a trial does not depend on its batch."""
         values = asdict(self)
-        for cost_only in ("model_path", "model_revision", "device", "share_base", "subsamples"):
+        for cost_only in ("model_path", "device", "share_base", "subsamples"):
             del values[cost_only]
         del values["data"]["path"]
         values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing"})
@@ -279,7 +278,6 @@ def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPl
     return TrialPlan(
         **plan_values(records.run, cell),
         model_path=point["path"],
-        model_revision=point["revision"],
         model_digest=point["digest"],
         data=TaskData.of_record(records.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),

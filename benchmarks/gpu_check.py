@@ -22,7 +22,6 @@ from lm_validity.cells.models.language_model import LanguageModel, load_language
 from lm_validity.cells.models.loading import keep_four_bits
 from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.sharing import HALF_TOLERANCE, TOLERANCE
-from lm_validity.cells.scoring import VllmAnswers
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
 from lm_validity.cells.training.worker import FinetuneResult, finetune
@@ -57,7 +56,7 @@ def each_check(device: str) -> Iterator[CheckResult]:
         folder = Path(name)
         write_model(folder)
         checks = {"scores": _scores, "training": _training, "answers": _answers}
-        checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
+        checks |= {"bitsandbytes": _bitsandbytes}
         for title, check in checks.items():
             yield from _tried(title, check(folder, device))
 
@@ -287,16 +286,3 @@ def _bitsandbytes(folder: Path, device: str) -> Iterator[CheckResult]:
     error = float((coarse_logits - theirs).norm() / theirs.norm())
     detail = f"nf4 weights change the logits by {error:.2f} of their size, at most {NF4_ERROR}"
     yield _judge("bitsandbytes", detail, good=0 < error <= NF4_ERROR)
-
-
-def _vllm(folder: Path, device: str) -> Iterator[CheckResult]:
-    """Answers by vLLM against those of transformers."""
-    if importlib.util.find_spec("vllm") is None:
-        yield CheckResult("vLLM", "skipped", "not installed; evaluation.generation_backend: vllm needs the extra vllm")
-    elif device == "cpu":
-        yield CheckResult("vLLM", "skipped", "it needs a GPU")
-    else:
-        lm = _load(folder, device)
-        expected = lm.generate_until(_questions())
-        writer = VllmAnswers(lm, folder, folder, dtype="float32", gpus=1)
-        yield _alike("vLLM", writer(_questions()), expected, "those of transformers")

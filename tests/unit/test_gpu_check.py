@@ -32,7 +32,6 @@ def test_the_cpu_is_ready():
     assert {check for check, outcome in said.items() if outcome == "skipped"} <= {
         "GPU",
         "bitsandbytes",
-        "vLLM",
     }
     assert {"scores in bfloat16", "training in float32", "rates side by side", "answers in float32"} <= set(said)
 

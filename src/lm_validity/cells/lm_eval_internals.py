@@ -77,7 +77,7 @@ def is_own_code(file: str | None) -> bool:
     return bool(file) and not any(Path(str(file)).resolve().is_relative_to(path) for path in _LIBRARIES)
 
 
-def fresh_code(cache: str, data: str | None = None) -> contextlib.AbstractContextManager[None]:
+def fresh_code(cache: str, data: str | None = None) -> contextlib._GeneratorContextManager[None]:
     """Run a task's code as its files are now. What libraries keep of an earlier run knows it by less than that: the
     data library what `map` and `from_generator` made by a fingerprint without the functions that theirs call, and local
     data by their time; Python what it compiled by time and size. cache: a folder for what is made here, of each task

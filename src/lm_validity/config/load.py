@@ -208,7 +208,6 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     if "agreement" in configuration.studies:
         _check_agreement(run, groups)
         _check_benchmarks(run)
-    _check_generation_backend(run)
     return run
 
 
@@ -268,25 +267,6 @@ def _check_benchmarks(run: Run) -> None:
                     f"{getattr(original, column)!r}.",
                     "two wordings of one benchmark are scored alike.",
                 )
-
-
-def _check_generation_backend(run: Run) -> None:
-    """vLLM writes on a GPU, and loads no adapter: every model that is asked to write needs a size class with a GPU."""
-    configuration = run.configuration
-    if configuration.evaluation.generation_backend != "vllm" or configuration.replay:
-        return
-    for model in run.models.values():
-        studies = set(model.studies) & set(configuration.studies)
-        written = any(
-            row.output_type == "generate_until" and studies & set(row.studies) for row in run.benchmarks.values()
-        )
-        has_gpu = configuration.size_classes[model.size_class].gpu
-        if written and not (has_gpu and not model.adapters):
-            column = "'adapter'" if has_gpu else f"'size_class', value {model.size_class!r}: it has no GPU"
-            raise InputError(
-                f"{configuration.models}: model {model.model!r}, column {column}: vLLM cannot write its answers.",
-                "set evaluation.generation_backend to transformers.",
-            )
 
 
 def check_curves(run: Run) -> None:

@@ -465,12 +465,6 @@ class Evaluation(ConfigSection):
         "is computed once for all its choices, in the faster of two ways (packed, cached), if that is exact for the "
         "model. rows: each choice by itself. lm-eval: lm-eval's own code.",
     )
-    generation_backend: Literal["transformers", "vllm"] = Field(
-        "transformers",
-        description="Program that writes the answers of generation tasks on test: transformers or vLLM. Turn vLLM on "
-        "if these answers take most of the time. It needs a GPU and the extra `vllm`, was not measured, and can change "
-        "answers. Validation always uses transformers. Part of a cell's recipe.",
-    )
     max_length: Positive | None = Field(
         None, description="Longest context in tokens, at most the model's own limit. null: that limit."
     )
@@ -496,18 +490,6 @@ class Evaluation(ConfigSection):
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
     )
-
-    @model_validator(mode="after")
-    def have_a_gpu_for_vllm(self) -> Self:
-        """Refuses vLLM on the CPU, since it needs a GPU, and on any GPU but the first, the only one it writes on."""
-        if self.generation_backend == "vllm" and self.device == "cpu":
-            raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
-        if self.generation_backend == "vllm" and self.device.startswith("cuda:") and self.device != "cuda:0":
-            raise ValueError(
-                f"generation_backend vllm writes on the first GPU, and device is {self.device}: "
-                "set CUDA_VISIBLE_DEVICES instead"
-            )
-        return self
 
 
 class EvaluateBatch(ConfigSection):

@@ -111,12 +111,12 @@ SMALL_FILE = 2**20  # bytes; a disk that is full may still take an empty file
 
 
 def readiness_problems(run: Run) -> list[Problem]:
-    """Locks, a full disk, models that are not causal, chat templates, GPU memory, a torch without CUDA, no vLLM or
+    """Locks, a full disk, models that are not causal, chat templates, GPU memory, a torch without CUDA, no
     bitsandbytes. Asks no network."""
     problems = [*lock_problems(run), *disk_problems(run)]
     if run.configuration.replay:
         return problems
-    packages = [*task_problems(run), *torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
+    packages = [*task_problems(run), *torch_problems(run), *quantization_problems(run)]
     models = [*model_problems(run), *gpu_memory_problems(run)]
     return [*problems, *models, *packages]
 
@@ -203,16 +203,6 @@ def torch_problems(run: Run) -> list[Problem]:
     return [
         Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", f"{INSTALL_CUDA}, or {ON_CPU}")
     ]
-
-
-def vllm_problems(run: Run) -> list[Problem]:
-    """Answers that vLLM is to write, where it is not installed."""
-    if importlib.util.find_spec("vllm") is not None:
-        return []
-    if not any(rule_of(cell).writes_with_vllm(run, cell) for cell in Grid(run).cells()):
-        return []
-    action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
-    return [Problem("vllm", "is not installed, and is to write answers", action)]
 
 
 def quantization_problems(run: Run) -> list[Problem]:

@@ -47,7 +47,6 @@ class Sidecar(TypedDict, total=False):
     wall_seconds: float | None
     counters: dict[str, Any]
     versions: dict[str, str]
-    generation_backend: str
     epochs: int
     epochs_allowed: int
     truncated_texts: int

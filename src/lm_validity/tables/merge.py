@@ -185,7 +185,7 @@ class Merger:
             "system_instruction": (self.run.configuration.evaluation.system_instruction if chat else None) or "none",
             "n_items_scored": result["n_items"],
             "n_items_total": result["n_items"],
-            "backend": "vllm" if sidecar.get("generation_backend") == "vllm" else "hf",
+            "backend": "hf",
             "dtype": model.dtype,
             "adapter": model.adapter_of(self._points[cell.model, cell.checkpoint or "final"]) or "none",
         }

@@ -19,7 +19,6 @@ from toy_world import load_toy, toy_model, toy_tokenizer
 from lm_validity.cells.models.loading import check_saved_ends
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.models.tokenizer import check_question, close_thought, load_tokenizer, lost_bytes, open_thought
-from lm_validity.cells.scoring import VllmAnswers
 from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError, InputError
 
@@ -66,9 +65,7 @@ def with_own_head(kind: str, folder: Path) -> transformers.PreTrainedModel:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path):
     saved = with_own_head(kind, tmp_path)
-    lm = load_toy(tmp_path)
-    assert torch.equal(logits(lm.base), logits(saved))
-    assert lm.own_head
+    assert torch.equal(logits(load_toy(tmp_path).base), logits(saved))
 
 
 def test_a_configuration_that_wants_tuples_scores_as_any_other(tmp_path):
@@ -154,22 +151,6 @@ def test_an_architecture_whose_code_takes_no_text_is_refused_by_its_name(tmp_pat
         assert torch.allclose(logits(load_toy(tmp_path).base), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_head_that_is_the_embeddings_is_nothing_to_say(kind, tmp_path):
-    """Whether the file holds it twice (as torch's own did), once, or the configuration ties nothing."""
-    with_own_head(kind, tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    model.get_output_embeddings().weight.data.copy_(model.get_input_embeddings().weight.data)
-    model.save_pretrained(tmp_path)
-    for tied in (True, False):
-        edit(tmp_path / "config.json", tie_word_embeddings=tied)
-        assert not load_toy(tmp_path).own_head
-    model.config.tie_word_embeddings = True
-    model.tie_weights()
-    model.save_pretrained(tmp_path)
-    assert not load_toy(tmp_path).own_head
-
-
 def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
     saved = with_own_head("llama", tmp_path / "base")
     torch.manual_seed(1)
@@ -177,12 +158,6 @@ def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
     adapted.save_pretrained(tmp_path / "adapter")
     lm = load_toy(tmp_path / "base", adapter=tmp_path / "adapter")
     torch.testing.assert_close(logits(lm.base), logits(adapted), atol=1e-5, rtol=1e-5)
-
-
-def test_vllm_is_not_asked_for_a_head_that_it_would_not_load(tmp_path):
-    with_own_head("llama", tmp_path)
-    with pytest.raises(CellError, match=r"head of its own.*generation_backend"):
-        VllmAnswers(load_toy(tmp_path), tmp_path, tmp_path, dtype="float32", gpus=0)
 
 
 # ---- the tokenizer is its file ---------------------------------------------------------------------------------------

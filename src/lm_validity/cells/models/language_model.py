@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from lm_validity.cells.models.loading import (
     say_unread,
     takes_rows,
 )
-from lm_validity.cells.models.prefetch import model_and_tokenizer_folder
+from lm_validity.cells.models.prefetch import model_folder, tokenizer_folder
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.sharing import MORE_MEMORY, is_out_of_memory, must_fit
@@ -173,10 +173,9 @@ class LanguageModel(SharedContextLM):
         `once` for all others; the attribute then holds which of them it is.
     answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
     closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`tokenizer`).
-    own_head: whether the file holds a head of its own although its config.json ties it to the embeddings.
     """
 
-    closes_thoughts, own_head = False, False
+    closes_thoughts = False
 
     # lm-eval's, whose types are not known
     logits_cache: bool
@@ -221,7 +220,6 @@ class LanguageModel(SharedContextLM):
             tokens = {name: getattr(defaults, name) for name in TOKENS}
             model.generation_config = transformers.GenerationConfig(**tokens)
         self.max_generated_tokens = max_generated_tokens
-        self.writer: Callable[[list[Instance]], list[str]] | None = None  # another backend for answers, e.g. vLLM
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.sampling: Sampling | None = None  # of the cell at hand; None: what the task says, else the likeliest
@@ -361,13 +359,11 @@ class LanguageModel(SharedContextLM):
             log.warning("%s: its tokenizer loses %d of %d bytes of the texts", self.model_id, sum(lost), total)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        """One answer a request: by `writer` where there is one, else by the model itself. A prompt that leaves no room
+        """One answer a request. A prompt that leaves no room
         for the longest answer loses its beginning, which is counted."""
         self.count_truncated(
             len(self.tok_encode(request.args[0])) > self.room_for_prompt(request) for request in requests
         )
-        if self.writer is not None:
-            return self.writer(requests)
         with must_fit(self.model_id, "one answer to write", f"{MORE_MEMORY}, or lower evaluation.max_length."):
             return self._write(requests)
 
@@ -508,12 +504,13 @@ def load_language_model(
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
-    folder, tokenizer_folder = model_and_tokenizer_folder(path, adapter, subfolder)
+    folder = model_folder(path, subfolder)
+    folder_of_tokenizer = tokenizer_folder(Path(adapter) if adapter else None, folder, Path(path))
     name = model_id or str(path)
     with must_fit(name, "its weights to load", f"{MORE_MEMORY}."):
         with names_what_fails(str(path), "causal"):
-            tokenizer = load_tokenizer(tokenizer_folder, str(path), weights=folder)
-        model, own_head = _read_weights(folder, str(path), getattr(torch, dtype), device)
+            tokenizer = load_tokenizer(folder_of_tokenizer, str(path), weights=folder)
+        model = _read_weights(folder, str(path), getattr(torch, dtype), device)
         if tokenizer.eos_token_id is None:
             problem = f"{path}: the tokenizer has no end-of-text token."
             raise CellError(problem, "set eos_token in tokenizer_config.json.")
@@ -530,7 +527,7 @@ def load_language_model(
         window_prefix=window_prefix,
         scorer=scorer,
     )
-    lm.own_adapter, lm.own_head = own_adapter, own_head
+    lm.own_adapter = own_adapter
     if own_adapter is None:
         check_saved_ends(lm.base, folder, str(path))
     if not takes_rows(lm.base, str(path)):
@@ -540,14 +537,7 @@ def load_language_model(
     return lm
 
 
-class _Loaded(NamedTuple):
-    """A language model as transformers loads it, and whether its file holds a head of its own."""
-
-    model: transformers.PreTrainedModel
-    own_head: bool
-
-
-def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> _Loaded:
+def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> transformers.PreTrainedModel:
     model, missing, unread = load_weights(
         transformers.AutoModelForCausalLM,
         folder,
@@ -564,10 +554,10 @@ def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> _
             "Save it with save_pretrained, with its language modelling head.",
         )
     say_unread(name, model, unread)
-    own_head = keep_saved_head(model)
+    keep_saved_head(model)
     if device == "all" and torch.cuda.is_available():
         check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
-    return _Loaded(model, own_head)
+    return model
 
 
 def exchange_adapter(lm: LanguageModel, adapter: str | Path | None) -> bool:

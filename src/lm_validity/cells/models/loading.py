@@ -143,18 +143,17 @@ def _is_not_zero(folder: Path, name: str) -> bool:
 # Loaded weights as they were saved, and in their place.
 
 
-def keep_saved_head(model: torch.nn.Module) -> bool:
-    """Whether a model just loaded has a head of its own although its config.json says that embeddings and head are
-    tied: its file holds both, with other values. Loading keeps both, and from here on the configuration says so: else
-    whoever ties weights later (lm-eval, PEFT) would put the embeddings in the place of the head."""
+def keep_saved_head(model: torch.nn.Module) -> None:
+    """Have the configuration of a model just loaded say so where its file holds a head of its own, although config.json
+    ties it to the embeddings. Loading keeps both; but whoever ties weights later (lm-eval, PEFT) would put the
+    embeddings in the place of the head."""
     root = next((part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)), None)
     if root is None:
-        return False
+        return
     untied = set(root.get_expanded_tied_weights_keys(all_submodels=True)) - set(root.all_tied_weights_keys)
     for part in root.modules() if untied else ():
         if isinstance(part, transformers.PreTrainedModel):
             part.config.tie_word_embeddings = part.config.get_text_config().tie_word_embeddings = False
-    return bool(untied)
 
 
 def keep_four_bits(model: torch.nn.Module) -> None:
@@ -212,7 +211,7 @@ def takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
     for batches in ([rows], [*rows.split(1)]):
         try:
             with torch.no_grad():
-                logits = torch.cat([model(input_ids=batch, use_cache=False).logits for batch in batches]).float()
+                logits = torch.cat([model(input_ids=batch).logits for batch in batches]).float()
             break
         except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and (is_out_of_memory(error) or model.device.type != "cpu"):

@@ -124,21 +124,6 @@ def tokenizer_folder(adapter: Path | None, weights: Path, root: Path) -> Path:
     return next((folder for folder in (adapter, weights) if folder and any(folder.glob("tokenizer*"))), root)
 
 
-class ModelFolders(NamedTuple):
-    """The folders of a model's weights and of its tokenizer."""
-
-    weights: Path
-    tokenizer: Path
-
-
-def model_and_tokenizer_folder(
-    path: str | Path, adapter: str | Path | None = None, subfolder: str | None = None
-) -> ModelFolders:
-    """The folder of a model's weights, and that of its tokenizer, which an adapter may bring."""
-    weights = model_folder(path, subfolder)
-    return ModelFolders(weights, tokenizer_folder(Path(adapter) if adapter else None, weights, Path(path)))
-
-
 def read_chat_template(folder: Path) -> str | None:
     """The chat template(s) among a tokenizer's files, None where there is none."""
     if (folder / "chat_template.jinja").is_file():

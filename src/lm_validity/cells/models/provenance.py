@@ -62,7 +62,6 @@ PACKAGES = (
     "safetensors",
     "datasets",
     "accelerate",
-    "vllm",
     "numpy",
 )
 
@@ -210,7 +209,8 @@ class Counters:
         def share(counts: dict[str, int]) -> dict[str, int]:
             return {name: (value + parts - 1 - number) // parts for name, value in counts.items()}
 
-        part = Counters(**share(self._totals()))
+        part = Counters()
+        vars(part).update(share(self._totals()))
         part.by_phase.update((phase, Counter(share(counts))) for phase, counts in self.by_phase.items())
         return part
 

@@ -240,10 +240,6 @@ class Rule(ABC, Generic[CellT, RowT]):
         """Groups of a job's cells that its worker can compute together (`compute_together`)."""
         return []
 
-    def writes_with_vllm(self, run: Run, cell: CellT) -> bool:
-        """Whether vLLM writes the cell's answers."""
-        return False
-
     # ---- what it costs ------------------------------------------------------------------------------------------
 
     def row(self, run: Run, model: str) -> RowT:

@@ -113,10 +113,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
         sampling = sampling_settings(run, cell.run)
         sampling.pop("run", None)  # which cells there are is said once
-        return settings | sampling | self._backend(run, cell)
-
-    def _backend(self, run: Run, cell: BenchmarkCell) -> Recipe:
-        return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
+        return settings | sampling
 
     def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> Recipe:
         """What every cell that scores documents of a benchmark depends on."""
@@ -129,7 +126,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         if order := record.get("document_order"):
             task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
-        return task | settings | sampling_settings(records.run, cell.run) | self._backend(records.run, cell)
+        return task | settings | sampling_settings(records.run, cell.run)
 
 
 class ScoringRule(BenchmarkRule):
@@ -148,13 +145,6 @@ class ScoringRule(BenchmarkRule):
     @abstractmethod
     def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
         """The prompt that the model is asked with."""
-
-    def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
-        """On test only: validation selects among cells of which some are still in training, where only transformers
-        can write."""
-        generated = run.benchmarks[cell.benchmark].output_type == "generate_until"
-        on_test = self.scored_split(cell) == "test"
-        return generated and on_test and run.configuration.evaluation.generation_backend == "vllm"
 
     def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
         """Scoring the split."""

@@ -24,7 +24,6 @@ def counted(llama, monkeypatch):
 
     monkeypatch.setattr(llama.base, "forward", count)
     monkeypatch.setattr(llama, "check_answers", lambda *answers: None)  # whose passes are not generation's
-    monkeypatch.setattr(llama, "check_padding", lambda *prompts: None)
     return llama, calls
 
 
@@ -98,7 +97,6 @@ def walking(lm, monkeypatch):
 
     monkeypatch.setattr(lm.base, "forward", walk)
     monkeypatch.setattr(lm, "check_answers", lambda *answers: None)  # whose passes are not generation's
-    monkeypatch.setattr(lm, "check_padding", lambda *prompts: None)
     return lm, passes
 
 

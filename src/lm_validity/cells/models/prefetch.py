@@ -247,15 +247,6 @@ def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> 
     return record
 
 
-# settings of an adapter that no weights of a layer can hold: what such an adapter does, and what to do about it
-_NOT_IN_WEIGHTS = {
-    "layer_replication": Refusal(
-        "repeats layers of its base", "merge the two where it was trained, and give the merged model as `path`"
-    ),
-    "alora_invocation_tokens": Refusal(
-        "works behind its invocation tokens only", "take the row out: no merged model computes what it does"
-    ),
-}
 # ways to begin LoRA that subtract from the base's weights what the adapter begins with
 CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")
 
@@ -273,35 +264,38 @@ def _adapter_record(model: Model, adapter: str, of_base: str | None) -> AdapterR
     configuration = _read_saved(
         where, folder / ADAPTER_FILES[0], "an adapter's folder is what PEFT's save_pretrained writes."
     )
-    if (kind := configuration.get("peft_type")) != "LORA":
-        raise InputError(
-            f"{where}: a PEFT adapter of type {kind}.",
-            "only LoRA can be added to the weights here: give a merged model as `path`.",
-        )
-    for setting, (problem, hint) in _NOT_IN_WEIGHTS.items():
-        if configuration.get(setting):
-            raise InputError(f"{where}: it {problem} ({setting}), which no set of weights does.", f"{hint}.")
-    begun = str(configuration.get("init_lora_weights")).lower()
-    if begun.startswith(CHANGES_ITS_BASE):
-        raise InputError(
-            f"{where}: its training took a part out of the base's weights (init_lora_weights {begun}), and it fits no "
-            "other weights.",
-            "save it with PEFT's path_initial_model_for_weight_conversion, or give a merged model as `path`.",
-        )
-    if not (folder / ADAPTER_FILES[1]).is_file():
-        raise InputError(
-            f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
-            "only safetensors are loaded: save the adapter with a newer PEFT.",
-        )
-    read_tensors(where, folder / ADAPTER_FILES[1])
+    kind, begun = configuration.get("peft_type"), str(configuration.get("init_lora_weights")).lower()
     half = "tokenizer_config.json" if (folder / "tokenizer_config.json").is_file() else "chat template"
-    if (half != "chat template" or read_chat_template(folder)) and not any(
-        path for pattern in VOCABULARIES for path in folder.glob(pattern)
-    ):
-        raise InputError(
-            f"{where}: its folder has a {half} and no vocabulary that goes with it.",
-            "copy the base model's tokenizer files into it, or remove what is there to have the base's.",
-        )
+    has_half = half != "chat template" or read_chat_template(folder) is not None
+    merge = "merge the two where it was trained, and give the merged model as `path`"
+    refusals = (
+        (kind != "LORA", f"a PEFT adapter of type {kind}, and only LoRA can be added to the weights here", merge),
+        (configuration.get("layer_replication"), "it repeats layers of its base (layer_replication)", merge),
+        (
+            configuration.get("alora_invocation_tokens"),
+            "it works behind its invocation tokens only (alora_invocation_tokens), which no weights do",
+            "take the row out: no merged model computes what it does",
+        ),
+        (
+            begun.startswith(CHANGES_ITS_BASE),
+            f"its training took a part out of the base's weights (init_lora_weights {begun}), and it fits no others",
+            "save it with PEFT's path_initial_model_for_weight_conversion, or give a merged model as `path`",
+        ),
+        (
+            not (folder / ADAPTER_FILES[1]).is_file(),
+            f"no {ADAPTER_FILES[1]} in {folder}",
+            "only safetensors are loaded: save the adapter with a newer PEFT",
+        ),
+        (
+            has_half and not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)),
+            f"its folder has a {half} and no vocabulary that goes with it",
+            "copy the base model's tokenizer files into it, or remove what is there to have the base's",
+        ),
+    )
+    for refused, problem, hint in refusals:
+        if refused:
+            raise InputError(f"{where}: {problem}.", f"{hint}.")
+    read_tensors(where, folder / ADAPTER_FILES[1])
     base, trained_on = configuration.get("base_model_name_or_path"), configuration.get("revision")
     if isinstance(base, str) and Path(base).name != Path(model.path).name:
         log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)

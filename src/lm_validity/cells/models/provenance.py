@@ -67,15 +67,9 @@ PACKAGES = (
 
 
 @functools.cache
-def versions() -> dict[str, str | None]:
-    """Versions of everything that can move a number, Python included; null where a package is absent."""
-    by_package: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            by_package[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            by_package[package] = None
-    return by_package
+def versions() -> dict[str, str]:
+    """Versions of everything that can move a number, Python included."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def machine(device: "torch.device") -> dict[str, object]:

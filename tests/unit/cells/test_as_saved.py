@@ -52,12 +52,21 @@ KINDS = {
 }
 
 
-def with_own_head(kind: str, folder: Path) -> transformers.PreTrainedModel:
-    """A model whose head is its own, under a configuration that ties it."""
+def saved_model(config: transformers.PretrainedConfig, folder: Path) -> transformers.PreTrainedModel:
+    """A random model, and in the folder its files beside a tokenizer's."""
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(KINDS[kind]).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            weight.data.normal_()
     model.save_pretrained(folder)
     toy_tokenizer(adds_bos=False, chat=False).save_pretrained(folder)
+    return model
+
+
+def with_own_head(kind: str, folder: Path) -> transformers.PreTrainedModel:
+    """A model whose head is its own, under a configuration that ties it."""
+    model = saved_model(KINDS[kind], folder)
     edit(folder / "config.json", tie_word_embeddings=True)
     return model
 
@@ -69,10 +78,7 @@ def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path)
 
 
 def test_a_configuration_that_wants_tuples_scores_as_any_other(tmp_path):
-    torch.manual_seed(0)
-    saved = transformers.AutoModelForCausalLM.from_config(KINDS["llama"]).eval()
-    saved.save_pretrained(tmp_path)
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
+    saved = saved_model(KINDS["llama"], tmp_path)
     edit(tmp_path / "config.json", return_dict=False)
     request = Instance("loglikelihood", {}, ("the house", " is red"), 0)
     lm = load_toy(tmp_path)
@@ -93,15 +99,8 @@ LESS = {
 @pytest.mark.parametrize("part", LESS)
 def test_a_configuration_of_less_than_the_weights_is_refused(part, tmp_path):
     """Of biases that are zero nothing is lost, and layers that predict further tokens are no part of the model."""
-    torch.manual_seed(0)
     config = transformers.LlamaConfig(**SMALL | {"num_hidden_layers": 2}, attention_bias=part == "biases")
-    saved = transformers.AutoModelForCausalLM.from_config(config).eval()
-    for name, weight in saved.named_parameters():
-        if name.endswith("bias"):
-            weight.data.normal_()
-    saved.save_pretrained(tmp_path)
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
-    expected = logits(saved)
+    expected = logits(saved_model(config, tmp_path))
     change, named = LESS[part]
     edit(tmp_path / "config.json", **change)
     with pytest.raises(CellError, match=rf"tensors such as {named}, and by its config\.json"):
@@ -126,10 +125,7 @@ def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp
 def test_a_configuration_with_which_the_code_fails_is_refused_by_its_name(tmp_path):
     """Whatever the code of an architecture raises: of ProphetNet, where no token pads."""
     sizes = {"hidden_size": 32, "decoder_ffn_dim": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 2}
-    torch.manual_seed(0)
-    config = transformers.ProphetNetConfig(vocab_size=420, ngram=1, **sizes)
-    transformers.ProphetNetForCausalLM(config).save_pretrained(tmp_path)
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
+    saved_model(transformers.ProphetNetConfig(vocab_size=420, ngram=1, **sizes), tmp_path)
     edit(tmp_path / "config.json", pad_token_id=None)
     with pytest.raises(CellError, match="ProphetNetForCausalLM cannot compute a text"):
         load_toy(tmp_path)
@@ -138,10 +134,7 @@ def test_a_configuration_with_which_the_code_fails_is_refused_by_its_name(tmp_pa
 def test_an_architecture_whose_code_takes_no_text_is_refused_by_its_name(tmp_path):
     """xLSTM's code takes no text of a small model; where it does, its logits are those of a plain pass."""
     config = transformers.xLSTMConfig(hidden_size=32, num_heads=2, num_hidden_layers=2, num_blocks=2, vocab_size=420)
-    torch.manual_seed(0)
-    saved = transformers.AutoModelForCausalLM.from_config(config).eval()
-    saved.save_pretrained(tmp_path)
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path)
+    saved = saved_model(config, tmp_path)
     try:
         expected = logits(saved)
     except ValueError:
@@ -464,34 +457,28 @@ def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
 # ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["bart", "recurrent_gemma", "mixtral", "llama"])
+BART = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
+RECURRENT = SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 1, "lru_width": 32, "attention_window_size": 16}
+ROUTED = SMALL | {"num_key_value_heads": 2, "num_local_experts": 2, "output_router_logits": True}
+BATCHES = {
+    "bart": transformers.BartConfig(vocab_size=420, init_std=0.3, max_position_embeddings=96, **BART),
+    "recurrent_gemma": transformers.RecurrentGemmaConfig(**RECURRENT),
+    "mixtral": transformers.MixtralConfig(**ROUTED),
+    "llama": KINDS["llama"],
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
 def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
     """BART's decoder counts the padding before a shorter prompt as positions, RecurrentGemma's state holds it, and
     Mixtral computes a loss of its routers if its configuration was saved in training, which padding breaks."""
-    toy_model("llama", tmp_path)
-    if kind == "bart":
-        sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
-        config = transformers.BartConfig(vocab_size=420, init_std=0.3, max_position_embeddings=96, **sizes)
-        torch.manual_seed(0)
-        transformers.BartForCausalLM(config).save_pretrained(tmp_path)
-    if kind == "recurrent_gemma":
-        sizes = SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 1}
-        torch.manual_seed(0)
-        config = transformers.RecurrentGemmaConfig(**sizes, lru_width=32, attention_window_size=16)
-        transformers.RecurrentGemmaForCausalLM(config).save_pretrained(tmp_path)
-    if kind == "mixtral":
-        torch.manual_seed(0)
-        config = transformers.MixtralConfig(
-            **SMALL, num_key_value_heads=2, num_local_experts=2, output_router_logits=True
-        )
-        transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
+    saved_model(BATCHES[kind], tmp_path)
     lm = load_toy(tmp_path)
     asked = {"until": ["never"], "max_gen_toks": 6, "do_sample": False}
     prompts = ["Question: what is the color of Mel?\nAnswer:", "yes"]
     requests = [Instance("generate_until", {}, (prompt, asked), at) for at, prompt in enumerate(prompts)]
     assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
-    alone = kind in ("bart", "recurrent_gemma")
-    assert lm.answers_alone == alone
+    assert lm.answers_alone == (kind in ("bart", "recurrent_gemma"))
 
 
 PARTS = (

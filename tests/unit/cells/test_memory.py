@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_scorer import ARCHITECTURES, SHARED, differences, random_requests
+from test_scorer import SHARED, differences, random_model, random_requests
 from torch.utils._python_dispatch import TorchDispatchMode
 from toy_run import run_of
 from toy_world import toy_tokenizer
@@ -21,16 +21,14 @@ from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun, less_
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 
 
-def random_model(name: str) -> LanguageModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name][0]()).eval()
+def model_of(name: str) -> LanguageModel:
+    model = random_model(name)
     return LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id=name, eval_batch_size=8)
 
 
 @pytest.fixture(params=SPLIT)
 def lm(request) -> LanguageModel:
-    return random_model(request.param)
+    return model_of(request.param)
 
 
 def largest_logits(lm) -> list[int]:
@@ -69,7 +67,7 @@ def test_scores_in_parts_are_those_of_all_logits_at_once(lm, monkeypatch):
 
 
 def test_a_head_that_is_not_apart_is_not_split(monkeypatch):
-    lm = random_model("llama")
+    lm = model_of("llama")
     monkeypatch.setattr(type(lm.base), "get_decoder", lambda self: None)
     monkeypatch.setattr(type(lm.base), "base_model", property(lambda self: self))
     requests = random_requests()[:8]
@@ -96,7 +94,7 @@ def test_training_in_parts_keeps_no_logits_and_changes_rounding_only(lm, monkeyp
 
 
 def test_lm_evals_scorer_means_whole_logits():
-    lm = random_model("llama")
+    lm = model_of("llama")
     lm.scorer = "lm-eval"
     assert lm.head_part() is None
 
@@ -130,7 +128,7 @@ class Reads(TorchDispatchMode):
 @pytest.mark.parametrize("part", [trees.PART, 6 * 420])
 def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
     monkeypatch.setattr(trees, "PART", part)
-    lm = random_model("llama")
+    lm = model_of("llama")
     lm.scorer = "auto" if narrow else "lm-eval"
     one = training(lm)
     batches = list(one.trainings[0].batches(1))
@@ -143,7 +141,7 @@ def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
 @pytest.mark.parametrize("way", ["packed", "cached", "rows"])
 @pytest.mark.parametrize("part", [trees.PART, 6 * 420])
 def test_scores_are_read_once_however_many_batches_there_are(way, part, monkeypatch):
-    lm = random_model("llama")
+    lm = model_of("llama")
     lm.scorer = way
     requests = [request for request in random_requests() if len(request[1]) < 80]
     lm._loglikelihood_tokens(requests[:2])
@@ -175,7 +173,7 @@ def kept(one: TrainingRun, shape: tuple[int, ...]) -> int:
 @pytest.mark.parametrize("name", ["gemma2", "llama"])
 def test_eager_attention_is_computed_again_to_the_bit(name):
     """Without it every layer keeps several matrices of heads x tokens x tokens."""
-    lm = random_model(name)
+    lm = model_of(name)
     lm.base.set_attn_implementation("eager")
     plain = steps(training(lm))
     with less_memory(lm.base, layers=False):
@@ -186,7 +184,7 @@ def test_eager_attention_is_computed_again_to_the_bit(name):
 
 
 def test_eager_attention_keeps_no_matrices():
-    lm = random_model("gemma2")
+    lm = model_of("gemma2")
     draw = np.random.default_rng(1)
     examples = [Example(tuple(map(int, draw.integers(5, 400, size=90))), 1) for _ in range(8)]
     one = run_of(lm, examples, FinetuneSettings(learning_rate=3e-3, micro_batch=1))

@@ -21,52 +21,36 @@ from lm_validity.errors import CellError
 COMMON = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 96}
 LLAMA = SMALL | {"intermediate_size": 64}
-# name -> (configuration, ways that must be found exact)
+# name -> (configuration, its sizes, ways that must be found exact)
 SHARED = {"rows", "packed", "cached"}
+ONE_HEAD = {"num_key_value_heads": 1}
+CAPPED = {"final_logit_softcapping": 5.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16, "head_dim": 16}
+LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 24, "max_position_embeddings": 96}
 ARCHITECTURES = {
-    "llama": (lambda: transformers.LlamaConfig(**COMMON, **LLAMA), SHARED),
-    "gpt2": (lambda: transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=96, **COMMON), SHARED),
-    "pythia": (lambda: transformers.GPTNeoXConfig(**COMMON, **LLAMA), SHARED),
-    "qwen2": (lambda: transformers.Qwen2Config(**COMMON, **LLAMA, num_key_value_heads=1), SHARED),
-    "opt": (
-        lambda: transformers.OPTConfig(**COMMON, **SMALL, ffn_dim=64, word_embed_proj_dim=32, dropout=0.0),
-        SHARED,
-    ),
+    "llama": (transformers.LlamaConfig, LLAMA, SHARED),
+    "gpt2": (transformers.GPT2Config, {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 96}, SHARED),
+    "pythia": (transformers.GPTNeoXConfig, LLAMA, SHARED),
+    "qwen2": (transformers.Qwen2Config, LLAMA | ONE_HEAD, SHARED),
+    "opt": (transformers.OPTConfig, SMALL | {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}, SHARED),
     # logits soft-capped after the head, attention soft-capped, every second layer a sliding window
     "gemma2": (
-        lambda: transformers.Gemma2Config(
-            **COMMON,
-            **LLAMA,
-            head_dim=16,
-            num_key_value_heads=1,
-            sliding_window=24,
-            final_logit_softcapping=5.0,
-            attn_logit_softcapping=5.0,
-            query_pre_attn_scalar=16,
-            attn_implementation="eager",
-        ),
+        transformers.Gemma2Config,
+        LLAMA | ONE_HEAD | CAPPED | {"sliding_window": 24, "attn_implementation": "eager"},
         SHARED,
     ),
-    "mistral": (
-        lambda: transformers.MistralConfig(**COMMON, **LLAMA, num_key_value_heads=1, sliding_window=24),
-        SHARED,
-    ),
-    "gpt_neo": (
-        lambda: transformers.GPTNeoConfig(
-            **COMMON,
-            hidden_size=32,
-            num_layers=2,
-            num_heads=2,
-            attention_types=[[["global", "local"], 1]],
-            window_size=24,
-            max_position_embeddings=96,
-        ),
-        SHARED,
-    ),
+    "mistral": (transformers.MistralConfig, LLAMA | ONE_HEAD | {"sliding_window": 24}, SHARED),
+    "gpt_neo": (transformers.GPTNeoConfig, {"hidden_size": 32, "num_layers": 2, "num_heads": 2} | LOCAL, SHARED),
     # no position ids: biases made from a 2-D mask, a state that reads one token after another
-    "bloom": (lambda: transformers.BloomConfig(**COMMON, hidden_size=32, n_layer=2, n_head=2), {"rows"}),
-    "mamba": (lambda: transformers.MambaConfig(**COMMON, hidden_size=32, num_hidden_layers=2), {"rows"}),
+    "bloom": (transformers.BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 2}, {"rows"}),
+    "mamba": (transformers.MambaConfig, {"hidden_size": 32, "num_hidden_layers": 2}, {"rows"}),
 }
+
+
+def random_model(name: str) -> transformers.PreTrainedModel:
+    configuration, options, _ = ARCHITECTURES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return transformers.AutoModelForCausalLM.from_config(configuration(**COMMON | options)).eval()
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +60,7 @@ def models():
 
     def make(name: str):
         if name not in made:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(3)
-                model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name][0]()).eval()
-            made[name] = (model, toy_tokenizer(adds_bos=name == "llama", chat=False))
+            made[name] = (random_model(name), toy_tokenizer(adds_bos=name == "llama", chat=False))
         return made[name]
 
     return make
@@ -128,7 +109,7 @@ def test_every_way_gives_lm_evals_numbers(models, name):
     for way in ("auto", "packed", "cached", "rows"):
         lm = own(models, name, scorer=way)
         assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4, way
-        assert lm._allowed == ARCHITECTURES[name][1], way
+        assert lm._allowed == ARCHITECTURES[name][2], way
         # asked for a shared way, a model that can share did so, and no other
         assert bool(lm.counters.shared_tokens) == (way != "rows" and lm._allowed == SHARED), way
 
@@ -424,25 +405,9 @@ def test_lm_evals_own_command_line_runs_the_scorer(models, tmp_path, toy_folder)
     found = {}
     for name in ("lm-validity", "hf"):
         output = tmp_path / name
-        arguments = [
-            "lm-eval",
-            "run",
-            "--model",
-            name,
-            "--model_args",
-            f"pretrained={tmp_path / 'model'},dtype=float32",
-        ]
-        arguments += [
-            "--tasks",
-            "toy_choice",
-            "--include_path",
-            str(toy_folder),
-            "--device",
-            "cpu",
-            "--batch_size",
-            "8",
-        ]
-        arguments += ["--output_path", str(output)]
+        options = f"--model {name} --model_args pretrained={tmp_path / 'model'},dtype=float32 --tasks toy_choice"
+        options += f" --include_path {toy_folder} --device cpu --batch_size 8 --output_path {output}"
+        arguments = ["lm-eval", "run", *options.split()]
         done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
         (path,) = output.rglob("results_*.json")

@@ -135,11 +135,8 @@ def model_record(run: Run, row: Model) -> ReplayedModel:
     }
     return {
         "model": row.model,
-        "path": row.path,
-        "revision": None,
         "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},
         "chat_template": row.instruction_tuned,
-        "architecture": None,
         "replay": sha,
     }
 

@@ -1,9 +1,9 @@
 """Models before they are loaded: what is fetched of them, which of their files are weights, and which are causal."""
 
 import ast
+import contextlib
 import importlib.util
-import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -26,22 +26,15 @@ class HubModel(NamedTuple):
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def weight_names(names: Collection[str], index: str | None) -> set[str]:
-    """Of a folder's *.safetensors, those that transformers loads: model.safetensors, else the shards that the index
-    (the text of model.safetensors.index.json) names; all where there is neither, or the index cannot be read."""
-    if WHOLE in names:
-        return {WHOLE}
-    try:
-        return {*names} if index is None else {*names} & {*json.loads(index)["weight_map"].values()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {*names}
-
-
 def weight_files(folder: Path) -> list[Path]:
-    """The weights of a local model, or of a checkpoint of it."""
-    index = folder / INDEX
-    names = [path.name for path in folder.glob("*.safetensors")]
-    return [folder / name for name in sorted(weight_names(names, index.read_text() if index.is_file() else None))]
+    """The weights of a local model, or of a checkpoint of it, as transformers loads them: model.safetensors, else the
+    shards that the index names; all *.safetensors where there is neither, or the index cannot be read."""
+    names = {path.name for path in folder.glob("*.safetensors")}
+    if WHOLE in names:
+        return [folder / WHOLE]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        names &= {*read_json(folder / INDEX)["weight_map"].values()}
+    return [folder / name for name in sorted(names)]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -84,11 +84,8 @@ class ModelRecord(TypedDict):
     """What `prefetch-model` writes about a model. sources: the states of a local model's files (`run.inputs`)."""
 
     model: str
-    path: str
-    revision: str | None
     checkpoints: dict[str, CheckpointRecord]
     chat_template: bool
-    architecture: str | None
     sources: NotRequired[dict[str, list[int | str | None]]]
 
 

@@ -101,7 +101,8 @@ def free(monkeypatch, number: int) -> None:
 
 def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     record = prefetch_model(MODEL)
-    assert record["revision"] == SHA and record["checkpoints"]["final"]["digest"] == SHA
+    final = record["checkpoints"]["final"]
+    assert final["revision"] == final["digest"] == SHA
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
 
 

@@ -181,11 +181,8 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> M
         )
     return {
         "model": model.model,
-        "path": final["path"],
-        "revision": final["revision"],
         "checkpoints": checkpoints,
         "chat_template": template is not None,
-        "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
     }
 
 

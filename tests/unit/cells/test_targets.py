@@ -14,104 +14,59 @@ from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
 from lm_validity.cells.training.lora import BatchPosition, CannotStack, find_targets, use_adapter
 from lm_validity.errors import CellError
 
-SMALL = {
-    "vocab_size": 420,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 96,
-    "initializer_range": 0.1,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-}
-VISION = {
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-}
-MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
-QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-
-
-def gemma3():
-    text = SMALL | {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16, "pad_token_id": 0}
-    return transformers.Gemma3Config(text_config=text, vision_config=VISION | {"patch_size": 14}, mm_tokens_per_image=4)
-
-
+SMALL = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 96, "initializer_range": 0.1}
+SMALL |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+VISION |= {"image_size": 28, "patch_size": 14}
+GEMMA3 = SMALL | {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16, "pad_token_id": 0}
+MIXTRAL = SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_MOE = SMALL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+QWEN_MOE |= {"shared_expert_intermediate_size": 32}
+MAMBA = {"vocab_size": 420, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 EXPERTS = {"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}
 SHORT = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
-# configuration, what must get an adapter, at least this share of the weights
+# configuration and its sizes, what must get an adapter, at least this share of the weights
 KINDS = {
-    "mixtral": (lambda: transformers.MixtralConfig(**SMALL, **MIXTRAL), SHORT | EXPERTS, 0.98),
-    "qwen2_moe": (
-        lambda: transformers.Qwen2MoeConfig(**SMALL, **QWEN_MOE, shared_expert_intermediate_size=32),
-        SHORT | MLP | EXPERTS,
-        0.98,
+    "mixtral": (transformers.MixtralConfig, MIXTRAL, SHORT | EXPERTS, 0.98),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, QWEN_MOE, SHORT | MLP | EXPERTS, 0.98),
+    "phimoe": (transformers.PhimoeConfig, MIXTRAL, SHORT | EXPERTS, 0.98),
+    "gemma3": (
+        transformers.Gemma3Config,
+        {"text_config": GEMMA3, "vision_config": VISION, "mm_tokens_per_image": 4},
+        {"model.language_model.layers.*.mlp.gate_proj"},
+        0.99,
     ),
-    "phimoe": (lambda: transformers.PhimoeConfig(**SMALL, **MIXTRAL), SHORT | EXPERTS, 0.98),
-    "gemma3": (gemma3, {"model.language_model.layers.*.mlp.gate_proj"}, 0.99),
-    "mamba": (
-        lambda: transformers.MambaConfig(vocab_size=420, hidden_size=32, num_hidden_layers=2, state_size=4),
-        {"in_proj"},
-        0.5,
-    ),
+    "mamba": (transformers.MambaConfig, MAMBA, {"in_proj"}, 0.5),
 }
 
-
+FALCON = SMALL | {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8}
 MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+DEEPSEEK = SMALL | MLA | {"num_key_value_heads": 2, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2}
+DEEPSEEK |= {"topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
 ALTUP = {"altup_num_inputs": 2, "laurel_rank": 8, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 420}
+GEMMA3N = SMALL | ALTUP | {"num_hidden_layers": 4, "pad_token_id": 0, "head_dim": 16, "sliding_window": 24}
+GEMMA3N |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0}
+GEMMA3N |= {"activation_sparsity_pattern": [0.0] * 4}
 SHARED_BLOCK = {"hybrid_layer_ids": [1, 3], "layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1}
+ZAMBA = SMALL | SHARED_BLOCK | {"num_hidden_layers": 4, "num_key_value_heads": 2, "mamba_d_state": 8}
+ZAMBA |= {"n_mamba_heads": 4, "mamba_ngroups": 1, "mamba_headdim": 16, "use_shared_attention_adapter": True}
+ZAMBA |= {"adapter_rank": 4, "attention_hidden_size": 64, "attention_head_dim": 32}
 UNUSUAL = {
-    "falcon_h1": (
-        lambda: transformers.FalconH1Config(**SMALL, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8),
-        SHORT | MLP | {"in_proj"},
-        0.8,
-    ),
-    "deepseek_v3": (
-        lambda: transformers.DeepseekV3Config(
-            **(SMALL | MLA | {"num_key_value_heads": 2}),
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            n_group=2,
-            topk_group=1,
-            moe_intermediate_size=16,
-            first_k_dense_replace=1,
-        ),
-        MLP | EXPERTS | {"q_a_proj", "kv_b_proj"},
-        0.98,
-    ),
+    "falcon_h1": (transformers.FalconH1Config, FALCON, SHORT | MLP | {"in_proj"}, 0.8),
+    "deepseek_v3": (transformers.DeepseekV3Config, DEEPSEEK, MLP | EXPERTS | {"q_a_proj", "kv_b_proj"}, 0.98),
     # its embeddings of each layer's input have no adapter
     "gemma3n": (
-        lambda: transformers.Gemma3nTextConfig(
-            **(SMALL | ALTUP | {"num_hidden_layers": 4, "pad_token_id": 0}),
-            head_dim=16,
-            layer_types=["sliding_attention", "full_attention"] * 2,
-            sliding_window=24,
-            num_kv_shared_layers=0,
-            activation_sparsity_pattern=[0.0] * 4,
-        ),
+        transformers.Gemma3nTextConfig,
+        GEMMA3N,
         {"model.layers.*.self_attn.q_proj", "model.layers.*.laurel.linear_left"},
         0.7,
     ),
     # one block of attention in several places
     "zamba2": (
-        lambda: transformers.Zamba2Config(
-            **(SMALL | SHARED_BLOCK | {"num_hidden_layers": 4, "num_key_value_heads": 2}),
-            mamba_d_state=8,
-            n_mamba_heads=4,
-            mamba_ngroups=1,
-            mamba_headdim=16,
-            use_shared_attention_adapter=True,
-            adapter_rank=4,
-            attention_hidden_size=64,
-            attention_head_dim=32,
-        ),
+        transformers.Zamba2Config,
+        ZAMBA,
         {"model.layers.*.shared_transformer.self_attn.q_proj", "model.layers.*.mamba.in_proj"},
         0.85,
     ),
@@ -120,10 +75,10 @@ UNUSUAL = {
 
 @pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in UNUSUAL)])
 def adapted(request) -> tuple[LanguageModel, set[str], float]:
-    configuration, expected, share = (KINDS | UNUSUAL)[request.param]
+    configuration, sizes, expected, share = (KINDS | UNUSUAL)[request.param]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = transformers.AutoModelForCausalLM.from_config(configuration(), dtype=torch.float32).eval()
+        model = transformers.AutoModelForCausalLM.from_config(configuration(**sizes), dtype=torch.float32).eval()
     tokenizer = toy_tokenizer(adds_bos=False, chat=False)
     return LanguageModel(model, tokenizer, model_id=request.param, eval_batch_size=4, max_length=90), expected, share
 
@@ -182,7 +137,7 @@ def test_what_is_linear_by_its_class_alone_gets_no_adapter(llama):
 
 def test_experts_are_not_trained_side_by_side():
     with torch.random.fork_rng(devices=[]):
-        model = transformers.AutoModelForCausalLM.from_config(KINDS["mixtral"][0]()).eval()
+        model = transformers.AutoModelForCausalLM.from_config(transformers.MixtralConfig(**MIXTRAL)).eval()
     lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="m", eval_batch_size=4)
     with pytest.raises(CannotStack):
         lora.add_adapter(lm, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1), also=["rate1"])

@@ -126,8 +126,8 @@ def add_metric(task: Task, metric: str) -> None:
 def _split_named(name: object, path: Path | None) -> str | None:
     """Which key of a task's file names this split of its data set; None where none does."""
     text = "" if path is None else path.read_text(encoding="utf-8", errors="replace")
-    found = re.search(rf"(\w+_split)[\"']?[ \t]*:[ \t]*[\"']?{re.escape(str(name))}[\"']?\s*(?:[,}}#\n]|$)", text)
-    return None if found is None else found[1]
+    match = re.search(rf"(\w+_split)[\"']?[ \t]*:[ \t]*[\"']?{re.escape(str(name))}[\"']?\s*(?:[,}}#\n]|$)", text)
+    return None if match is None else match[1]
 
 
 # what lm-eval does with a task's first document and metrics, and what is wrong with the task where that line raises
@@ -219,9 +219,9 @@ def local_data(path: Path | None) -> list[Path]:
     named = options.get("data_files") or {}
     lists = named.values() if isinstance(named, dict) else [named]
     patterns = [str(file) for entry in lists for file in ([entry] if isinstance(entry, str) else entry)]
-    places = [Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)]
-    places += [Path(str(folder)) for folder in (config.get("dataset_path"), options.get("data_dir")) if folder]
-    files = (file for place in places for file in (place.rglob("*") if place.is_dir() else [place]))
+    paths = [Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)]
+    paths += [Path(str(folder)) for folder in (config.get("dataset_path"), options.get("data_dir")) if folder]
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
     return sorted({file for file in files if file.is_file()})
 
 

@@ -419,16 +419,18 @@ def check_weights(where: str, folder: Path) -> None:
     _check_quantized(where, tensors, _read_saved(where, folder / "config.json", _AGAIN))
 
 
-def _differ(name: str, tensors: Tensors, others: Tensors) -> bool:
-    """Whether a tensor has another type, shape or first row in another file."""
+def _differ(name: str, first: Tensors, second: Tensors) -> bool:
+    """Whether a tensor has another type, shape or first row in a second file."""
     import torch
 
-    one, other = tensors[name], others[name]
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    pair = (first[name], second[name])
+    if len({(tensor.dtype, tensor.shape) for tensor in pair}) > 1:
         return True
-    with safe_open(one.path, "pt") as file, safe_open(other.path, "pt") as another:
-        parts = [part.get_slice(name)[:1] if one.shape else part.get_tensor(name) for part in (file, another)]
-    return not torch.equal(*parts)
+    rows = []
+    for tensor in pair:
+        with safe_open(tensor.path, "pt") as file:
+            rows.append(file.get_slice(name)[:1] if tensor.shape else file.get_tensor(name))
+    return not torch.equal(*rows)
 
 
 def read_tensors(where: str, path: Path) -> Tensors:

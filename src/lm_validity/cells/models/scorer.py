@@ -1,4 +1,4 @@
-"""lm-eval's HFLM with another way to compute log-likelihoods, and its check against HFLM."""
+"""lm-eval's HFLM with another way to compute log-likelihoods, and its check against plain passes."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ from lm_validity.errors import CellError
 # `SharedContextLM` is lm-eval's HFLM with another `_loglikelihood_tokens`, registered as the model `lm-validity`, so
 # that `lm-validity lm-eval run --model lm-validity --model_args pretrained=…` is lm-eval's own command line with this
 # scorer. Which way is exact for a model is not guessed from its name: before its first use each way is held against
-# HFLM's own numbers on this very model, and what disagrees is not used.
+# plain passes of this very model, and what disagrees is not used.
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,13 @@ class SharedContextLM(HFLM):
             self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
             answers = super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
             return [*answers]
+        for key, context, continuation in requests:
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise CellError(
+                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
+                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
+                    "every choice needs a token, and must fit into the model.",
+                )
         if self.alone or not self.narrows_head():
             return self._score_alone(requests)
         answers, by_way = self._score_by_way(requests, override_bs)
@@ -135,13 +142,6 @@ class SharedContextLM(HFLM):
 
     def _score_by_way(self, requests: list[Request], override_bs: int | None) -> ScoredByWay:
         """The answers, and the batches in which they were computed, by way."""
-        for key, context, continuation in requests:
-            if not context or not continuation or len(continuation) > self.max_length:
-                raise CellError(
-                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
-                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
-                    "every choice needs a token, and must fit into the model.",
-                )
         asked_rows = self.batch_size if override_bs is None else override_bs
         rows = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
         trees, truncated = plant(requests, self.max_length)

@@ -41,7 +41,6 @@ from lm_eval.tasks._yaml_loader import load_yaml as load_yaml
 from pyarrow.lib import ArrowInvalid
 
 import lm_validity.words
-from lm_validity.cells.models.provenance import replaced
 from lm_validity.errors import first_line
 from lm_validity.words import listing
 
@@ -77,13 +76,15 @@ def is_own_code(file: str | None) -> bool:
     return bool(file) and not any(Path(str(file)).resolve().is_relative_to(path) for path in _LIBRARIES)
 
 
-def fresh_code(cache: str, data: str | None = None) -> contextlib._GeneratorContextManager[None]:
+@contextlib.contextmanager
+def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
     """Run a task's code as its files are now. What libraries keep of an earlier run knows it by less than that: the
     data library what `map` and `from_generator` made by a fingerprint without the functions that theirs call, and local
     data by their time; Python what it compiled by time and size. cache: a folder for what is made here, of each task
     that is built. data: one for data sets of local files; None: the data library's own, for those of the hub.
     """
-    compiled = SourceFileLoader.get_code
+    config, cached, generator = datasets.config, datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator
+    shared, compiled = config.HF_DATASETS_CACHE, SourceFileLoader.get_code
 
     def compile_own(self: SourceFileLoader, name: str) -> CodeType | None:
         """The code of a module, compiled anew where it is the user's."""
@@ -91,13 +92,14 @@ def fresh_code(cache: str, data: str | None = None) -> contextlib._GeneratorCont
             return compiled(self, name)
         return self.source_to_code(self.get_data(self.path), self.path)
 
-    generator = functools.partial(datasets.Dataset.from_generator, cache_dir=cache)
-    return replaced(
-        (datasets.Dataset, "_get_cache_file_path", lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"),
-        (datasets.Dataset, "from_generator", generator),
-        (datasets.config, "HF_DATASETS_CACHE", data or datasets.config.HF_DATASETS_CACHE),
-        (SourceFileLoader, "get_code", compile_own),
-    )
+    datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
+    datasets.Dataset.from_generator = functools.partial(generator, cache_dir=cache)
+    config.HF_DATASETS_CACHE, SourceFileLoader.get_code = data or shared, compile_own  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator = cached, staticmethod(generator)
+        config.HF_DATASETS_CACHE, SourceFileLoader.get_code = shared, compiled  # type: ignore[method-assign]
 
 
 def apply_filters(task: Task, requests: list[Instance]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from lm_validity.errors import Refusal
-from lm_validity.files import Document
+from lm_validity.files import Document, read_json
 
 
 class HubModel(NamedTuple):

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib.metadata
-import inspect
 import logging
 import os
 import platform
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
     """Inside the block each owner has the given value under the given name."""
-    originals = [(owner, name, inspect.getattr_static(owner, name)) for owner, name, _ in changes]
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, new in changes:
             setattr(owner, name, new)

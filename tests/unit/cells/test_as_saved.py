@@ -471,11 +471,12 @@ BATCHES = {
 @pytest.mark.parametrize("kind", BATCHES)
 def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
     """BART's decoder counts the padding before a shorter prompt as positions, RecurrentGemma's state holds it, and
-    Mixtral computes a loss of its routers if its configuration was saved in training, which padding breaks."""
+    Mixtral computes a loss of its routers if its configuration was saved in training, which padding breaks. A prompt of
+    one token RecurrentGemma takes for a part of the text before."""
     saved_model(BATCHES[kind], tmp_path)
     lm = load_toy(tmp_path)
     asked = {"until": ["never"], "max_gen_toks": 6, "do_sample": False}
-    prompts = ["Question: what is the color of Mel?\nAnswer:", "yes"]
+    prompts = ["Question: what is the color of Mel?\nAnswer:", "yes no"]
     requests = [Instance("generate_until", {}, (prompt, asked), at) for at, prompt in enumerate(prompts)]
     assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
     assert lm.answers_alone == (kind in ("bart", "recurrent_gemma"))

@@ -23,7 +23,7 @@ def counted(llama, monkeypatch):
         return forward(input_ids=input_ids, **options)
 
     monkeypatch.setattr(llama.base, "forward", count)
-    monkeypatch.setattr(llama, "check_answers", lambda *answers: None)  # whose passes are not generation's
+    monkeypatch.setattr(llama, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
     return llama, calls
 
 
@@ -96,7 +96,7 @@ def walking(lm, monkeypatch):
         return found
 
     monkeypatch.setattr(lm.base, "forward", walk)
-    monkeypatch.setattr(lm, "check_answers", lambda *answers: None)  # whose passes are not generation's
+    monkeypatch.setattr(lm, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
     return lm, passes
 
 

@@ -178,7 +178,6 @@ class LanguageModel(SharedContextLM):
     closes_thoughts = False
 
     # lm-eval's, whose types are not known
-    logits_cache: bool
     batch_size_per_gpu: int
     chat_template_args: dict[str, object]
 
@@ -333,14 +332,8 @@ class LanguageModel(SharedContextLM):
             for window in self.rolling_windows(request.args[0])
         ]
         totals = [0.0] * len(requests)
-        # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation: in a text that
-        # repeats itself, a window would get the sum of another's predicted tokens
-        shared, self.logits_cache = self.logits_cache, False
-        try:
-            with self._scoring_fits():
-                scores = self._loglikelihood_tokens([window for _, window in windows])
-        finally:
-            self.logits_cache = shared
+        with self._scoring_fits():
+            scores = self._loglikelihood_tokens([window for _, window in windows])
         for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
             totals[number] += loglikelihood
         return totals

@@ -94,6 +94,8 @@ class SharedContextLM(HFLM):
     A batch that does not fit into memory is halved, and counted; for the rest of the process no batch has more tokens.
     """
 
+    logits_cache: bool  # lm-eval's, whose types are not known
+
     def __init__(self, *arguments: object, scorer: Way = "auto", **options: object):
         if scorer not in get_args(Way):
             raise CellError(f"scorer {scorer!r} is not known.", f"use one of {', '.join(get_args(Way))}.")
@@ -119,8 +121,14 @@ class SharedContextLM(HFLM):
             return []
         if self.scorer == "lm-eval" or self.backend != "causal":
             self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
-            answers = super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
-            return [*answers]
+            # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation, and gives all
+            # of them the sum of the first one's predicted tokens
+            cuts = {((*context, *text[:-1]), len(context)) for _, context, text in requests}
+            shared, self.logits_cache = self.logits_cache, self.logits_cache and len(cuts) == len(dict(cuts))
+            try:
+                return [*super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)]
+            finally:
+                self.logits_cache = shared
         for key, context, continuation in requests:
             if not context or not continuation or len(continuation) > self.max_length:
                 raise CellError(

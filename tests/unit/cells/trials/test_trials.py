@@ -334,7 +334,7 @@ def test_what_cannot_be_is_refused(plan_of, tmp_path):
     gpt2 = plan_of("gpt2")
     with pytest.raises(CellError, match="no mask token"):
         ResidentWorker().run(replace(gpt2, architecture="masked"), tmp_path)
-    with pytest.raises(CellError, match="neither a folder nor a model"):
+    with pytest.raises(CellError, match=r"no \*.safetensors in the folder"):
         ResidentWorker().run(replace(gpt2, model_path=str(tmp_path / "nowhere")), tmp_path)
     with pytest.raises(CellError, match="task 'toy': 150 rows, m = 12 and n = 100 need 212"):
         ResidentWorker().run(replace(gpt2, n=100), tmp_path)

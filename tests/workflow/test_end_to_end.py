@@ -178,7 +178,7 @@ def test_a_sheet_edited_while_a_job_runs_changes_nothing(project):
     (front / "lm-validity").chmod(0o755)
     command = project.snakemake_command("scores", "--cores", "2", "--rerun-incomplete", *CONFIG)
     done = project.run(*command, PATH=f"{front}:{path}")
-    assert "finetune_adapter" in done.stderr and "note:" not in done.stdout
+    assert "finetune_adapter" in done.stderr
     assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
         "cloze.plain.lr1e-3.seed0"
     }
@@ -186,8 +186,6 @@ def test_a_sheet_edited_while_a_job_runs_changes_nothing(project):
     sheet.write_text(sheet.read_text().replace(f"{MODELS[0]}\t", "renamed\t"))
     job = f"finetune_adapter:model={MODELS[0]},batch=cloze.plain.all-rates.seed0"
     project.snakemake("--mode", "remote", "--target-jobs", job, "--force", "--nolock", *CONFIG)
-    done = project.lm_validity("check-cells", "--configfile", str(RESULTS / "configuration.json"))
-    assert "note: config/test_models.tsv was edited after this run was planned" in done.stdout
 
 
 def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):

@@ -265,8 +265,6 @@ def check_cells(
         sys.exit(0 if after_error else 1)
     for line in describe_plans(run):
         say(line)
-    for path in planned_sheets(configfile).edited():
-        say(f"note: {path} was edited after this run was planned. Run the workflow again to include the change.")
     if output is not None:
         missing = [path for path in grid.all_manifests() if not Path(path).is_file()]
         if missing:

@@ -102,9 +102,7 @@ def plan(
     for reason in dict.fromkeys(cell.reason for cell in added):
         say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
     say(describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
-    warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
-    for line in filter(None, (drawing.describe_whole(costs, planned), *warnings)):
-        say(line)
+    say(*filter(None, (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))))
     if not drawing.is_plan_of(run, plan_path):
         say(f"Set `plan: {plan_path}` in {configfile}.")
 

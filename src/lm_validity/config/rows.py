@@ -229,17 +229,6 @@ class Sheets:
             self.texts[str(path)] = read_text(path, LAYOUT) if path.is_file() else None
         return self.texts[str(path)]
 
-    def edited(self) -> list[str]:
-        """The paths whose files have another text by now."""
-        return [path for path, text in self.texts.items() if not _holds(path, text)]
-
-
-def _holds(path: str, text: str | None) -> bool:
-    try:
-        return Sheets().text(path) == text
-    except InputError:  # somebody is at work on it
-        return False
-
 
 def _split_at(separator: str) -> BeforeValidator:
     return BeforeValidator(

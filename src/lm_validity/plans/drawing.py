@@ -69,16 +69,6 @@ def first_plan(
     return cheap_and_block(costs, {name: estimator.workload.parameters(rows[name]) for name, _ in costs}, seed, budget)
 
 
-def describe_whole(costs: Mapping[Pair, float], planned: Collection[PlannedCell]) -> str | None:
-    """That a plan leaves nothing out, and what would; None where it does."""
-    if len(planned) < len(costs):
-        return None
-    line = "This plan is the full grid: it leaves no cell out."
-    if len({model for model, _ in costs}) <= LEAST_BLOCK and any(cell.reason == IN_BLOCK for cell in planned):
-        line += f" With {LEAST_BLOCK} models or fewer the block is all of them; `--design balanced` leaves cells out."
-    return line
-
-
 def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     """Model -> the probability with which it was drawn: one model from each of equally large groups of neighbours.
 

@@ -47,13 +47,11 @@ Lists: TypeAlias = dict[str, dict[str, str | tuple[str, ...]]]  # name -> {model
 _CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
 # of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
-_OTHER_WORK: tuple[str, ...] = (
-    _MASKED,
-    _SEQ_TO_SEQ,
-    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+_OTHER_WORK = (
+    *(_MASKED, _SEQ_TO_SEQ),
+    *(f"MODEL_FOR_{work}_MAPPING_NAMES" for work in ("MULTIPLE_CHOICE", "SEQUENCE_CLASSIFICATION")),
+    *(f"MODEL_FOR_{work}_MAPPING_NAMES" for work in ("TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")),
 )
-_OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
-_OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
 SEEN_AHEAD: dict[str, tuple[object, ...]] = {"use_bidirectional_attention": (True, "all"), "is_causal": (False,)}
 SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
 
@@ -72,26 +70,19 @@ def why_not_causal(config: object) -> Refusal | None:
     lists = _lists()
     if lists is None:
         return None
-    kind, named = config.get("model_type"), config.get("architectures") or []
-    if not isinstance(kind, str | None) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
-        return Refusal(
-            "model_type or architectures of its config.json is not text",
-            "a model folder is what save_pretrained writes",
-        )
-    if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
+    kind, named, causal = config.get("model_type"), config.get("architectures") or [], lists[_CAUSAL]
+    if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in causal:
         return Refusal(f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN)
-    problem = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
-    if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
-        return Refusal(problem, TAKE_OUT)
-    if kind in _encoders(lists) and not config.get("is_decoder"):
-        return Refusal(problem, TAKE_OUT)
     if key := _key_that_sees_ahead(config):
         return Refusal(f"{key} of its config.json lets each position see those behind it", TAKE_OUT)
-    other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(
-        lists[_CAUSAL].values()
-    )
-    if named and (named[0] in other_work or _has_no_head(config, named[0], lists)):
-        return Refusal(problem, TAKE_OUT)
+    other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(causal.values())
+    if (
+        (kind not in causal or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")))
+        or (kind in _encoders(lists) and not config.get("is_decoder"))
+        or (named and (named[0] in other_work or _has_no_head(config, named[0], lists)))
+    ):
+        words = ", ".join(named) or f"model_type {kind}"
+        return Refusal(f"config.json is not that of a causal language model ({words})", TAKE_OUT)
     return None
 
 

@@ -204,16 +204,10 @@ def test_the_command_writes_a_plan_that_is_read_back(made_up, capsys):
     assert Path("plan.tsv").read_bytes() == before
 
 
-def test_a_plan_of_everything_is_called_the_full_grid(made_up, capsys):
+def test_a_plan_of_everything_saves_nothing(made_up, capsys):
     """Six models: the block is all of them. Sums of the same hours in another order differ in their last digit."""
     call(output=Path("whole.tsv"))
-    said = capsys.readouterr().out
-    assert len(read_plan("whole.tsv", *names(made_up))) == 18 and " 0 hours saved" in said
-    assert "full grid" in said and "--design balanced" in said
-    costs, whole = training_costs(Estimator(made_up)), read_plan("whole.tsv", *names(made_up)).values()
-    assert drawing.describe_whole(costs, list(whole)[1:]) is None
-    balanced = drawing.balanced(costs, 0, 1e9)
-    assert len(balanced) == 18 and "balanced" not in drawing.describe_whole(costs, balanced)
+    assert len(read_plan("whole.tsv", *names(made_up))) == 18 and " 0 hours saved" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [{}, {"output": Path("replay/plan.tsv")}])

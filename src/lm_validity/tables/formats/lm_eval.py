@@ -55,7 +55,9 @@ _SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_
 def _recognises(opened: Opened) -> bool:
     results = checked.part(opened.document).get("results")
     if not isinstance(results, dict):
-        return isinstance(results, list)
+        return isinstance(results, list) and (
+            not results or any("task_name" in checked.part(entry) for entry in results)
+        )
     tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
     entries = [(name, value) for task in tasks for name, value in task.items()]
     return not entries or any(

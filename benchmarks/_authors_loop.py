@@ -20,8 +20,9 @@ import torch.nn.functional as F
 
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
+from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.tasks.tasks import load_task
 from lm_validity.cells.training.lora import BatchPosition, adapter_tensors, add_adapter, save_adapter, use_adapter
 from lm_validity.config.sections import OneFinetune
 from lm_validity.run.cell import derive_seed

@@ -169,9 +169,7 @@ def training_records(shape: str, dtype: str, device: str, rounds: int, count: in
                     lm,
                     examples,
                     lambda: 0.0,
-                    settings.model_copy(update={"learning_rate": rate}),
-                    work=Path(name) / str(rate),
-                    adapter_output=Path(name) / f"adapter-{rate}",
+                    Member(settings.model_copy(update={"learning_rate": rate}), Path(name) / str(rate)),
                     **options,
                 )
                 .epochs[0]

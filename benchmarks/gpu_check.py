@@ -189,16 +189,7 @@ def _examples() -> list[Example]:
 def _train(lm: LanguageModel, folder: Path, rate: float = 3e-3, **options: object) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
-    result = finetune(
-        lm,
-        _examples(),
-        lambda: 0.0,
-        settings,
-        seed=SEED,
-        higher_is_better=True,
-        work=folder,
-        adapter_output=folder / "a",
-    )
+    result = finetune(lm, _examples(), lambda: 0.0, Member(settings, folder), seed=SEED, higher_is_better=True)
     if result.diverged:
         raise ArithmeticError(result.diverged)
     return result

@@ -304,16 +304,13 @@ def _peaks(place: Place, model: Callable, tokens: int) -> Iterator[Line]:
     import torch
 
     from lm_validity.cells.tasks.evaluation import Example
-    from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, started
 
     lm = model()
     for rows in (1, ROWS):
         examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * rows)]
         settings = FinetuneSettings(learning_rate=1e-4, effective_batch=rows, micro_batch=rows)
-        with (
-            started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run,
-            less_memory(lm.base, layers=False),
-        ):
+        with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run:
             (batch,) = run.trainings[0].batches(1)
             run.step(run.trainings, batch)  # from the second on, the optimizer has its state
             if place.device != "cpu":
@@ -338,18 +335,17 @@ def _speed(rows: int, tokens: int, marks: list[float]) -> Line:
 
 def _our_steps(place: Place, model: Callable, rows: int, tokens: int) -> Iterator[Line]:
     from lm_validity.cells.tasks.evaluation import Example
-    from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, started
 
     lm = model()
     examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * ROWS * STEPS)]
     settings = FinetuneSettings(learning_rate=1e-4, effective_batch=ROWS, micro_batch=rows)
     with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run:
         marks = []
-        with less_memory(lm.base, layers=False):
-            for batch in run.trainings[0].batches(1):
-                run.step(run.trainings, batch)
-                place.wait()
-                marks.append(time.perf_counter())
+        for batch in run.trainings[0].batches(1):
+            run.step(run.trainings, batch)
+            place.wait()
+            marks.append(time.perf_counter())
         yield _speed(rows, tokens, marks) | {"micro-batch at the end": run.micro_batch}
 
 

@@ -64,7 +64,8 @@ main()
 # builds every cell of a configuration, in the order in which cells stand on each other
 BUILD = """
 import sys
-from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells.runner import run_job
+from lm_validity.cells.tasks.splits import write_splits
 from lm_validity.cells.replay import benchmark_record, model_record
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json

@@ -12,8 +12,9 @@ from tests.real.conftest import DOCUMENTS, MODELS, model_folder
 
 from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
-from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task
-from lm_validity.cells.training.loop import FinetuneSettings
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.tasks import fetch_documents, load_task
+from lm_validity.cells.training.loop import FinetuneSettings, Member
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.training.worker import finetune
 
@@ -87,11 +88,9 @@ def test_a_fine_tuned_adapter_is_one_for_plain_peft(load, tasks, seen, tmp_path,
         lm,
         examples,
         lambda: metric_value(lm, prepared, "acc_norm,none"),
-        settings,
+        Member(settings, tmp_path),
         seed=1,
         higher_is_better=True,
-        work=tmp_path / "work",
-        adapter_output=tmp_path / "adapter",
     )
     losses = [epoch.train_loss for epoch in found.epochs]
     assert losses[1] < losses[0] and found.diverged is None

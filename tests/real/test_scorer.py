@@ -11,7 +11,8 @@ from lm_eval.tasks import TaskManager
 from tests.real.conftest import DOCUMENTS, MODELS
 
 from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
-from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task, rows
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.tasks import fetch_documents, load_task, rows
 
 pytestmark = pytest.mark.real
 

@@ -1,6 +1,7 @@
 """The sheets and the task that docs/how_to/own_models_and_benchmarks.md shows are read as they stand there, and
 docs/reference/tables.md has the columns that reports read."""
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -91,7 +92,8 @@ def test_the_task_is_a_task(folder, monkeypatch):
         (folder / name).write_text(document + "\n", encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
-    task = tasks.load_task(tasks.find_task("capitals", Path("my_tasks")))
+    finding = importlib.import_module("lm_validity.cells.tasks.finding")
+    task = tasks.load_task(finding.find_task("capitals", Path("my_tasks")))
     row = next(iter(task.training_docs()))
     assert row == json.loads(document)
     assert task.doc_to_text(row) == "Question: What is the capital of Peru?\nAnswer:"

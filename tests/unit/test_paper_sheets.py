@@ -204,7 +204,7 @@ class TestEarlyTraining:
     @pytest.mark.slow
     def test_tasks_output_types_and_metrics_are_those_of_the_pinned_lm_eval(self, run):
         pytest.importorskip("lm_eval")
-        from lm_validity.cells.tasks.tasks import find_task
+        from lm_validity.cells.tasks.finding import find_task
 
         subjects = {}
         for name, row in run.benchmarks.items():

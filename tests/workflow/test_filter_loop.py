@@ -61,8 +61,9 @@ def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     pytest.importorskip("lm_eval")
     from lm_validity.cells.models.language_model import load_language_model
     from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
+    from lm_validity.cells.tasks.finding import TaskRecord
     from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
-    from lm_validity.cells.tasks.tasks import TaskRecord, load_task
+    from lm_validity.cells.tasks.tasks import load_task
 
     row = Benchmark(benchmark="cloze_kept", include_path=str(filtered / "tasks"), studies=("signal",))
     found = prefetch_benchmark(row)

@@ -14,7 +14,7 @@ import re
 import site
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -111,11 +111,6 @@ def apply_filters(task: Task, requests: list[Instance]) -> None:
 def has_metric(task: Task, metric: str) -> bool:
     """Whether the task computes the metric."""
     return metric in task._metric_fn_list
-
-
-def metric_functions(task: Task) -> dict[str, Callable[..., object] | None]:
-    """The task's metrics by name, None where lm-eval found none; of a task in Python none."""
-    return getattr(task, "_metric_fn_list", {})
 
 
 def add_metric(task: Task, metric: str) -> None:

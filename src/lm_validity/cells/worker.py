@@ -15,9 +15,9 @@ import torch
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Counters, Seconds, Stopwatch
-from lm_validity.cells.tasks.answers import replaced_examples
+from lm_validity.cells.tasks.finding import TaskRecord
 from lm_validity.cells.tasks.splits import Split, documents
-from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
+from lm_validity.cells.tasks.tasks import AnyTask, Documents, fewshot_digest, load_task
 from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal, again
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Job
@@ -185,13 +185,7 @@ class Worker(ABC):
             )
         task = self._task(benchmark)
         try:
-            test_documents = documents(task, Split.from_json(record))
-            if record.get("replaced_examples") is None and replaced_examples(task, test_documents):
-                raise InputError(
-                    f"benchmark {benchmark!r}: its few-shot examples hold answered questions of the {split} split.",
-                    "split the benchmark again: other examples are then shown, and these cells are computed again.",
-                )
-            return test_documents
+            return documents(task, Split.from_json(record))
         except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
             raise CellError(error.problem, error.hint) from error
 
@@ -228,10 +222,8 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
 def describe_missing_gpu(needed_gpus: int, usable: int, device: str, on_cpu: str = ON_CPU) -> Refusal:
     """(problem, hint): what torch says about this machine's GPUs, and where to look; `on_cpu`: how to do without."""
     problem = (
-        f"the job needs {needed_gpus} GPU{'s' if needed_gpus > 1 else ''} and can use {usable} on "
-        f"{socket.gethostname()} "
-        f"({device}; torch {torch.__version__}, torch.version.cuda {torch.version.cuda}, torch.cuda.is_available() "
-        f"{torch.cuda.is_available()}, torch.cuda.device_count() {torch.cuda.device_count()}, CUDA_VISIBLE_DEVICES "
+        f"the job needs {needed_gpus} GPU(s) and can use {usable} on {socket.gethostname()} ({device}; torch "
+        f"{torch.__version__}, CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES "
         f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
     )
     if usable:
@@ -239,8 +231,5 @@ def describe_missing_gpu(needed_gpus: int, usable: int, device: str, on_cpu: str
     elif not torch.backends.cuda.is_built():
         hint = f"this torch is the build without CUDA: {INSTALL_CUDA}, or {on_cpu}."
     else:
-        hint = (
-            "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for. "
-            f"To compute on the CPU on purpose, {on_cpu}."
-        )
+        hint = f"check `nvidia-smi` on that node and what the job asks for; to compute on the CPU, {on_cpu}."
     return Refusal(problem, hint)

@@ -39,7 +39,6 @@ IMPORTED = (
     "lm_eval.models.huggingface",
     "lm_validity.cells.runner",
     "lm_validity.cells.scoring",
-    "lm_validity.cells.selection",
     "lm_validity.cells.training.worker",
     "lm_validity.cells.trials.worker",
     "lm_validity.cli.jobs",

@@ -8,12 +8,11 @@ from pydantic import (
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, bad_value, check_distinct
+from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, check_distinct
 
 
 def e2lm_tokens_b(iteration: float) -> float:
@@ -71,9 +70,6 @@ class Cards(ConfigSection):
 
 # keys of a fine-tune that change its cost, and its numbers by rounding only: in no recipe, and in no state of training
 COST_ONLY = frozenset(("micro_batch", "gradient_checkpointing"))
-# keys that are younger than the first recipes and states: with this value all is as it was before, and neither names it
-SINCE: dict[str, object] = {"early_stop": False}
-PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 
 class OneFinetune(ConfigSection):
@@ -99,24 +95,10 @@ class OneFinetune(ConfigSection):
         description="Trade time for memory. Turn it on if training does not fit at micro-batch 1. Changes results by "
         "rounding only.",
     )
-    early_stop: bool = Field(
-        False,
-        description="Stop a learning rate after 2 epochs without improvement on validation. Turn it on to save epochs, "
-        "at some cost in validation scores. Not with target_modules: paper, which trains as published.",
-    )
 
     def determining(self, without: Collection[str] = ()) -> dict[str, object]:
         """What determines a fine-tune's numbers, by key, for recipes and for states from which training resumes."""
-        values = self.model_dump(exclude={*COST_ONLY, *without})
-        return {key: value for key, value in values.items() if key not in SINCE or value != SINCE[key]}
-
-    @field_validator("early_stop")
-    @classmethod
-    def train_as_published(cls, early_stop: int | None, info: ValidationInfo) -> int | None:
-        """Refuses an early stop with target_modules `paper`, which trains all epochs as published."""
-        if early_stop and info.data.get("target_modules") == "paper":
-            raise bad_value("target_modules: paper trains every epoch as published", "set early_stop to false.")
-        return early_stop
+        return self.model_dump(exclude={*COST_ONLY, *without})
 
 
 Seed = Annotated[int, Field(ge=0, lt=10**9)]

@@ -97,7 +97,7 @@ class ReplayedModel(ModelRecord):
 
 
 class TaskFiles(TypedDict):
-    """An lm-eval task, or a group with its `members`, as `cells.tasks.tasks.TaskRecord` is stored. A replay knows no
+    """An lm-eval task, or a group with its `members`, as `cells.tasks.finding.TaskRecord` is stored. A replay knows no
     files."""
 
     task: str
@@ -117,8 +117,6 @@ class BenchmarkRecord(TypedDict):
     documents: dict[str, int]
     data: str | None
     fewshot: str | None
-    document_order: str | None
-    choice_border: NotRequired[str | None]
     replay: NotRequired[str]
 
 
@@ -129,7 +127,6 @@ class SplitRecord(TypedDict):
     split: str
     documents: int
     digest: str | None
-    replaced_examples: NotRequired[int | None]
     replay: NotRequired[str]
 
 

@@ -23,7 +23,6 @@ _INCLUDE = re.compile(r"(?:^|[{,])[ \t]*[\"']?include[\"']?[ \t]*:([^\n]*(?:\n[ 
 TASK_LINE, GROUP_LINE = (
     re.compile(rf"^[\"']?{word}[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE) for word in ("task", "group")
 )
-LM_EVALS_SEEDS = "lm-eval's seeds"
 MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
 # a draw from a generator of the whole process; one of its own is `random.Random(7)` or `np.random.default_rng(7)`
@@ -126,12 +125,6 @@ def draws_at_random(path: Path) -> bool:
         imports = "\n".join(_IMPORTS.findall(text))
         queue += [module for module in code.parent.glob("*.py") if re.search(rf"\b{re.escape(module.stem)}\b", imports)]
     return False
-
-
-def order_of_draws(paths: Iterable[Path]) -> str | None:
-    """What the recipe says of a task that draws at random, or a group of such tasks: its order is that of lm-eval.
-    Before, each process had another. None for all other tasks. `paths`: their YAML files."""
-    return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
 
 
 def _names(block: str) -> list[str]:

@@ -42,13 +42,12 @@ class Address(NamedTuple, Generic[CellT_co]):
 
 class Sidecar(TypedDict, total=False):
     """What is read of the cost of a finished cell. `counters`: counts by name, and under `by_phase` those of each
-    phase; a replayed cell has none. `epochs_allowed`: of a fine-tune that may stop early."""
+    phase; a replayed cell has none."""
 
     wall_seconds: float | None
     counters: dict[str, Any]
     versions: dict[str, str]
     epochs: int
-    epochs_allowed: int
     truncated_texts: int
     cut_answers: int
 

@@ -1,9 +1,12 @@
 """The toy world of tests/unit/cells/toy_world.py, made once a session in temporary folders."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("lm_eval")
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves helpers unimportable
@@ -11,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves
 from early_fork import EarlyFork
 from toy_world import load_toy, toy_model, write_toy_tasks
 
-from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.tasks import load_task
 
 FORKED: list[EarlyFork] = []
 
@@ -57,3 +61,39 @@ def llama(model_folders):
 def toy_task(toy_folder):
     """Load a toy task by name."""
     return lambda name: load_task(find_task(name, toy_folder))
+
+
+CHOICE = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "Question: {{q}}\nAnswer:",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "gold",
+    "metric_list": [{"metric": "acc"}],
+}
+
+
+@pytest.fixture
+def write_file(tmp_path, monkeypatch):
+    """A function (rows by split, code of own.py, keys of the YAML file) -> the folder of a task."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+    def write(parts, code="", **keys):
+        files = {split: str(tmp_path / f"{split}.jsonl") for split in parts}
+        for split, documents in parts.items():
+            lines = "".join(json.dumps(doc) + "\n" for doc in documents)
+            Path(files[split]).write_text(lines, encoding="utf-8")
+        names = {f"{'training' if split == 'train' else split}_split": split for split in parts}
+        config = {"task": "asked", "dataset_path": "json", "dataset_kwargs": {"data_files": files}, **names}
+        config = {key: value for key, value in (config | CHOICE | keys).items() if value is not None}
+        text = re.sub("'(!function [a-zA-Z.]+)'", r"\1", yaml.safe_dump(config))
+        (tmp_path / f"{config['task']}.yaml").write_text(text, encoding="utf-8")
+        (tmp_path / "own.py").write_text(code, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def write_task(write_file):
+    """A function (rows by split, number of solved examples, more as of `write_file`) -> the loaded task."""
+    return lambda parts, shots=0, **keys: load_task(find_task("asked", write_file(parts, **keys)), shots)

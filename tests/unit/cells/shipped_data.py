@@ -2,7 +2,8 @@
 
 import datasets
 
-from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.tasks import load_task
 
 
 def arc(number: int) -> dict:

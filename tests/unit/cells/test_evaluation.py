@@ -11,18 +11,13 @@ from lm_eval.api.metrics import stderr_for_metric
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from toy_world import evaluate, head_of, lm_eval_itself, load_toy, toy_model
+from toy_world import all_documents, evaluate, head_of, lm_eval_itself, load_toy, toy_model
 from transformers import PreTrainedTokenizerFast
 
 from lm_validity.cells.tasks import evaluation
 from lm_validity.cells.tasks.evaluation import RESAMPLES, NonFiniteScore, metric_value, prepare_requests
-from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
+from lm_validity.cells.tasks.tasks import Documents, fetch_documents
 from lm_validity.errors import CellError
-
-
-def all_documents(task, kind: str = "test") -> Documents:
-    return fetch_documents(task, kind, [f"{kind}:{row}" for row in range(len(rows(task, kind)))])
-
 
 METRICS = {
     "toy_choice": "acc,none",

@@ -3,14 +3,12 @@
 import contextlib
 import errno
 import functools
-import hashlib
 import json
 import math
 import resource
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from peft import PeftModel
@@ -26,12 +24,12 @@ from lm_validity.cells.tasks.evaluation import (
     prepare_requests,
     training_examples,
 )
+from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import find_task, load_task
-from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
+from lm_validity.cells.tasks.tasks import load_task
+from lm_validity.cells.training.loop import FinetuneSettings, Member, TrainingStopped
 from lm_validity.cells.training.lora import find_targets, use_adapter
 from lm_validity.cells.training.worker import finetune
-from lm_validity.config.sections import COST_ONLY, SINCE
 from lm_validity.errors import CellError
 
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)
@@ -67,9 +65,8 @@ def undisturbed(model_folders, toy_folder, tmp_path_factory):
 
 def run(lm, examples, validate, folder, settings=SETTINGS, **options):
     options = {"seed": 7, "higher_is_better": True} | options
-    return finetune(
-        lm, examples, validate, settings, work=folder / "work", adapter_output=folder / "adapter", **options
-    )
+    member = Member(settings, folder, options.pop("on_epoch", lambda epoch: None))
+    return finetune(lm, examples, validate, member, **options)
 
 
 def files(folder) -> dict[str, bytes]:
@@ -116,60 +113,16 @@ def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_pat
     assert str(tmp_path.parent) not in text and str(model_folders[kind]) not in text
 
 
-@pytest.mark.parametrize(
-    ("values", "epochs", "best"),
-    [
-        ([0.5, 0.4, 0.5, 0.9, 0.9], 3, 1),  # as good as before is no improvement
-        ([0.5, 0.4, 0.6, 0.6, 0.1], 5, 3),
-        ([0.1, 0.2, 0.3, 0.4, 0.5], 5, 5),
-        ([0.5, 0.6, 0.1, 0.2, 0.9], 4, 2),
-    ],
-)
-def test_a_rate_stops_after_two_epochs_without_improvement(llama, world, tmp_path, values, epochs, best):
-    """Its adapter is that of the best epoch until then, the same bytes as without the stop; it stays stopped."""
-    examples = world(llama)[1][:8]  # a step an epoch
-    settings = SETTINGS.model_copy(update={"epochs": 5, "early_stop": True})
-    script = iter(values)
-    stopped = run(llama, examples, lambda: next(script), tmp_path / "a", settings)
-    assert (len(stopped.epochs), stopped.best_epoch, stopped.steps) == (epochs, best, epochs)
-    script = iter([*values[:epochs], *[0.0] * (5 - epochs)])  # nothing better comes, so the same epoch is kept
-    whole = run(llama, examples, lambda: next(script), tmp_path / "b", SETTINGS.model_copy(update={"epochs": 5}))
-    assert len(whole.epochs) == 5 and whole.epochs[:epochs] == stopped.epochs
+@pytest.mark.parametrize(("values", "best"), [([0.5, 0.7, 0.7], 2), ([0.7, 0.5, 0.7], 1), ([0.3, 0.7, 0.9], 3)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_adapter_is_that_of_the_best_epoch(llama, world, tmp_path, values, best, sign):
+    """The first of the best ones, in whichever direction: as after so many epochs of the same training."""
+    examples = world(llama)[1][:8]
+    scores, only = iter([sign * value for value in values]), iter([sign * (number == best) for number in (1, 2, 3)])
+    result = run(llama, examples, lambda: next(scores), tmp_path / "a", higher_is_better=sign > 0)
+    assert result.best_epoch == best
+    run(llama, examples, lambda: next(only), tmp_path / "b", higher_is_better=sign > 0)
     assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
-    again = run(llama, examples, lambda: pytest.fail("trains again"), tmp_path / "a", settings)
-    assert again.resumed_epochs == epochs and again.adapter_sha256 == stopped.adapter_sha256
-
-
-def test_a_state_of_before_a_key_was_there_goes_on(llama, world, tmp_path):
-    """A state is known by what determines it, written out here as the version wrote it that had no `early_stop`: a key
-    that comes later with the value of before is no other fine-tune."""
-    _, examples, validate = world(llama)
-    seen = []
-    with pytest.raises(TrainingStopped):
-        run(llama, examples, validate, tmp_path, on_epoch=seen.append, stop=lambda: len(seen) == 1)
-    of_before = {
-        "epochs": SETTINGS.epochs,
-        "effective_batch": SETTINGS.effective_batch,
-        "max_length": 1024,
-        "loss": "all",
-        "target_modules": SETTINGS.target_modules,
-        "rank": SETTINGS.rank,
-        "alpha": SETTINGS.alpha,
-        "dropout": SETTINGS.dropout,
-        "weight_decay": SETTINGS.weight_decay,
-        "learning_rate": SETTINGS.learning_rate,
-        "max_gradient_norm": 1.0,
-    }
-    assert set(of_before) == set(FinetuneSettings.model_fields) - COST_ONLY - set(SINCE), "a new key: into SINCE"
-    with safe_open(tmp_path / "work" / "training.safetensors", framework="pt") as file:
-        history = json.loads(file.metadata()["history"])
-    digest = hashlib.sha256(json.dumps(["llama", "torch.float32", of_before, 7]).encode())
-    for example in examples:
-        digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
-    assert history["fingerprint"] == digest.hexdigest()
-    assert run(llama, examples, validate, tmp_path).resumed_epochs == 1
-    stopping = SETTINGS.model_copy(update={"early_stop": True})
-    assert run(llama, examples, validate, tmp_path, stopping).resumed_epochs == 0, "another fine-tune"
 
 
 def test_same_bytes_twice_and_after_an_interruption(llama, world, undisturbed, tmp_path):
@@ -348,31 +301,6 @@ def test_divergence_keeps_the_epochs_before(llama, world, tmp_path):
     assert late.best_epoch == 2 and late.adapter_sha256 and "validation after epoch 3" in late.diverged
 
 
-@pytest.mark.parametrize(
-    ("higher", "values", "best"), [(True, [0.5, 0.7, 0.7], 2), (False, [0.5, 0.7, 0.5], 1), (False, [0.9, 0.7, 0.3], 3)]
-)
-def test_best_epoch_and_direction(llama, world, tmp_path, higher, values, best):
-    examples = world(llama)[1][:8]
-    scores = iter(values)
-    result = run(llama, examples, lambda: next(scores), tmp_path, higher_is_better=higher)
-    assert result.best_epoch == best
-    if best < 3:  # the adapter is that of the best epoch: training only so long, with the same schedule, gives it
-        scores, seen = iter(values), []
-        with pytest.raises(TrainingStopped):
-            run(
-                llama,
-                examples,
-                lambda: next(scores),
-                tmp_path / "b",
-                higher_is_better=higher,
-                on_epoch=seen.append,
-                stop=lambda: len(seen) == best,
-            )
-        scores = iter([9.0 if higher is False else -9.0] * 3)
-        run(llama, examples, lambda: next(scores), tmp_path / "b", higher_is_better=higher)
-        assert files(tmp_path / "b" / "adapter") == files(tmp_path / "adapter")
-
-
 def test_first_step_is_adamw_on_the_token_mean(llama, tmp_path):
     """Without dropout, one step on two rows of different length against the same step written out."""
     examples = [Example((0, 5, 6, 7, 1), 3), Example((0, 8, 1), 2)]
@@ -389,11 +317,7 @@ def test_first_step_is_adamw_on_the_token_mean(llama, tmp_path):
 def test_learning_rate_falls_to_zero_in_equal_steps(llama, world, tmp_path, monkeypatch):
     _, examples, validate = world(llama)
     rates, original = [], torch.optim.AdamW.step
-
-    def step(self, *args, **kwargs):
-        rates.append(self.param_groups[0]["lr"])
-        return original(self, *args, **kwargs)
-
+    step = lambda self: rates.append(self.param_groups[0]["lr"]) or original(self)  # noqa: E731
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     run(llama, examples, validate, tmp_path)
     assert rates == pytest.approx([3e-3 * (9 - step) / 9 for step in range(9)])

@@ -8,8 +8,9 @@ from toy_groups import SIZES, write_pets
 from toy_world import evaluate, lm_eval_itself, load_toy
 
 from lm_validity.cells.tasks.evaluation import training_examples
+from lm_validity.cells.tasks.finding import TaskRecord, find_task
 from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
-from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
+from lm_validity.cells.tasks.tasks import address_of, fetch_documents, fewshot_digest, load_task, rows
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Selection
 from lm_validity.studies.signal.filters.recipe import selection_files, task_files, write_files
@@ -29,9 +30,7 @@ def load(name, folder, **settings):
 
 def documents_of_test(task):
     """All documents of the test split in order."""
-    source = rows(task, "test")
-    addresses = [source.address("test", n) if hasattr(source, "address") else f"test:{n}" for n in range(len(source))]
-    return fetch_documents(task, "test", addresses)
+    return fetch_documents(task, "test", [address_of(doc, "test", n) for n, doc in enumerate(rows(task, "test"))])
 
 
 def check_items(found, samples, member=None):
@@ -116,7 +115,7 @@ def test_bad_groups_are_named(folder, monkeypatch, tmp_path):
     with pytest.raises(InputError, match="differ in output type"):
         find_task("pets_mixed", folder)
     (tmp_path / "tasks").mkdir()  # else it is looked for in lm-eval's 14,000 files
-    monkeypatch.setattr("lm_validity.cells.tasks.tasks.PACKAGE", tmp_path)
+    monkeypatch.setattr("lm_validity.cells.tasks.finding.PACKAGE", tmp_path)
     with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is not a task"):
         find_task("pets_broken", folder)
 

@@ -15,8 +15,7 @@ from toy_world import toy_tokenizer
 from lm_validity.cells.models import trees
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Example
-from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun, less_memory
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun, layers_recomputed
 
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 
@@ -156,46 +155,8 @@ def test_scores_are_read_once_however_many_batches_there_are(way, part, monkeypa
     assert "_local_scalar_dense" not in reads.found[:first], "what comes after is on the host already"
 
 
-def kept(one: TrainingRun, shape: tuple[int, ...]) -> int:
-    """Tensors that end in `shape` and that a step's forward passes keep."""
-    found = []
-
-    def note(tensor):
-        if tensor.shape[-3:] == shape and tensor.is_floating_point():
-            found.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        one.accumulate(one.trainings, next(one.trainings[0].batches(1)))
-    return len(found)
-
-
-@pytest.mark.parametrize("name", ["gemma2", "llama"])
-def test_eager_attention_is_computed_again_to_the_bit(name):
-    """Without it every layer keeps several matrices of heads x tokens x tokens."""
-    lm = model_of(name)
-    lm.base.set_attn_implementation("eager")
-    plain = steps(training(lm))
-    with less_memory(lm.base, layers=False):
-        assert lm.base.config._attn_implementation == loop.RECOMPUTED
-        spared = steps(training(lm))
-    assert lm.base.config._attn_implementation == "eager"
-    assert plain[0] == spared[0] and all(map(torch.equal, plain[1], spared[1]))
-
-
-def test_eager_attention_keeps_no_matrices():
-    lm = model_of("gemma2")
-    draw = np.random.default_rng(1)
-    examples = [Example(tuple(map(int, draw.integers(5, 400, size=90))), 1) for _ in range(8)]
-    one = run_of(lm, examples, FinetuneSettings(learning_rate=3e-3, micro_batch=1))
-    one.pass_tokens = 0
-    assert kept(one, (2, 90, 90)) >= 8 * 2, "one at least a text and layer"
-    with less_memory(lm.base, layers=False):
-        assert kept(one, (2, 90, 90)) == 0
-
-
 def test_checkpointing_without_effect_is_said(caplog):
     config = transformers.OpenAIGPTConfig(vocab_size=50, n_positions=16, n_embd=8, n_layer=1, n_head=2)
-    with caplog.at_level(logging.WARNING), less_memory(transformers.OpenAIGPTLMHeadModel(config), layers=True):
+    with caplog.at_level(logging.WARNING), layers_recomputed(transformers.OpenAIGPTLMHeadModel(config)):
         pass
     assert "gradient_checkpointing has no effect: OpenAIGPTLMHeadModel" in caplog.text

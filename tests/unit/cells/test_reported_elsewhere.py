@@ -10,7 +10,8 @@ import transformers
 import yaml
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.tasks import load_task
 
 WORDS = ("red", "a color of blue and", "yes no yes")
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.runner import run_cells
-from lm_validity.cells.selection import select_adapter, select_prompt
+from lm_validity.cells.runner import run_cells, select_adapter, select_prompt
 from lm_validity.config.load import build_run
 from lm_validity.errors import CellError
 from lm_validity.run.cell import BenchmarkCell, Job

@@ -7,10 +7,10 @@ from shipped_data import METRIC, ROWS, fake_data
 from toy_world import evaluate, head_of, load_toy
 
 from lm_validity.cells.tasks import evaluation
-from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
+from lm_validity.cells.tasks.finding import TaskRecord
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
-from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, load_task
+from lm_validity.cells.tasks.tasks import fetch_documents, load_task
 from lm_validity.config.sheets import Benchmark
 
 COMPLETION = {  # of the first training row under the plain prompt
@@ -44,18 +44,6 @@ def test_shipped_task(name, shipped, model_folders):
     for prompt in ("plain", "chat"):
         found = evaluate(lm, task, docs, metric=METRIC.get(name, "acc,none"), prompt=prompt)
         assert len(found.items) == len(docs)
-        examples = training_examples(lm, task, docs, prompt=prompt)
-        for doc, example, group in zip(
-            docs.docs, examples, prepare_requests(lm, task, docs, prompt=prompt).requests, strict=True
-        ):
-            tokens = list(example.token_ids)
-            assert tokens.count(0) == tokens.count(1) == 1 and (tokens[0], tokens[-1]) == (0, 1)
-            if task.OUTPUT_TYPE == "multiple_choice":
-                context, continuation = lm.encode_request(*group[gold_choice(task, doc)].args)
-                assert tokens == [*context, *continuation, 1]
-            else:
-                context = lm.tok_encode(group[0].args[0])
-                assert tokens[: len(context)] == context
     first = training_examples(lm, task, fetch_documents(task, "train", ["train:0"]))[0]
     assert lm.tokenizer.decode(first.token_ids[first.completion_start : -1]) == COMPLETION[name]
 

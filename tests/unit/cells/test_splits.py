@@ -7,8 +7,9 @@ from toy_run import start_run
 from toy_world import toy_rows, write_toy_tasks
 
 from lm_validity.cells.runner import run_job
+from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import Split, documents, make_splits
-from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.tasks.tasks import load_task
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.workspace import read_manifest
 

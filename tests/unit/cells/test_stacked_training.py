@@ -34,8 +34,7 @@ def world(toy_task):
 
 def members(folder, **changes) -> list[Member]:
     return [
-        Member(SETTINGS.model_copy(update={"learning_rate": rate, **changes}), folder / str(rate) / "work")
-        for rate in RATES
+        Member(SETTINGS.model_copy(update={"learning_rate": rate, **changes}), folder / str(rate)) for rate in RATES
     ]
 
 
@@ -52,7 +51,7 @@ def finish(lm, examples, validate, folder, group):
     """The members' fine-tunes as the jobs finish them: all epochs must be there already."""
     results = []
     for member in group:
-        results.append(run(lm, examples, validate, member.work.parent, member.settings))
+        results.append(run(lm, examples, validate, member.work, member.settings))
         assert results[-1].resumed_epochs == member.settings.epochs
     return results
 
@@ -70,7 +69,7 @@ def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout):
         assert [epoch.validation_value for epoch in found.epochs] == [epoch.validation_value for epoch in alone.epochs]
         assert found.best_epoch == alone.best_epoch and found.steps == alone.steps
         mine, _ = saved(member.work)
-        theirs, _ = saved(tmp_path / "alone" / str(member.settings.learning_rate) / "work")
+        theirs, _ = saved(tmp_path / "alone" / str(member.settings.learning_rate))
         assert mine.keys() == theirs.keys()
         for name in mine:
             torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-4)
@@ -79,22 +78,12 @@ def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_members_stop_early_each_for_itself(llama, world, tmp_path):
-    """Three rates: the first is best at once, the second improves to the end, the third is best in epoch 2."""
-    examples, _ = world(llama)
-    by_epoch = [(0.5, 0.1, 0.1), (0.4, 0.2, 0.3), (0.4, 0.3, 0.2), (0.4, 0.2), (0.5,)]
-    script = iter([value for epoch in by_epoch for value in epoch])
-    group = members(tmp_path, epochs=5, early_stop=True)
-    side_by_side(llama, examples, lambda: next(script), group)
-    assert [len(saved(member.work)[1]) for member in group] == [3, 5, 4] and next(script, None) is None
-
-
 def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
     examples, validate = world(llama)
     for name in ("a", "b"):
         side_by_side(llama, examples, validate, members(tmp_path / name))
     for rate in RATES:
-        first, second = (tmp_path / name / str(rate) / "work" / "training.safetensors" for name in ("a", "b"))
+        first, second = (tmp_path / name / str(rate) / "training.safetensors" for name in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()
     # interrupted after one member saved its second epoch: the others are one behind
     seen = []
@@ -114,7 +103,7 @@ def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
     assert [len(saved(member.work)[1]) for member in group] == [2, 1, 1]
     side_by_side(llama, examples, validate, members(tmp_path / "c"))
     for rate in RATES:
-        whole, resumed = (saved(tmp_path / name / str(rate) / "work")[0] for name in ("a", "c"))
+        whole, resumed = (saved(tmp_path / name / str(rate))[0] for name in ("a", "c"))
         for name in whole:
             torch.testing.assert_close(whole[name], resumed[name], rtol=1e-3, atol=1e-4)
     with pytest.raises(TrainingStopped, match="epoch 1"):
@@ -138,7 +127,7 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
     assert side_by_side(llama, examples, validate, members(tmp_path / "b", epochs=1)) == {16: 2, 8: 1, 3: 1}[rows]
     assert llama.counters.oom_halvings == {16: 1, 8: 2, 3: 4}[rows]
     for rate in RATES:
-        whole, small = (saved(tmp_path / name / str(rate) / "work")[0]["step_losses"] for name in ("a", "b"))
+        whole, small = (saved(tmp_path / name / str(rate))[0]["step_losses"] for name in ("a", "b"))
         torch.testing.assert_close(whole, small, rtol=1e-5, atol=1e-5)
 
 
@@ -164,7 +153,7 @@ def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
         wild = group[at].settings.model_copy(update={"learning_rate": rate, "max_gradient_norm": 1e9})
         group[at] = replace(group[at], settings=wild)
     side_by_side(llama, examples, validate, group)
-    results = [run(llama, examples, validate, member.work.parent, member.settings) for member in group]
+    results = [run(llama, examples, validate, member.work, member.settings) for member in group]
     assert [bool(result.diverged) for result in results] == [False, True, False]
     alone = run(llama, examples, validate, tmp_path / "alone", group[0].settings)
     np.testing.assert_allclose(results[0].step_losses, alone.step_losses, rtol=1e-5, atol=1e-5)

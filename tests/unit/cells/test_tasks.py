@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 import time
 from pathlib import Path
@@ -15,11 +14,11 @@ import yaml
 from lm_eval.tasks import TaskManager
 from toy_world import TASKS, write_toy_tasks
 
-from lm_validity.cells.tasks import tasks
+from lm_validity.cells.tasks import finding
 from lm_validity.cells.tasks.answers import metrics_of_an_answer
-from lm_validity.cells.tasks.own_file import read_task_name
+from lm_validity.cells.tasks.finding import PACKAGE, TaskRecord, build_task, find_task, read_task_name
 from lm_validity.cells.tasks.splits import prefetch_benchmark
-from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task, rows
+from lm_validity.cells.tasks.tasks import load_task, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import inputs, scoring
@@ -36,48 +35,79 @@ def test_shipped_tasks_are_found_without_data():
     assert find_task("wikitext").higher_is_better["bits_per_byte,none"] is False
 
 
-OWN_METRIC = """def score(predictions, references, **kwargs):
+PAIR = """def score(predictions, references, **kwargs):
     return float(predictions == references)
+
+def pair(references, predictions):
+    return {"same": float(references == predictions), "size": float(len(predictions[0]))}
+
+def size(document, results):
+    return {"size": len(results[0])}
+
+def choose(document, results):
+    return {"margin": results[0][0] - results[1][0]}
+
+def fails(document, results):
+    return {"size": 1 / len(results[0])}
 """
+QUIZ = [{"q": f"is {n} even?", "c": ["yes", "no"], "a": n % 2, "text": "no", "n": [1, 2]} for n in range(4)]
+WRITES = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "text"}
 
 
 @pytest.fixture
-def own_metric(tmp_path):
-    """The toy generation task with a metric of a user's own, which lm-eval does not know; `more` is of its entry."""
-
-    def write(more: str = "") -> str:
-        path = write_toy_tasks(tmp_path) / "toy_generation.yaml"
-        metrics = f"metric_list:\n  - metric: !function own.score\n    aggregation: mean\n{more}"
-        path.write_text(path.read_text().partition("metric_list:")[0] + metrics)
-        (tmp_path / "own.py").write_text(OWN_METRIC)
-        return str(tmp_path)
-
-    return write
-
-
-def own_row(folder: str, better: bool) -> Benchmark:
-    kind = {"metric": "score,stripped", "output_type": "generate_until", "higher_is_better": better}
-    return Benchmark(benchmark="mine", task="toy_generation", include_path=folder, **kind)
+def quiz(write_file):
+    """A function (code of own.py, keys of the YAML file) -> the folder of a task."""
+    plain = {
+        "task": "own_quiz",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "c",
+        "doc_to_target": "a",
+        "metric_list": None,
+    }
+    return lambda code="", **keys: write_file({"test": QUIZ}, code, **plain | keys)
 
 
-@pytest.mark.parametrize("more", ["", "    high_is_better: true\n"])  # a typing error of shipped tasks
+@pytest.mark.parametrize("stated", [{}, {"high_is_better": True}, {"higher_is_better": False}])  # a typing error
 @pytest.mark.parametrize("better", [True, False])
-def test_a_direction_that_nobody_states_is_the_sheets(own_metric, caplog, more, better):
-    folder = own_metric(more)
-    assert find_task("toy_generation", folder).higher_is_better == {"score,stripped": None}
+def test_a_direction_is_the_tasks_or_where_nobody_states_it_the_sheets(quiz, caplog, stated, better):
+    metric = {"metric": "!function own.score", "aggregation": "mean", **stated}
+    folder, direction = quiz(PAIR, **WRITES, metric_list=[metric]), stated.get("higher_is_better")
+    kind = {"output_type": "generate_until", "higher_is_better": better}
+    row = Benchmark(benchmark="mine", task="own_quiz", include_path=str(folder), metric="score,none", **kind)
+    assert find_task("own_quiz", folder).higher_is_better == {"score,none": direction}
+    if direction is not None and better:
+        with pytest.raises(InputError, match="higher_is_better is 1 in the sheet, and the task says otherwise"):
+            prefetch_benchmark(row)
+        return
     with caplog.at_level("INFO", "lm_validity"):
-        record = prefetch_benchmark(own_row(folder, better))["record"]
-    assert record["higher_is_better"] == {"score,stripped": None}
-    (line,) = (line for line in caplog.messages if "does not say whether a higher score,stripped is better" in line)
-    assert line.endswith(f"is taken, {int(better)} (1 where it is empty)")
+        assert prefetch_benchmark(row)["record"]["higher_is_better"] == {"score,none": direction}
+    said = [line for line in caplog.messages if "does not say whether a higher score,none is better" in line]
+    assert len(said) == (direction is None) and all(
+        line.endswith(f"{int(better)} (1 where it is empty)") for line in said
+    )
 
 
-def test_a_direction_that_the_task_states_must_be_the_sheets(own_metric):
-    folder = own_metric("    higher_is_better: false\n")
-    assert find_task("toy_generation", folder).higher_is_better == {"score,stripped": False}
-    assert prefetch_benchmark(own_row(folder, better=False))["record"]["higher_is_better"] == {"score,stripped": False}
-    with pytest.raises(InputError, match="higher_is_better is 1 in the sheet, and the task says otherwise"):
-        prefetch_benchmark(own_row(folder, better=True))
+@pytest.mark.parametrize(
+    ("keys", "metric", "missing"),
+    [
+        ({**WRITES, "metric_list": [{"metric": "!function own.pair", "aggregation": "mean"}]}, "size", "pair"),
+        ({**WRITES, "process_results": "!function own.size"}, "size", "sizes"),
+        ({"process_results": "!function own.choose"}, "margin", "margins"),
+        ({"metric_list": [{"metric": "acc_mutual_info"}]}, "acc_mutual_info", "acc_norm"),
+    ],
+)
+def test_a_metric_is_one_that_an_answer_is_given(quiz, keys, metric, missing):
+    """Whatever name the task's file has for it."""
+    folder = str(quiz(PAIR, **keys))
+    row = {"benchmark": "own_quiz", "include_path": folder, "output_type": keys.get("output_type", "multiple_choice")}
+    assert prefetch_benchmark(Benchmark(**row, metric=f"{metric},none"))
+    with pytest.raises(InputError, match=f"lm-eval has no metric '{missing},none'"):
+        prefetch_benchmark(Benchmark(**row, metric=f"{missing},none"))
+
+
+def test_code_that_takes_no_empty_answer_has_the_metrics_of_its_file(quiz):
+    task = load_task(find_task("own_quiz", quiz(PAIR, **WRITES, process_results="!function own.fails")))
+    assert metrics_of_an_answer(task) == {}
 
 
 def test_a_group_takes_a_direction_from_those_of_its_tasks_that_state_one(tmp_path):
@@ -319,8 +349,6 @@ def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
 @pytest.mark.parametrize("suffix", ["yml", "json"])
 def test_a_task_in_a_file_of_another_suffix_is_named(tmp_path, suffix):
     (tmp_path / f"quiz.{suffix}").write_text('{"task": "own_quiz"}', encoding="utf-8")
-    with pytest.raises(InputError, match=rf"quiz\.{suffix}.*rename it to quiz\.yaml"):
-        find_task("own_quiz", tmp_path)
     with pytest.raises(InputError, match=r"rename it to quiz\.yaml"):
         read_task_name(tmp_path / f"quiz.{suffix}")
 
@@ -335,62 +363,6 @@ def test_a_task_that_is_not_there_is_known_without_a_network(tmp_path):
     assert inputs._text.cache_info().misses < 1000  # of 14,000 files: the Snakefile asks at each start
     (tmp_path / "own.yaml").write_text("task: own_quiz\ninclude: base\ntest_split: test\n", encoding="utf-8")
     assert task_problem("own_quiz", str(tmp_path)) is None and task_problem("own_quizz", str(tmp_path)) is not None
-
-
-@pytest.fixture
-def quiz(tmp_path, monkeypatch):
-    """A function (keys of the YAML file, code of own.py) -> the folder of a task whose three splits are one file."""
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    data = [{"q": f"is {n} even?", "c": ["yes", "no"], "a": n % 2, "text": "no", "n": [1, 2]} for n in range(4)]
-
-    def write(code="", **keys):
-        (tmp_path / "data.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in data), encoding="utf-8")
-        config = {"task": "own_quiz", "dataset_path": "json", "test_split": "test", "doc_to_text": "{{q}}"}
-        config |= {"dataset_kwargs": {"data_files": {"test": f"{tmp_path}/data.jsonl"}}}
-        config |= {"output_type": "multiple_choice", "doc_to_choice": "c", "doc_to_target": "a"}
-        config = {key: value for key, value in (config | keys).items() if value is not None}
-        text = re.sub("'(!function [a-zA-Z.]+)'", r"\1", yaml.safe_dump(config))
-        (tmp_path / "own_quiz.yaml").write_text(text, encoding="utf-8")
-        (tmp_path / "own.py").write_text(code, encoding="utf-8")
-        return tmp_path
-
-    return write
-
-
-WRITES = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "text"}
-PAIR = """def pair(references, predictions):
-    return {"same": float(references == predictions), "size": float(len(predictions[0]))}
-
-def score(document, results):
-    return {"size": len(results[0])}
-
-def choose(document, results):
-    return {"margin": results[0][0] - results[1][0]}
-
-def fails(document, results):
-    return {"size": 1 / len(results[0])}
-"""
-GIVEN = [
-    ({**WRITES, "metric_list": [{"metric": "!function own.pair", "aggregation": "mean"}]}, "size,none", "pair,none"),
-    ({**WRITES, "process_results": "!function own.score"}, "size,none", "sizes,none"),
-    ({"process_results": "!function own.choose"}, "margin,none", "margins,none"),
-    ({"metric_list": [{"metric": "acc_mutual_info"}]}, "acc_mutual_info,none", "acc_norm,none"),
-]
-
-
-@pytest.mark.parametrize(("keys", "given", "other"), GIVEN)
-def test_a_metric_is_one_that_an_answer_is_given(quiz, keys, given, other):
-    """Whatever name the task's file has for it."""
-    folder = str(quiz(PAIR, **keys))
-    row = {"benchmark": "own_quiz", "include_path": folder, "output_type": keys.get("output_type", "multiple_choice")}
-    assert prefetch_benchmark(Benchmark(**row, metric=given))
-    with pytest.raises(InputError, match=f"lm-eval has no metric '{other}'"):
-        prefetch_benchmark(Benchmark(**row, metric=other))
-
-
-def test_code_that_takes_no_empty_answer_has_the_metrics_of_its_file(quiz):
-    task = load_task(find_task("own_quiz", quiz(PAIR, **WRITES, process_results="!function own.fails")))
-    assert metrics_of_an_answer(task) == {}
 
 
 LIST = (
@@ -429,7 +401,7 @@ def test_what_is_wrong_with_a_tasks_file_is_named(quiz, keys, problem):
 
 def test_the_configurations_of_its_data_are_named(quiz):
     folder = quiz(dataset_kwargs=None)
-    configs = [{"config_name": name, "data_files": "data.jsonl"} for name in ("one", "two")]
+    configs = [{"config_name": name, "data_files": "test.jsonl"} for name in ("one", "two")]
     (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n", encoding="utf-8")
     quiz(dataset_path=str(folder), dataset_kwargs=None)
     with pytest.raises(InputError, match="dataset_name names none of 'one', 'two'"):
@@ -452,7 +424,7 @@ def test_a_metric_that_is_listed_twice_is_said(quiz, caplog):
 def test_a_task_within_a_groups_file_is_refused_for_that(quiz, monkeypatch):
     folder = quiz()
     (folder / "shipped" / "tasks").mkdir(parents=True)
-    monkeypatch.setattr(tasks, "PACKAGE", folder / "shipped")  # else all of lm-eval's are searched
+    monkeypatch.setattr(finding, "PACKAGE", folder / "shipped")  # else all of lm-eval's are searched
     inline = yaml.safe_load((folder / "own_quiz.yaml").read_text()) | {"task": "inline"}
     (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["own_quiz", inline]}))
     with pytest.raises(InputError, match="names 'inline', which its own file defines"):

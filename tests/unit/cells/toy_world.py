@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.tasks.evaluation import RESAMPLES, prepare_requests, score_prepared
-from lm_validity.cells.tasks.tasks import Documents
+from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
 
 COLORS = ("red", "green", "blue", "dark gray")
 NAMES = [
@@ -189,6 +189,10 @@ def load_toy(folder: Path, **options):
 
 def head_of(documents: Documents, number: int) -> Documents:
     return Documents(documents.task, documents.split, documents.addresses[:number], documents.docs[:number])
+
+
+def all_documents(task, kind: str = "test") -> Documents:
+    return fetch_documents(task, kind, [f"{kind}:{row}" for row in range(len(rows(task, kind)))])
 
 
 def evaluate(lm, task, docs, *, metric, **options):

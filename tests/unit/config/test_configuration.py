@@ -20,7 +20,7 @@ def test_defaults_are_the_published_protocol():
     settings = validate(values(), "f.yaml").finetuning
     assert (settings.rank, settings.alpha, settings.dropout, settings.epochs) == (8, 32, 0.1, 5)
     assert (settings.effective_batch, settings.max_length, settings.weight_decay) == (8, 1024, 0.01)
-    assert settings.learning_rates == ("1e-5", "2e-5", "5e-5") and not settings.early_stop
+    assert settings.learning_rates == ("1e-5", "2e-5", "5e-5")
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,6 @@ def test_defaults_are_the_published_protocol():
         ({"finetuning": {"epochs": 0}}, "key 'finetuning.epochs', value 0", "explains"),
         ({"finetuning": {"learning_rates": ["fast"]}}, "'fast' is not a number", "explains"),
         ({"finetuning": {"learning_rates": [1e-5, "1e-05"]}}, "holds a value twice", "explains"),
-        (
-            {"finetuning": {"early_stop": True, "target_modules": "paper"}},
-            "key 'finetuning.early_stop', value True",
-            "set early_stop to false",
-        ),
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
         (
             {"batching": {"evaluate_model": {"benchmarks": 0}}},

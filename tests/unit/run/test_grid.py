@@ -39,18 +39,6 @@ def make_grid(tmp_path, monkeypatch):
     return make
 
 
-def test_an_early_stop_is_in_the_settings_of_a_fine_tune_only_where_it_is_asked_for(make_grid):
-    """So that recipes of before there was one stay as they are (tests/golden/grid_lines.json holds their digests)."""
-    before, after = make_grid(), make_grid(finetuning={"early_stop": True})
-    for key, job in before.jobs.items():
-        one, other = before.settings(job), after.settings(after.jobs[key])
-        assert "early_stop" not in one
-        assert other.replace(" early_stop=True", "") == one and (other == one) == (job.rule != "finetune_adapter")
-        if job.rule == "finetune_adapter":
-            kept = [rule_of(job).training_settings(grid.run, job.cells[0].benchmark) for grid in (before, after)]
-            assert kept[1] == kept[0] | {"early_stop": True}
-
-
 SIZES = [1, 2, "all", "auto"]
 
 

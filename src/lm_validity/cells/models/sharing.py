@@ -159,16 +159,6 @@ class Telling(NamedTuple):
     tokens: int
 
 
-def extremes(lengths: Sequence[int], batch: int) -> Iterator[Telling]:
-    """Of texts that are computed in batches by length: the longest, and the one with most padding."""
-    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
-    longest = order[-1]
-    yield Telling("length", lengths[longest], longest, lengths[longest])
-    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-    members = max(batches, key=lambda members: lengths[members[-1]] - lengths[members[0]])
-    yield Telling("padding", 1 + lengths[members[-1]] - lengths[members[0]], members[0], lengths[members[0]])
-
-
 class SelfCheck:
     """What was checked of a model: by way and kind of size, the largest."""
 

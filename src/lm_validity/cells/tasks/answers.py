@@ -6,21 +6,20 @@ import logging
 import random
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jinja2
-import jinja2.meta
 import lm_eval.utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.samplers import ContextSampler, FirstNSampler
 from lm_eval.api.task import Task
 
-from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit, metric_functions
+from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Doc, Documents, rows, task_of, tasks_in
-from lm_validity.errors import InputError, first_line
+from lm_validity.errors import InputError, Refusal, first_line
 
 log = logging.getLogger(__name__)
 
@@ -73,108 +72,85 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
     another place, labels that count from one, no right answer in any document. A task with a scoring function of its
     own decides itself what is right.
     """
-    _say_printed_none(task, documents)
+    field = "doc_to_target" if task.OUTPUT_TYPE == "loglikelihood_rolling" else "doc_to_text"
+    pairs = zip(documents.addresses, documents.docs, strict=True)
+    empty = [address for address, doc in pairs if None in doc.values() and _prints_none(task_of(task, doc), field, doc)]
+    _say(
+        documents.task,
+        f"say None where a column is empty: leave them out, or write {{% if column %}} in {field}",
+        empty,
+        documents,
+    )
     if task.OUTPUT_TYPE == "generate_until":
         _check_targets(task, documents)
-    if task.OUTPUT_TYPE != "multiple_choice":
-        return
-    golds: list[_Label] = []
+    labels: list[_Label] = []
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
-        task_of_document = task_of(task, doc)
-        where = f"{documents.task}: document {address}"
+        member, where = task_of(task, doc), f"{documents.task}: document {address}"
+        if member.OUTPUT_TYPE != "multiple_choice":
+            break
         try:
-            if not task_of_document.doc_to_choice(doc):
+            choices = member.doc_to_choice(doc)
+            if not choices:
                 raise InputError(f"{where} has no choices.", "leave such rows out (process_docs), or give it some.")
-            if callable(getattr(task_of_document.config, "process_results", None)) or not hasattr(
-                task_of_document, "multiple_input"
-            ):
+            if callable(getattr(member.config, "process_results", None)) or not hasattr(member, "multiple_input"):
                 continue
-            choices = _checked_choices(task_of_document, doc, where)
-            _check_question(task_of_document, doc, choices, where)
-            gold = gold_choice(task_of_document, doc)
-            _check_digits(task_of_document, doc, choices, gold, where)
-            _check_list(task_of_document, doc, choices, where)
-            label = _gold(task_of_document, doc)
-            if label is None or isinstance(label, float):
-                raise InputError(
-                    f"{where}: its label is {'missing' if label is None else label}.",
-                    "leave unlabelled rows out, and give whole numbers from 0 or texts: `{{label | int}}`.",
-                )
-            golds.append(_Label(address, label, gold, choices))
+            if (fault := _fault(member, doc, choices)) is not None:
+                raise InputError(f"{where}: {fault.problem}.", fault.hint)
+            labels.append(_Label(address, cast("str | int", _gold(member, doc)), gold_choice(member, doc), choices))
         except InputError:
             raise
         except Exception as error:  # whatever a task's code or template raises
             raise InputError(
                 f"{where} cannot be rendered ({type(error).__name__}: {first_line(error)}).",
-                "check the columns of that row against the task's YAML file.",
+                "check the columns of that row against the task's YAML file: choices are a column or a list of texts.",
             ) from error
-    _check_labels(documents.task, golds)
+    _check_labels(documents.task, labels)
 
 
-def _checked_choices(task: Task, doc: Doc, where: str) -> list[str]:
-    try:
-        choices = task.doc_to_choice(doc)
-    except (ValueError, SyntaxError) as error:  # a list in a template goes through its text
-        columns = [f"{name} ({type(value).__name__})" for name, value in doc.items() if not _is_plain(value)]
-        raise InputError(
-            f"{where}: its choices cannot be read from {task.config.doc_to_choice!r}.",
-            f"write dates and other values as text: {', '.join(columns)}."
-            if columns
-            else "doc_to_choice has to be a column, or to render to a list of texts.",
-        ) from error
-    if not isinstance(choices, list | tuple):
-        raise InputError(
-            f"{where} cannot be rendered: its choices are {choices!r}, not a list.",
-            "doc_to_choice has to give a list of texts.",
-        )
+def _say(name: str, finding: str, addresses: Sequence[str], documents: Sized) -> None:
+    """Count the documents of which something is found in the log."""
+    if addresses:
+        log.warning("%s: %d of %d documents %s (%s, say)", name, len(addresses), len(documents), finding, addresses[0])
+
+
+def _prints_none(task: Task, field: str, doc: Doc) -> bool:
+    """Whether a question (of a corpus: a text) has an empty column in it as `None`."""
+    with contextlib.suppress(Exception):  # what cannot be rendered is refused elsewhere
+        text, filled = getattr(task, field)(doc), {name: "" if value is None else value for name, value in doc.items()}
+        return isinstance(text, str) and "None" in text and text != getattr(task, field)(filled)
+    return False
+
+
+def _fault(task: Task, doc: Doc, choices: Sequence[str]) -> Refusal | None:
+    """What lm-eval would read wrongly in a multiple-choice document, and what to do about it."""
     for number, choice in enumerate(choices):
         if not isinstance(choice, str) or not choice:
             problem = "is empty" if choice == "" else f"is {choice!r}, no text"
-            raise InputError(f"{where}: choice {number} {problem}.", "give every choice a text.")
-    return [*choices]
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value survives being written as text and read again."""
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float)
-
-
-def _check_question(task: Task, doc: Doc, choices: Sequence[str], where: str) -> None:
-    text = task.doc_to_text(doc)
-    if not isinstance(text, int):
-        return
+            return Refusal(f"choice {number} {problem}", "give every choice a text.")
+    text, target = task.doc_to_text(doc), task.doc_to_target(doc)
     # else the text is the place of the choice to put into a gap, and the target what follows it
-    target = task.doc_to_target(doc)
-    if not task.multiple_input or not isinstance(target, str) or target in choices or not 0 <= text < len(choices):
-        raise InputError(
-            f"{where}: its question is the number {text}, which lm-eval takes for the place of a choice.",
+    fills_gap = task.multiple_input and isinstance(target, str) and target not in choices
+    if isinstance(text, int) and not (fills_gap and 0 <= text < len(choices)):
+        return Refusal(
+            f"its question is the number {text}, which lm-eval takes for the place of a choice",
             "begin doc_to_text with a word, such as `Question: {{question}}`.",
         )
-
-
-def _check_digits(task: Task, doc: Doc, choices: Sequence[str], gold: int | None, where: str) -> None:
-    text = _rendered_text(task, doc)
-    if gold is None or text is None or text not in choices or choices.index(text) == gold:
-        return
-    raise InputError(
-        f"{where}: its answer {text!r} is choice {choices.index(text)}, and lm-eval takes it for the place {gold}, "
-        f"which is {choices[gold]!r}.",
-        "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`.",
-    )
-
-
-def _rendered_text(task: Task, doc: Doc) -> str | None:
-    """An answer in digits that its template takes from a text: of `{{answer}}` with the answer "3", not of one whose
-    value is a number."""
-    template = task.config.doc_to_target
-    if task.multiple_input or (isinstance(template, str) and template in task.features):
-        return None
-    value = _value(task, doc)
-    return value if isinstance(value, str) and value.isdigit() else None
+    answer, gold, label = _value(task, doc), gold_choice(task, doc), _gold(task, doc)
+    if not task.multiple_input and isinstance(answer, str) and answer in choices:
+        place, hint = (
+            choices.index(answer),
+            "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`.",
+        )
+        by_template = task.config.doc_to_target not in task.features
+        if by_template and answer.isdigit() and gold not in (None, place):
+            taken = f"the place {gold}, which is {choices[gold]!r}"
+            return Refusal(f"its answer {answer!r} is choice {place}, and lm-eval takes it for {taken}", hint)
+        if isinstance(target, list):
+            return Refusal(f"its answer {answer[:60]!r} is choice {place}, and lm-eval takes it for a list", hint)
+    if label is None or isinstance(label, float):
+        hint = "leave unlabelled rows out, and give whole numbers from 0 or texts: `{{label | int}}`."
+        return Refusal(f"its label is {'missing' if label is None else label}", hint)
+    return None
 
 
 def _value(task: Task, doc: Doc) -> object:
@@ -198,32 +174,22 @@ def _compiled(expression: str) -> jinja2.environment.TemplateExpression:
     return environment.compile_expression(expression, undefined_to_none=False)
 
 
-def _check_list(task: Task, doc: Doc, choices: Sequence[str], where: str) -> None:
-    text = _value(task, doc)
-    if isinstance(text, str) and text in choices and isinstance(_target(task, doc), list):
-        raise InputError(
-            f"{where}: its answer {text[:60]!r} is choice {choices.index(text)}, and lm-eval takes it for a list of "
-            "answers.",
-            "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`.",
-        )
-
-
-def _target(task: Task, doc: Doc) -> object:
-    return None if task.multiple_input else task.doc_to_target(doc)
-
-
 def _check_targets(task: AnyTask, documents: Documents) -> None:
     """Of generation tasks that compare answers with targets themselves."""
     without: list[str] = []
-    lists: dict[str, str] = {}  # of each task the first document whose target is a text that lm-eval reads as a list
-    texts: dict[str, str] = {}  # and the first whose target is another text
+    first: dict[tuple[str, bool], str] = {}  # of each task, the first target that is a text, and a text read as a list
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
-        member = task_of(task, doc)
+        member, where = task_of(task, doc), f"{documents.task}: document {address}"
         if callable(getattr(member.config, "process_results", None)):
             continue
-        where = f"{documents.task}: document {address}"
         value = _value(member, doc)
-        _check_target(value, where)
+        if value is None:
+            raise InputError(f"{where}: it has no target.", "leave such rows out: answers would be compared with None.")
+        if isinstance(value, datetime.date):
+            raise InputError(
+                f"{where}: its target is a date, which the data library has made of a text ({value}).",
+                "write the data as CSV or parquet with a column of texts, or let doc_to_target format it (strftime).",
+            )
         if any(callable(entry["metric"]) for entry in member.config.metric_list or ()):
             continue
         target = member.doc_to_target(doc)
@@ -232,65 +198,18 @@ def _check_targets(task: AnyTask, documents: Documents) -> None:
                 f"{where}: its target is an object with {', '.join(map(str, target))}, with which no answer is equal.",
                 "let doc_to_target name the part that holds the answers, such as `{{answers.text}}`.",
             )
-        if target == []:
-            without.append(address)
+        without += [address] if target == [] else []
         if not isinstance(value, str) or not value:
             continue
-        (lists if isinstance(target, list) else texts).setdefault(member.config.task, address)
-        if isinstance(target, list) and not all(isinstance(part, str) for part in target):
-            raise _taken_for_a_list(where, value)
-    for name in lists.keys() & texts.keys():
-        raise _taken_for_a_list(f"{documents.task}: document {lists[name]}", "[...]")
-    if without:
-        log.warning(
-            "%s: %d of %d documents have no target and count as wrong (%s, say)",
-            *(documents.task, len(without), len(documents), without[0]),
-        )
-
-
-def _taken_for_a_list(where: str, text: str) -> InputError:
-    return InputError(
-        f"{where}: its target is the text {text[:60]!r}, which lm-eval takes for a list of right answers.",
-        "let doc_to_target name the column itself, without braces; several right answers are a list of texts.",
-    )
-
-
-def _check_target(value: object, where: str) -> None:
-    if value is None:
-        raise InputError(f"{where}: it has no target.", "leave such rows out: answers would be compared with None.")
-    if isinstance(value, datetime.date):
-        raise InputError(
-            f"{where}: its target is a date, which the data library has made of a text and writes another way "
-            f"({value}).",
-            "write the data as CSV or parquet with a column of texts, or let doc_to_target format it (strftime).",
-        )
-
-
-def _say_printed_none(task: AnyTask, documents: Documents) -> None:
-    """Count the questions (of a corpus: the texts) in which a template has printed an empty column as `None`."""
-    field = "doc_to_target" if task.OUTPUT_TYPE == "loglikelihood_rolling" else "doc_to_text"
-    printed_none: list[str] = []
-    for address, doc in zip(documents.addresses, documents.docs, strict=True):
-        member = task_of(task, doc)
-        template = getattr(member.config, field, None)
-        if not isinstance(template, str) or "{{" not in template or None not in doc.values():
-            continue
-        empty = [name for name in _columns_of(template) if name in doc and doc[name] is None]
-        with contextlib.suppress(Exception):  # what cannot be rendered is refused elsewhere
-            if empty and "None" in str(getattr(member, field)(doc)):
-                printed_none.append(f"{address}, column {empty[0]}")
-    if printed_none:
-        log.warning(
-            "%s: %d of %d texts say None where a column is empty (%s, say); leave these rows out, or write "
-            "`{%% if column %%}` in %s",
-            *(documents.task, len(printed_none), len(documents), printed_none[0], field),
-        )
-
-
-@cache
-def _columns_of(template: str) -> frozenset[str]:
-    environment: jinja2.Environment = lm_eval.utils.env
-    return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
+        name, is_list = member.config.task, isinstance(target, list)
+        first.setdefault((name, is_list), address)
+        if (name, not is_list) in first or (is_list and not all(isinstance(part, str) for part in target)):
+            raise InputError(
+                f"{documents.task}: document {first[name, True]}: its target is a text in brackets, which lm-eval "
+                "takes for a list of right answers.",
+                "let doc_to_target name the column itself, without braces; several right answers are a list of texts.",
+            )
+    _say(documents.task, "have no target and count as wrong", without, documents)
 
 
 class _Label(NamedTuple):
@@ -302,48 +221,38 @@ class _Label(NamedTuple):
     choices: Sequence[str]
 
 
-def _check_labels(name: str, golds: Sequence[_Label]) -> None:
-    numbers = [gold.label for gold in golds if isinstance(gold.label, int)]
-    beyond = next((gold.address for gold in golds if gold.label == len(gold.choices)), None)
+def _check_labels(name: str, labels: Sequence[_Label]) -> None:
+    numbers = [label.label for label in labels if isinstance(label.label, int)]
+    beyond = next((label.address for label in labels if label.label == len(label.choices)), None)
     if beyond is not None and min(numbers) >= 1:
         raise InputError(
             f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices.",
             "count from 0, or let doc_to_target be `{{label - 1}}` with the column's name.",
         )
-    missing = [gold for gold in golds if gold.gold is None]
-    if missing and len(missing) == len(golds):
-        label = missing[0].label
-        hint = "check doc_to_target; the labels of a test split are often not public."
-        if isinstance(label, str) and (label.strip().isdigit() or label in ("True", "False")):
-            hint = "a template gives a text: for a place let doc_to_target be `{{label | int}}` with the column's name."
-        elif isinstance(label, str) and (choices := [text for text in missing[0].choices if _alike(text, label)]):
-            hint = f"write it as the choice is, {choices[0]!r}."
-        elif isinstance(label, str) and re.fullmatch(r"\(?[A-Za-z]\)?\.?", label.strip()):
-            hint = "for a letter let doc_to_target be `{{'ABCD'.index(label)}}` with the column's name."
+    missing = [label for label in labels if label.gold is None]
+    if missing and len(missing) == len(labels):
         raise InputError(
             f"{name}: no document has a right answer among its choices (document {missing[0].address}, say: "
-            f"{str(label)[:60]!r}).",
-            hint,
+            f"{str(missing[0].label)[:60]!r}).",
+            "check doc_to_target: a place is `{{label | int}}`, a letter `{{'ABCD'.index(label)}}`, a text is written "
+            "as the choice is; the labels of a test split are often not public.",
         )
-    if missing:
-        log.warning(
-            "%s: %d of %d documents have no right answer among their choices and count as wrong (%s, say)",
-            *(name, len(missing), len(golds), missing[0].address),
-        )
-    if second := [gold for gold in golds if gold.gold is not None and _is_behind_its_like(gold.choices, gold.gold)]:
-        log.warning(
-            "%s: %d of %d documents have their right answer twice among their choices, and count as wrong: of equal "
-            "choices lm-eval takes the first, and their label is the other one (%s, say)",
-            *(name, len(second), len(golds), second[0].address),
-        )
-
-
-def _alike(one: str, other: str) -> bool:
-    return one.strip().casefold() == other.strip().casefold()
-
-
-def _is_behind_its_like(choices: Sequence[str], gold: int) -> bool:
-    return choices[gold] in choices[:gold]
+    # of equal choices lm-eval takes the first
+    twice = [
+        label for label in labels if label.gold is not None and label.choices[label.gold] in label.choices[: label.gold]
+    ]
+    _say(
+        name,
+        "have no right answer among their choices and count as wrong",
+        [label.address for label in missing],
+        labels,
+    )
+    _say(
+        name,
+        "have their right answer twice, with the label on the second: wrong",
+        [label.address for label in twice],
+        labels,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -370,13 +279,12 @@ class Examples(ContextSampler):
     """lm-eval's sampler of solved examples, but that none of them asks what the document at hand asks.
 
     lm-eval looks for the very row only, and only where both are of one split. Another example is drawn in its place,
-    by a generator of its own, so that all other draws stay lm-eval's. `replaced` counts them.
+    by a generator of its own, so that all other draws stay lm-eval's.
     """
 
     def __init__(self, task: Task):
         self.task, self.inner = task, task.sampler
         self.question: str | None = None
-        self.replaced = 0
 
     @property
     def df(self) -> Sequence[Doc]:
@@ -398,7 +306,6 @@ class Examples(ContextSampler):
         chosen = list(drawn)
         for index, other_index in zip(places, self._others(chosen, len(places)), strict=True):
             chosen[index] = other_index
-        self.replaced += len(places)
         return chosen
 
     def _asks_the_same(self, doc: Doc) -> bool:
@@ -442,19 +349,6 @@ def other_examples(task: AnyTask) -> Iterator[dict[str, Examples]]:
             task_sampled.sampler = examples[name].inner
 
 
-def replaced_examples(task: AnyTask, documents: Documents) -> int:
-    """How many solved examples before these documents are drawn again because they ask the same."""
-    with other_examples(task) as examples:
-        for doc in documents.docs if examples else ():
-            task_of_document = task_of(task, doc)
-            sampler = examples.get(task_of_document.config.task)
-            if sampler is not None:
-                sampler.question = asked_text(task_of_document, doc)
-                same_split = task_of_document.fewshot_cfg.split == task_of_document.config.test_split
-                sampler.sample(n=task_of_document.config.num_fewshot, eval_doc=doc if same_split else None)
-        return sum(sampler.replaced for sampler in examples.values())
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # What a task's own scoring gives an empty answer, and what it gives the answers that are trained.
 
@@ -462,42 +356,24 @@ def replaced_examples(task: AnyTask, documents: Documents) -> int:
 MOST_LOOKED_AT = 50  # training answers that need be scored
 
 
-def gives_other_metrics(task: AnyTask) -> bool:
-    """Whether a metric of the task may stand for several of other names: a function of its own, or one of the hub."""
-    entries = [
-        entry for member in tasks_in(task).values() for entry in getattr(member.config, "metric_list", None) or ()
-    ]
-    return any(callable(entry["metric"]) or entry.get("hf_evaluate") for entry in entries)
-
-
 def metrics_of_an_answer(task: AnyTask) -> dict[str, bool | None]:
     """lm-eval's keys `name,filter` of the metrics that each task gives its first document, and whether higher is
-    better (None: nobody says); none where its code takes no empty answer."""
+    better (None: nobody says); none where its code takes no empty answer. Raises InputError where lm-eval has found no
+    aggregation of one, and keeps None."""
     by_answer = []
     for member in tasks_in(task).values():
         doc = rows(member, "test" if member.has_test_docs() else "validation")[0]
         try:
-            names = _names(member, doc)
+            names = {name: name.partition(",")[0] for name in _names(member, doc)}
         except Exception:  # whatever a task's own code raises of an empty answer
             return {}
+        if lacking := [metric for metric in names.values() if member.aggregation().get(metric, mean) is None]:
+            raise InputError(
+                f"{member.config.task}: lm-eval has no aggregation for {lacking[0]!r}.", "correct metric_list."
+            )
         better = member.higher_is_better()
-        by_answer.append({name: better.get(name.partition(",")[0]) for name in names})
+        by_answer.append({name: better.get(metric) for name, metric in names.items()})
     return {name: better for name, better in by_answer[0].items() if all(name in further for further in by_answer)}
-
-
-def check_metrics(task: AnyTask) -> None:
-    """Raise InputError where lm-eval has found no metric or no aggregation, and keeps None: of answers that its own
-    metrics score."""
-    for name, member in tasks_in(task).items():
-        if member.OUTPUT_TYPE != "generate_until" or callable(getattr(member.config, "process_results", None)):
-            continue
-        for word, functions in (("metric", metric_functions(member)), ("aggregation", member.aggregation())):
-            for metric, function in functions.items():
-                if function is None:
-                    raise InputError(
-                        f"{name}: lm-eval has no {word} for {metric!r}.",
-                        "correct metric_list; one of the hub's metrics (hf_evaluate) has to be reached.",
-                    )
 
 
 def _names(task: Task, doc: Doc) -> list[str]:
@@ -551,7 +427,15 @@ def check_training_answers(task: AnyTask, documents: Documents, metric: str, *, 
         totals = {kind: float(aggregation(values)) for kind, values in written.items()}
     except Exception:  # the task's own code, of few documents
         return
-    _judge(documents, metric, totals, sign=1 if higher_is_better else -1)
+    sign = 1 if higher_is_better else -1
+    # where one is NaN nothing is known
+    if all(sign * totals[kind] <= sign * totals["empty"] for kind in ("whole", "stripped")):
+        raise InputError(
+            f"{documents.task}: {metric} of its training answers is {totals['whole']:.3g}, and {totals['empty']:.3g} "
+            "of empty ones: it would be trained on something else than it scores.",
+            "let doc_to_target give the answer that the task counts as right, without its stop strings; or use the "
+            "task in studies that only evaluate.",
+        )
 
 
 def _as_generated(task: Task, text: str | None) -> str:
@@ -562,21 +446,3 @@ def _as_generated(task: Task, text: str | None) -> str:
     for end in [ends] if isinstance(ends, str) else ends:
         text = text.partition(end)[0]
     return text
-
-
-def _judge(documents: Documents, metric: str, totals: Mapping[str, float], *, sign: int) -> None:
-    finding = f"{documents.task}: {metric} of its training answers is {totals['whole']:.3g}"
-    if not sign * totals["whole"] <= sign * totals["empty"]:  # where one is NaN nothing is known
-        return
-    if sign * totals["stripped"] > sign * totals["empty"]:
-        log.info(
-            "%s with the blank before them and %.3g without it; where a tokenizer keeps the blank, add the filter "
-            "remove_whitespace",
-            *(finding, totals["stripped"]),
-        )
-        return
-    raise InputError(
-        f"{finding}, and {totals['empty']:.3g} of empty ones: it would be trained on something else than it scores.",
-        "let doc_to_target give the answer that the task counts as right, without its stop strings; or use the task in "
-        "studies that only evaluate.",
-    )

@@ -29,15 +29,7 @@ from lm_validity.cells.lm_eval_internals import apply_filters, normalize_gen_kwa
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.models.tokenizer import check_question
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples, taught_answer
-from lm_validity.cells.tasks.tasks import (
-    AnyTask,
-    Doc,
-    Documents,
-    TaskGroup,
-    member_of,
-    subject_of,
-    task_of,
-)
+from lm_validity.cells.tasks.tasks import AnyTask, Doc, Documents, TaskGroup, member_of, subject_of, task_of
 from lm_validity.errors import CellError, InputError, first_line, nearest
 from lm_validity.run.cell import Prompt
 from lm_validity.run.scoring import has_item_values
@@ -214,24 +206,6 @@ def _check_template(lm: LanguageModel, task: str, system: str | None, *, describ
         )
 
 
-def _not_rendered(task: str, address: str, error: Exception) -> CellError:
-    if isinstance(error, AssertionError) and str(error).startswith("Answer is not a string"):  # lm-eval's own, of lists
-        return CellError(
-            f"{task}: document {address} cannot have solved examples: the task gives several right answers a question.",
-            "set num_fewshot to 0, or let doc_to_target give one answer.",
-        )
-    if isinstance(error, AssertionError) and str(error).startswith("Context is not a string"):
-        return CellError(
-            f"{task}: the question of document {address}, or of an example before it, is no text "
-            f"({str(error).partition(' : ')[2][:60]}).",
-            "let doc_to_text give a text, such as `Question: {{question}}`; leave rows without a question out.",
-        )
-    return CellError(
-        f"{task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
-        "check the columns of that row against the task's YAML file.",
-    )
-
-
 def prepare_requests(
     lm: LanguageModel,
     task: AnyTask,
@@ -268,7 +242,12 @@ def prepare_requests(
             except InputError as error:
                 raise CellError(error.problem, error.hint) from error
             except Exception as error:  # whatever a task's code or template raises
-                raise _not_rendered(documents.task, address, error) from error
+                raise CellError(
+                    f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: "
+                    f"{first_line(error)}).",
+                    "check the columns of that row against the task's YAML file; with several right answers, or none "
+                    "that is a text, num_fewshot has to be 0.",
+                ) from error
     for doc, group in zip(documents.docs, built, strict=True):
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one
@@ -324,21 +303,15 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
             "set max_gen_toks in the task's generation_kwargs.",
         )
     for options in (request.args[1] for request in requests if request.request_type == "generate_until"):
-        if normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
-            raise CellError(f"{task}: its answers have no tokens (max_gen_toks).", "set at least 1.")
-        if "stop" in options:  # lm-eval passes it by this name
-            raise CellError(f"{task}: generation_kwargs has no key `stop`.", "call it `until`.")
         ends = options.get("until", [])
         ends = [ends] if isinstance(ends, str) else ends
-        if not isinstance(ends, list) or not all(isinstance(text, str) for text in ends):
+        stops = (
+            isinstance(ends, list) and all(isinstance(text, str) and text for text in ends) and "stop" not in options
+        )
+        if not stops or normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
             raise CellError(
-                f"{task}: its stop strings (until) are {ends!r}, no texts.",
-                "give a list of texts in generation_kwargs, or leave `until` out.",
-            )
-        if "" in ends:
-            raise CellError(
-                f"{task}: an empty text is among its stop strings (until), which ends each answer at its first token.",
-                "take it out of generation_kwargs.",
+                f"{task}: its generation_kwargs have stop strings that are no texts, or an empty one, or no tokens.",
+                "`until` takes a list of texts, `max_gen_toks` at least 1; lm-eval knows no `stop`.",
             )
 
 

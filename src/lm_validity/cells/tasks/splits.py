@@ -1,17 +1,16 @@
-"""Train, validation and test of a benchmark, disjoint by construction; corpora as tasks; texts of documents."""
+"""Train, validation and test of a benchmark, disjoint by construction; texts of documents."""
 
 import hashlib
 import json
 import logging
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet
 import yaml
 from pydantic import TypeAdapter
 
@@ -19,13 +18,11 @@ from lm_validity.cells.tasks.answers import (
     MOST_LOOKED_AT,
     asked_text,
     check_answers,
-    check_metrics,
     check_training_answers,
-    gives_other_metrics,
     gold_choice,
     metrics_of_an_answer,
-    replaced_examples,
 )
+from lm_validity.cells.tasks.finding import TaskRecord, find_task
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,
     KINDS,
@@ -34,13 +31,11 @@ from lm_validity.cells.tasks.tasks import (
     Doc,
     Documents,
     TaskGroup,
-    TaskRecord,
     address_of,
     data_files,
     documents_digest,
     fetch_documents,
     fewshot_digest,
-    find_task,
     has_documents,
     load_task,
     rows,
@@ -50,11 +45,13 @@ from lm_validity.cells.tasks.tasks import (
     with_imports,
 )
 from lm_validity.config.sheets import Benchmark
-from lm_validity.errors import CellError, InputError, again, did_you_mean, nearest
-from lm_validity.files import check_encodable, read_json, replace_file, write_json, write_text
-from lm_validity.run.scoring import order_of_draws, prompt_settings
+from lm_validity.errors import CellError, InputError, again, did_you_mean
+from lm_validity.files import read_json, write_json, write_text
+from lm_validity.run.scoring import prompt_settings
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import DOCUMENTS, write_table
+
+log = logging.getLogger(__name__)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The texts of a benchmark's test documents, for filters that read them and for scoring what a filter keeps.
@@ -91,130 +88,6 @@ def _describe(task: AnyTask, doc: Doc) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Perplexity corpora from a user's own text files: read and checked once, then a task of lm-eval like any other.
-#
-# A JSON lines file, a parquet file or a folder of .txt becomes one file of documents and one YAML file. lm-eval's
-# rolling windows score it, `splits` cuts it 8:1:1 by document, and it is fine-tuned and selected like every benchmark.
-
-log = logging.getLogger(__name__)
-
-FEWEST = 10  # documents: one each for validation and test at 8:1:1
-
-
-def write_corpus_task(row: Benchmark) -> None:
-    """Write the documents and the lm-eval task of a corpus row into its `include_path`.
-
-    Blank documents are left out and counted. Raises InputError naming file, row, column and value of a document that
-    is no text, a column or file that is not there, fewer than 10 documents.
-    """
-    assert row.include_path is not None and row.corpus is not None, "a corpus has them"
-    folder = Path(row.include_path)
-    written = blank = 0
-    with replace_file(folder / "documents.jsonl") as temporary:
-        with open(temporary, "w", encoding="utf-8") as out:
-            for name, text in read_documents(Path(row.corpus), row.text_column):
-                if not text.strip():
-                    blank += 1
-                    continue
-                out.write(json.dumps({"source": name, "text": text}, ensure_ascii=False) + "\n")
-                written += 1
-        if written < FEWEST:
-            raise InputError(
-                f"{row.corpus}: {written} documents with text ({blank} blank), fewer than {FEWEST}.",
-                "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
-            )
-    if blank:
-        log.info("%s: %d blank documents left out", row.corpus, blank)
-    task = {
-        "task": row.task,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"documents": (folder / "documents.jsonl").as_posix()}},
-        "output_type": "loglikelihood_rolling",
-        "test_split": "documents",  # the one split; ours are cut from it
-        "doc_to_text": "",
-        "doc_to_target": "text",
-        "metric_list": [  # sums over documents divided by sums of bytes or words, as lm-eval takes them
-            {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False},
-            {"metric": "byte_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
-            {"metric": "word_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
-        ],
-        "metadata": {"version": 1.0},
-    }
-    write_text(folder / f"{row.task}.yaml", yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
-
-
-def read_documents(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    """(where it comes from, text) of each document, in the file's order; files of a folder by name."""
-    if path.is_dir():
-        return _text_files(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file or folder.", "correct `corpus` in the benchmarks sheet.")
-    if path.suffix == ".parquet":
-        return _parquet_rows(path, column)
-    if path.suffix in (".jsonl", ".json", ".ndjson"):
-        return _json_lines(path, column)
-    raise InputError(f"{path}: not a kind of corpus that is read.", "use .jsonl, .parquet, or a folder of .txt files.")
-
-
-def _text_files(folder: Path) -> Iterator[tuple[str, str]]:
-    files = sorted(folder.rglob("*.txt"))
-    if not files:
-        raise InputError(f"{folder}: no .txt file in it.", "one file is one document.")
-    for file in files:
-        try:
-            yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file}: not UTF-8 (byte {error.start}).", "save it as UTF-8.") from None
-
-
-def _json_lines(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    with open(path, encoding="utf-8-sig") as lines:
-        number = 0
-        try:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield str(number), _text(path, number, column, json.loads(line))
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}, row {number + 1}: not UTF-8 ({error.reason}).", "save it as UTF-8.") from None
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object per line.") from None
-
-
-def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not a parquet file ({error}).", "write it with pandas or pyarrow.") from None
-    _check_column(path, column, file.schema_arrow.names)
-    values = (value for batch in file.iter_batches(columns=[column]) for value in batch.column(0).to_pylist())
-    for number, value in enumerate(values, start=1):
-        yield str(number), _text(path, number, column, {column: value})
-
-
-def _text(path: Path, number: int, column: str, document: object) -> str:
-    if not isinstance(document, dict):
-        raise InputError(f"{path}, row {number}: not an object.", f'write lines like {{"{column}": "..."}}.')
-    _check_column(f"{path}, row {number}", column, document)
-    if not isinstance(document[column], str):
-        raise InputError(
-            f"{path}, row {number}, column {column!r}, value {str(document[column])[:60]!r}: not a text.",
-            "every document needs one.",
-        )
-    check_encodable(document[column], f"{path}, row {number}, column {column!r}")
-    result: str = document[column]
-    return result
-
-
-def _check_column(where: object, column: str, names: Collection[str]) -> None:
-    if column not in names:
-        close = nearest(column, names)
-        raise InputError(
-            f"{where}: no column {column!r}; it has {', '.join(map(str, names))}.",
-            f"did you mean {close!r}? " * bool(close) + "`text_column` in the benchmarks sheet names the column.",
-        )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # Train, validation and test documents of a task: disjoint by construction, written down, checked when read.
 #
 # The rule is train-before-test's: a task with both a validation and a test split keeps all three; otherwise the
@@ -237,8 +110,6 @@ class Split:
     digest: sha256 over addresses and hashes; a cell's recipe holds it.
     examined, removed_by_text, removed_by_id: rows looked at to fill the split, and those left out because a
         split of higher rank (test, then validation) has the same text or the same id.
-    replaced_examples: solved examples before its questions that are drawn again because they ask the same; null in
-        files of before, which showed them.
     """
 
     task: str
@@ -250,7 +121,6 @@ class Split:
     examined: int
     removed_by_text: int
     removed_by_id: int
-    replaced_examples: int | None = None
 
     @property
     def digest(self) -> str:
@@ -320,8 +190,7 @@ def make_splits(
         texts |= {row.text for row in chosen}
         ids |= {row.id for row in chosen} - {None}
         addresses = tuple(row.address for row in chosen)
-        documents = fetch_documents(task, split, addresses)
-        check_answers(task, documents)
+        check_answers(task, fetch_documents(task, split, addresses))
         splits[split] = Split(
             task=name,
             split=split,
@@ -332,7 +201,6 @@ def make_splits(
             examined=examined,
             removed_by_text=by_text,
             removed_by_id=by_id,
-            replaced_examples=replaced_examples(task, documents),
         )
     return TaskSplits(splits.get("train"), splits.get("validation"), splits["test"])
 
@@ -497,7 +365,9 @@ def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], id
                 f"{task.config.task}: {kind} row {number} cannot be rendered ({reason}).",
                 "check the columns of that row against the task's YAML file.",
             ) from error
-        row = _Row(number, address_of(docs, kind, number), digest, text, _identity(doc))
+        if not text and task.OUTPUT_TYPE == "loglikelihood_rolling":
+            continue  # a blank document
+        row = _Row(number, address_of(doc, kind, number), digest, text, _identity(doc))
         if row.text in texts:
             by_text += 1
         elif row.id in ids:
@@ -531,9 +401,73 @@ def _identity(doc: Doc) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Login node: find a benchmark's task, fetch its data set, check the sheet, and record what the jobs will read.
+# Perplexity corpora of a user's own: a task of lm-eval like any other, whose data are the user's files.
+#
+# lm-eval's rolling windows score it, it is cut 8:1:1 by document, and fine-tuned and selected like every benchmark.
 
-log = logging.getLogger(__name__)
+FEWEST = 10  # documents: one each for validation and test at 8:1:1
+_BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet"}  # of the data library
+
+
+def write_corpus_task(row: Benchmark) -> None:
+    """Write the lm-eval task of a corpus row into its `include_path`: of a JSON lines or parquet file, whose rows are
+    documents, or of a folder, whose .txt files are. Raises InputError where it is neither."""
+    assert row.include_path is not None and row.corpus is not None, "a corpus has them"
+    path, builder, column = Path(row.corpus), "text", "text"
+    options: dict[str, object] = {"sample_by": "document", "encoding": "utf-8-sig"}
+    if path.is_dir():
+        path /= "**/*.txt"
+        if not any(Path(row.corpus).rglob("*.txt")):
+            raise InputError(f"{row.corpus}: no .txt file in it.", "one file is one document.")
+    elif not path.is_file():
+        raise InputError(f"{path}: no such file or folder.", "correct `corpus` in the benchmarks sheet.")
+    elif path.suffix in _BUILDERS:
+        builder, column, options = _BUILDERS[path.suffix], row.text_column, {}
+    else:
+        hint = "use .jsonl, .parquet, or a folder of .txt files."
+        raise InputError(f"{path}: not a kind of corpus that is read.", hint)
+    # sums over documents divided by sums of bytes or words, as lm-eval takes them
+    metrics = {"bits_per_byte": "bits_per_byte"} | dict.fromkeys(
+        ("byte_perplexity", "word_perplexity"), "weighted_perplexity"
+    )
+    task = {
+        "task": row.task,
+        "dataset_path": builder,
+        "dataset_kwargs": options | {"data_files": {"documents": path.as_posix()}},
+        "output_type": "loglikelihood_rolling",
+        "test_split": "documents",  # the one split; ours are cut from it
+        "doc_to_text": "",
+        "doc_to_target": column,
+        "metric_list": [
+            {"metric": metric, "aggregation": aggregation, "higher_is_better": False}
+            for metric, aggregation in metrics.items()
+        ],
+        "metadata": {"version": 1.0},
+    }
+    write_text(Path(row.include_path) / f"{row.task}.yaml", yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
+
+
+def _check_corpus(row: Benchmark, documents: Sequence[Doc]) -> None:
+    """Raise InputError naming the row of a document that is no text, or where fewer than 10 have one that is not
+    blank."""
+    blank, column = 0, "text" if Path(str(row.corpus)).is_dir() else row.text_column
+    for number, document in enumerate(documents, start=1):
+        text = document.get(column)
+        if not isinstance(text, str):
+            where = f"{row.corpus}, row {number}, column {column!r}, value {str(text)[:60]!r}"
+            raise InputError(f"{where}: not a text.", "every document needs one; `text_column` names the column.")
+        blank += not text.strip()
+    if len(documents) - blank < FEWEST:
+        raise InputError(
+            f"{row.corpus}: {len(documents) - blank} documents with text ({blank} blank), fewer than {FEWEST}.",
+            "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
+        )
+    if blank:
+        log.info("%s: %d blank documents are left out", row.corpus, blank)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Login node: find a benchmark's task, fetch its data set, check the sheet, and record what the jobs will read.
 
 
 def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
@@ -549,10 +483,8 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
             "correct the benchmarks sheet.",
         )
     task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
-    check_metrics(task)
-    directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
-    if row.metric not in directions or gives_other_metrics(task):
-        directions = metrics_of_an_answer(task) or directions
+    recorded = record.higher_is_better
+    directions = {name: recorded.get(name, better) for name, better in metrics_of_an_answer(task).items()} or recorded
     if row.metric not in directions:
         hint = did_you_mean(row.metric, directions, f"it has {', '.join(directions)}.")
         raise InputError(f"{where}: lm-eval has no metric {row.metric!r} for it.", hint)
@@ -575,6 +507,8 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
                 *(where, name, member.config.test_split),
             )
     documents = {kind: rows(task, kind) for kind in KINDS if has_documents(task, kind)}
+    if row.corpus:
+        _check_corpus(row, documents["test"])
     data = documents_digest(documents)
     record = with_imports(record, before)
     imported = [path for path, _ in record.imported]
@@ -587,13 +521,4 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
         "documents": {kind: len(docs) for kind, docs in documents.items()},
         "data": data,
         "fewshot": fewshot_digest(task),
-        "document_order": order_of_draws(member.path for member in record.members or (record,)),
-        "choice_border": "whole continuations" if _may_merge(task) else None,
     }
-
-
-def _may_merge(task: AnyTask) -> bool:
-    """Whether a tokenizer may merge a question's end with a choice: where no blank is between them. Before, the choice
-    then lost its beginning."""
-    blank = all((task_part.config.target_delimiter or "").startswith(" ") for task_part in tasks_in(task).values())
-    return task.OUTPUT_TYPE == "multiple_choice" and not blank

@@ -1,51 +1,39 @@
-"""Tasks of lm-eval: found, recorded and built; groups of them as one benchmark."""
+"""Tasks of lm-eval, built from their records; groups of them as one benchmark; documents by address."""
 
-import contextlib
 import hashlib
 import json
-import logging
 import os
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import datasets
 from datasets.fingerprint import get_temporary_cache_files_directory
 from lm_eval.api.group import Group
-from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, is_higher_better
-from lm_eval.api.task import ConfigurableTask, Task
-from lm_eval.tasks import TaskManager
-from pydantic import TypeAdapter
+from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import (
-    GROUP_FIELD_NAMES,
     Entry,
-    Kind,
     TaskFactory,
     TaskIndex,
     add_metric,
-    cause_of,
     fresh_code,
     has_metric,
-    hint_of,
     is_own_code,
     load_yaml,
     local_data,
     order_of_lm_eval,
     remember_templates,
 )
-from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.tasks.declarations import PACKAGE, Declaration, declarations_in, folders_naming
-from lm_validity.config.sheets import OUTPUT_TYPES
-from lm_validity.errors import InputError, again, first_line, nearest
-from lm_validity.files import Document, file_sha256
+from lm_validity.cells.tasks.finding import TaskRecord, build_task, building, record_digest
+from lm_validity.errors import InputError, again, nearest
+from lm_validity.files import file_sha256
 from lm_validity.run.inputs import states_of
-from lm_validity.run.scoring import code_file, draws_at_random, python_files
+from lm_validity.run.scoring import draws_at_random, python_files
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Groups and tags of lm-eval tasks as one benchmark: which tasks they name, and their documents in one order.
@@ -57,49 +45,6 @@ Doc: TypeAlias = dict[str, object]  # lm-eval's name for a document: a row of a 
 # of documents; and what lm-eval calls them in its methods and keys
 KINDS = ("train", "validation", "test")
 WORDS = {"train": "training", "validation": "validation", "test": "test"}
-
-
-@dataclass
-class Expansion:
-    """What a group's name stands for: the YAML files of groups on the way, tags, and tasks with overrides."""
-
-    group_files: list[Path] = field(default_factory=list)
-    tags: set[str] = field(default_factory=set)
-    tasks: list[tuple[Entry, Document]] = field(default_factory=list)
-
-
-def expand(name: str, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
-    """Add the tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
-    entry = index[name]
-    if entry.kind == Kind.TAG:
-        expansion.tags.add(name)
-        expansion.tasks += [(index[task], overrides) for task in sorted(entry.tags)]
-    elif entry.kind == Kind.GROUP:
-        if entry.yaml_path not in expansion.group_files:
-            expansion.group_files.append(entry.yaml_path)
-        _expand_members(entry.cfg, index, overrides, expansion)
-    else:
-        expansion.tasks.append((entry, overrides))
-
-
-def _expand_members(config: Document, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
-    settings = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
-    for item in config.get("task") or ():
-        if isinstance(item, str):
-            expand(item, index, settings, expansion)
-        elif "group" not in item and item["task"] not in index and len(item) > 1:
-            raise KeyError(item["task"], "which its own file defines; lm-validity wants a file for each task")
-        elif "group" not in item:
-            expand(item["task"], index, settings | item, expansion)
-        elif item["group"] in index:
-            expand(
-                item["group"],
-                index,
-                settings | {key: value for key, value in item.items() if key != "group"},
-                expansion,
-            )
-        else:  # a group within the group, named nowhere else
-            _expand_members(item, index, settings, expansion)
 
 
 def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
@@ -169,37 +114,13 @@ def has_documents(task: "AnyTask", kind: str) -> bool:
 
 
 class GroupDocument(Doc):
-    """A document of a group, equal to the task's own; `member` names the task."""
+    """A document of a group, equal to the task's own; `member` names the task, `row` is its place there."""
 
-    __slots__ = ("member",)
+    __slots__ = ("member", "row")
 
-    def __init__(self, document: Mapping[str, object], member: str):
+    def __init__(self, document: Mapping[str, object], member: str, row: int):
         super().__init__(document)
-        self.member: str = member
-
-
-class GroupRows(Sequence[GroupDocument]):
-    """The documents of a group's tasks one after the other."""
-
-    def __init__(self, parts: Mapping[str, Sequence[Doc]]):
-        self._parts = parts
-        self._places = [(name, row) for name, part in parts.items() for row in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, number: int) -> GroupDocument:  # type: ignore[override] # one row at a time
-        name, row = self._places[number]
-        return GroupDocument(self._parts[name][row], name)
-
-    def __iter__(self) -> Iterator[GroupDocument]:
-        for name, part in self._parts.items():
-            yield from (GroupDocument(document, name) for document in part)
-
-    def address(self, kind: str, number: int) -> str:
-        """`<task>/<kind>:<row>`, the row being that within the task."""
-        name, row = self._places[number]
-        return f"{name}/{kind}:{row}"
+        self.member, self.row = member, row
 
 
 def task_of(task: Task | TaskGroup, document: Mapping[str, object]) -> Task:
@@ -211,378 +132,6 @@ def member_of(document: Mapping[str, object]) -> str:
     """The task of a group's document."""
     assert isinstance(document, GroupDocument)
     return document.member
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# lm-eval tasks and groups of tasks by name: found once where there is a network, remembered in a record.
-#
-# lm-eval's own index reads 14,000 YAML files with a YAML parser (15 s). Here a text scan finds the file that
-# declares the task, or the folder that holds the group; a `TaskRecord` remembers them, and a job loads those alone.
-
-log = logging.getLogger(__name__)
-
-OTHER_SUFFIX = "lm-eval reads tasks from files that end in .yaml"
-_NOT_SUPPORTED = {
-    "doc_to_image": "choose a task about text alone.",
-    "doc_to_audio": "choose a task about text alone.",
-    "unsafe_code": "it runs what a model writes as a program: score such answers with lm-eval, and import its results.",
-}
-# what says where the data lies, not what the task is: the data themselves are hashed document by document
-_NOT_DIGESTED = ("dataset_kwargs", "metadata", "tag", "task_alias")
-
-
-@dataclass(frozen=True)
-class TaskRecord:
-    """Everything a job needs to load one lm-eval task or group without searching for it. `to_json` is portable.
-
-    include_path: the configured folder of local tasks as it was given; null for a task shipped with lm-eval.
-    file: the task's YAML relative to `include_path`, or to the lm_eval package; of a tag: its name.
-    metrics: lm-eval's keys `name,filter` in the task's order; of a group: those that all its tasks have.
-    higher_is_better: of each metric; null where neither the task nor lm-eval says, which the sheet then decides.
-    config_digest: sha256 of the resolved configuration and its code, without the place of data and files.
-    imported: (path, sha256) of the user's files that its code imports from elsewhere.
-    members: of a group, the records of its tasks. group_files: the YAML files of groups, as (include_path, file).
-    """
-
-    task: str
-    file: str
-    include_path: str | None
-    output_type: str
-    metrics: tuple[str, ...]
-    higher_is_better: Mapping[str, bool | None]
-    config_digest: str
-    version: str | None
-    imported: tuple[tuple[str, str], ...] = ()
-    members: tuple["TaskRecord", ...] = ()
-    group_files: tuple[tuple[str | None, str], ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """The task's YAML file on this machine."""
-        return root_of(self.include_path) / self.file
-
-    @property
-    def paths(self) -> list[Path]:
-        """The YAML files that it is built from: the task's; of a group: those of its groups, and of its tasks."""
-        groups = [root_of(include_path) / file for include_path, file in self.group_files]
-        return [*groups, *(member.path for member in self.members)] or [self.path]
-
-    def to_json(self) -> dict[str, object]:
-        """The record as JSON stores it; `from_json` reads it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> "TaskRecord":
-        """The record in `value`, which may hold other keys beside it."""
-        return TypeAdapter(cls).validate_python(value)
-
-
-def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
-    """Find an lm-eval task, group or tag by name: in `include_path` first, else among those shipped with lm-eval.
-
-    Reads text files only (0.3 s), except for tasks written in Python, which must be built to be known.
-    Raises InputError for an unknown name (with the nearest one), an unsupported output type, a group whose tasks
-    differ in output type or have no metric in common.
-    """
-    roots: list[tuple[Path, str, str | None]] = [(PACKAGE, "tasks", None)]
-    if include_path is not None:
-        if not Path(include_path).is_dir():
-            raise InputError(f"{include_path}: no such folder of lm-eval tasks.", "check include_path.")
-        roots.insert(0, (Path(include_path), ".", str(include_path)))
-    names: list[str] = []
-    for root, folder, is_given in roots:
-        declarations = declarations_in(root / folder)
-        if is_given is not None:
-            _check_tags(task, declarations)
-        names += (name for _, tasks, groups in declarations for name in (*tasks, *groups))
-        files = [path for path, tasks, _ in declarations if task in tasks]
-        if files:
-            if len(files) > 1 and is_given is not None:
-                log.warning("%s: %s declares it too; %s is taken, as by lm-eval", task, files[1], files[0])
-            return _record(task, files[0], {}, is_given)
-        expansion = _expansion(task, root / folder, include_path)
-        if expansion is not None:
-            return _expanded_record(task, expansion, include_path)
-    if include_path is not None:
-        _check_suffixes(task, Path(include_path))
-    similar = nearest(task, names)
-    raise InputError(
-        f"{task}: no lm-eval task has this name.",
-        (f"did you mean {similar!r}? " if similar else "")
-        + "`lm-eval ls tasks` lists them; include_path is the folder of your own tasks.",
-    )
-
-
-def _check_tags(name: str, declarations: Sequence[Declaration]) -> None:
-    """Raises InputError where a task's own file names its group, as it did before lm-eval had tags: it builds none."""
-    for path, tasks, groups in declarations:
-        if name in tasks or (groups and name in path.read_text("utf-8", errors="replace")):
-            config = read_task_file(path)
-            if "group" in config and isinstance(config.get("task"), str) and name in (config["task"], *groups):
-                raise InputError(f"{path}: it declares a task and its group in one.", "write `tag:` for `group:`.")
-
-
-def _check_suffixes(task: str, folder: Path) -> None:
-    """Raises InputError where a file that lm-eval does not look at, of another suffix, declares the task."""
-    declares = re.compile(rf"\btask[\"']?\s*:\s*[\"']?{re.escape(task)}(?![\w-])")
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".yml", ".json")):
-        if path.stat().st_size < 1_000_000 and declares.search(path.read_text("utf-8", errors="replace")):
-            raise InputError(f"{task}: {path}: {OTHER_SUFFIX}.", f"rename it to {path.stem}.yaml.")
-
-
-def config_digest(path: Path, root: Path) -> str:
-    """sha256 of a task's resolved YAML and its code, wherever `root`, the folder that it belongs to, may lie.
-
-    Of a shipped task, its code is the files that the YAML names. Of a local one, it is every Python file in and under
-    the folders of the YAML and of those files, since they may import each other; a file outside `root` that an included
-    YAML names counts by its content.
-    """
-    config = load_yaml(path, resolve_func=False)
-    for key in _NOT_DIGESTED:
-        config.pop(key, None)
-    if Path(str(config.get("dataset_path"))).exists():
-        config["dataset_path"] = "local"
-    resolved = root.resolve()
-    references: set[str] = set()
-    text = json.dumps(_portable(config, resolved, references), sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode())
-    places = map(Path, sorted(references))
-    named = [code for file in places if (code := code_file(file.parent, file.name)).is_file()]
-    for code in named:
-        digest.update(code.read_bytes())
-    folders = {path.resolve().parent, *(code.parent for code in named)} if root != PACKAGE else ()
-    imported = {code for folder in folders for code in python_files(folder)} - {*named}
-    for code in sorted(imported, key=lambda code: code.relative_to(resolved).as_posix()):
-        digest.update(f"\n{code.relative_to(resolved).as_posix()} {file_sha256(code)}".encode())
-    return digest.hexdigest()
-
-
-def _portable(value: object, root: Path, references: set[str]) -> object:
-    """A resolved configuration without the place of its files. lm-eval turns `!function` into an absolute path: one
-    under `root` becomes relative and is added to `references`, another its file's sha256 with the function's name."""
-    if isinstance(value, dict):
-        return {key: _portable(entry, root, references) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_portable(entry, root, references) for entry in value]
-    if not isinstance(value, str) or not value.startswith("/"):
-        return value
-    if value.startswith(f"{root}/"):
-        references.add(value)
-        return value.removeprefix(f"{root}/")
-    path = Path(value)
-    code = code_file(path.parent, path.name)
-    try:
-        if code.is_file():
-            return f"{file_sha256(code)}/{path.name}"
-        # a module of the environment, of which lm-eval's path names no file
-        return path.name if path.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", path.name) else value
-    except OSError:  # a text that begins with a slash, and is too long for a path
-        return value
-
-
-def record_digest(record: TaskRecord) -> str:
-    """`config_digest` of the task as it is on disk now; of a group: sha256 over those of its files and its tasks."""
-    if not record.members:
-        return config_digest(record.path, root_of(record.include_path))
-    files = [config_digest(root_of(root_name) / file, root_of(root_name)) for root_name, file in record.group_files]
-    return hashlib.sha256("\n".join([*files, *map(record_digest, record.members)]).encode()).hexdigest()
-
-
-def root_of(include_path: str | None) -> Path:
-    """The folder that a record's files are relative to."""
-    return PACKAGE if include_path is None else Path(include_path)
-
-
-def build_task(name: str, path: Path) -> Task:
-    """lm-eval's task of a YAML file; its data set is loaded. Raises InputError where lm-eval cannot."""
-    with _building(name, path):
-        (task,) = TaskManager(include_path=None, include_defaults=False).load([str(path)])["tasks"].values()
-    return task
-
-
-@contextlib.contextmanager
-def _building(name: str, path: Path | None = None) -> Iterator[None]:
-    try:
-        with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
-            yield
-    except InputError:
-        raise
-    except Exception as error:  # whatever a task's code, its template or the data library raises
-        raise InputError(f"{name}: lm-eval cannot build the task ({cause_of(error, path)}).", hint_of(error)) from error
-
-
-def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
-    """The tasks of a group or tag declared under `folder`; None where nothing there is called so."""
-    near = folders_naming([name], folder)
-    if not near:
-        return None
-    if folder != PACKAGE / "tasks":
-        near = [folder]
-    # those folders are enough for most groups; others name tasks, or share tags with tasks, from anywhere
-    everywhere = [PACKAGE / "tasks", *([] if include_path is None else [Path(include_path)])]
-    missing: tuple[str, ...] = ()
-    for places in (near, everywhere):
-        with errors_only("lm_eval"):
-            index = TaskIndex.build(list(places))  # a later folder's win
-        if name not in index:
-            return None
-        expansion = Expansion()
-        try:
-            expand(name, index, {}, expansion)
-        except KeyError as error:
-            missing = error.args
-            continue
-        except RecursionError:
-            raise InputError(
-                f"{name}: the group is one of its own tasks, by its name or that of a group within it.",
-                "correct the group's YAML file.",
-            ) from None
-        if places is everywhere or set(folders_naming(expansion.tags, folder)) <= set(near):
-            return expansion
-    task, *reason = missing
-    hint = f"write {task!r} into a YAML file of its own." if reason else "correct the group's YAML file."
-    raise InputError(f"{name}: the group names {task!r}, {''.join(reason) or 'which is not a task'}.", hint)
-
-
-def _record(task: str, path: Path, overrides: Mapping[str, object], include_path: str | None) -> TaskRecord:
-    root = root_of(include_path)
-    config = {**read_task_file(path), **overrides}
-    _check_keys(path, config)
-    if "class" in config:
-        built = build_task(task, path)
-        output_type, directions = built.OUTPUT_TYPE, built.higher_is_better()
-        if output_type == "multiple_choice" and not isinstance(built, ConfigurableTask):
-            raise InputError(
-                f"{task}: its class does not say which choices a document has, and which is right.",
-                "derive it from lm-eval's ConfigurableTask, or write the task in YAML with functions.",
-            )
-    else:
-        output_type, directions = config.get("output_type", "generate_until"), _directions(config)
-    if output_type not in OUTPUT_TYPES:
-        raise InputError(
-            f"{task}: its output type {output_type!r} is not supported.",
-            f"choose a task of type {', '.join(OUTPUT_TYPES)}.",
-        )
-    for key, reason in _NOT_SUPPORTED.items():
-        if config.get(key):
-            raise InputError(f"{task}: tasks with {key} are not supported.", reason)
-    if (config.get("dataset_kwargs") or {}).get("streaming"):
-        raise InputError(
-            f"{task}: its data are read as a stream (dataset_kwargs: streaming), whose documents have no numbers.",
-            "take `streaming` out of dataset_kwargs.",
-        )
-    filters = [entry["name"] for entry in config.get("filter_list") or [{"name": "none"}]]
-    if repeated := sorted({name for name in directions if _metric_names(config).count(name) > 1}):
-        log.warning("%s: metric_list has %s twice; the last counts, as in lm-eval", task, " and ".join(repeated))
-    keys = {f"{metric},{name}": better for name in filters for metric, better in directions.items()}
-    return TaskRecord(
-        task=task,
-        file=path.relative_to(root).as_posix(),
-        include_path=include_path,
-        output_type=output_type,
-        metrics=tuple(keys),
-        higher_is_better=keys,
-        config_digest=config_digest(path, root),
-        version=_version(config),
-    )
-
-
-def _check_keys(path: Path, config: Document) -> None:
-    for key, word in (("metric_list", "metric"), ("filter_list", "name")):
-        entries = config.get(key) or []
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) and word in entry for entry in entries):
-            raise InputError(f"{path}: {key} is no list of entries with a {word}.", f"write `- {word}: ...` for each.")
-    if not any(config.get(key) for key in ("class", "dataset_path", "custom_dataset")):
-        raise InputError(
-            f"{path}: it names no data.", "give dataset_path: a data set of the hub, or json with data_files."
-        )
-
-
-def _expanded_record(name: str, expansion: Expansion, include_path: str | Path | None) -> TaskRecord:
-    """The record of a group, with the metrics that all its tasks have; of one task that the text scan did not see."""
-    members = []
-    for entry, overrides in expansion.tasks:
-        root_name, _ = _place(entry.yaml_path, include_path)
-        members.append(_record(entry.name, entry.yaml_path, overrides, root_name))
-    if not expansion.group_files and not expansion.tags:
-        return members[0]
-    types = {member.output_type: member.task for member in members}
-    if len(types) != 1:
-        listed = ", ".join(f"{task} {output_type}" for output_type, task in types.items())
-        raise InputError(
-            f"{name}: its tasks differ in output type ({listed or 'it has none'}).", "name its tasks one by one."
-        )
-    better: dict[str, bool | None] = {}  # a task that does not say goes with those that do, which must not differ
-    for key in members[0].metrics:
-        stated = {member.higher_is_better.get(key) for member in members} - {None}
-        if all(key in member.metrics for member in members) and len(stated) < 2:
-            better[key] = stated.pop() if stated else None
-    if not better:
-        raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
-    files = tuple(_place(path, include_path) for path in expansion.group_files)
-    record = TaskRecord(
-        task=name,
-        file=files[0][1] if files else name,
-        include_path=files[0][0] if files else members[0].include_path,
-        output_type=members[0].output_type,
-        metrics=tuple(better),
-        higher_is_better=better,
-        config_digest="",
-        version=_version(load_yaml(expansion.group_files[0], resolve_func=False)) if expansion.group_files else None,
-        members=tuple(members),
-        group_files=files,
-    )
-    return replace(record, config_digest=record_digest(record))
-
-
-class _FilePlace(NamedTuple):
-    """A task file: `include_path` as it was given, None for lm-eval's own, and the file in it."""
-
-    include_path: str | None
-    file: str
-
-
-def _place(path: Path, include_path: str | Path | None) -> _FilePlace:
-    """(include_path as it was given, file in it), or (None, file in the lm_eval package)."""
-    if include_path is not None and path.is_relative_to(include_path):
-        return _FilePlace(str(include_path), path.relative_to(include_path).as_posix())
-    return _FilePlace(None, path.relative_to(PACKAGE).as_posix())
-
-
-def _version(config: Mapping[str, object]) -> str | None:
-    metadata = config.get("metadata")
-    return str(metadata["version"]) if isinstance(metadata, dict) and "version" in metadata else None
-
-
-def _directions(config: Document) -> dict[str, bool | None]:
-    """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out; None where
-    lm-eval does not know the metric."""
-    entries = config.get("metric_list")
-    if entries is None:
-        entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
-    directions = {}
-    for entry, name in zip(entries, _metric_names({"metric_list": entries}), strict=True):
-        better = entry.get("higher_is_better")
-        if better is None:
-            with errors_only("lm_eval"):
-                better = is_higher_better(name)
-        directions[name] = None if better is None else bool(better)
-    return directions
-
-
-def _metric_names(config: Document) -> list[str]:
-    """The metrics that a YAML task lists, a `!function` by the name of its function."""
-    named = [str(entry["metric"]) for entry in config.get("metric_list") or ()]
-    return [name.rpartition(".")[2] if "/" in name else name for name in named]
-
-
-def read_task_file(path: Path) -> Document:
-    """A task's YAML file with what it includes, its functions unread. Raises InputError where it cannot be read."""
-    try:
-        result: Document = load_yaml(path, resolve_func=False)
-        return result
-    except Exception as error:  # whatever the parser and what it includes raise
-        raise InputError(f"{path}: lm-eval cannot read it ({first_line(error)}).", "correct the YAML file.") from error
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -657,7 +206,7 @@ def data_files(record: TaskRecord) -> list[Path]:
 def _build(record: TaskRecord) -> AnyTask:
     if not record.members:
         return build_task(record.task, record.path)
-    with _building(record.task):
+    with building(record.task):
         return build_group(record.task, record.paths)
 
 
@@ -670,14 +219,15 @@ def rows(task: AnyTask, kind: str) -> Sequence[Doc]:
     """lm-eval's documents of one kind (`train`, `validation`, `test`) that the task has; of a group: those of its tasks
     one after the other."""
     if isinstance(task, TaskGroup):
-        return GroupRows({name: rows(member, kind) for name, member in task.members.items()})
+        parts = {name: rows(member, kind) for name, member in task.members.items()}
+        return [GroupDocument(document, name, row) for name, part in parts.items() for row, document in enumerate(part)]
     documents = getattr(task, f"{WORDS[kind]}_docs")()
     return documents if hasattr(documents, "__getitem__") else list(documents)
 
 
-def address_of(documents: Sequence[Doc], kind: str, number: int) -> str:
-    """The address of a row of `rows(task, kind)`."""
-    return documents.address(kind, number) if isinstance(documents, GroupRows) else f"{kind}:{number}"
+def address_of(document: Doc, kind: str, number: int) -> str:
+    """The address of a document, row `number` of `rows(task, kind)`."""
+    return f"{document.member}/{kind}:{document.row}" if isinstance(document, GroupDocument) else f"{kind}:{number}"
 
 
 def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Documents:
@@ -690,7 +240,7 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
     documents: dict[str, Doc] = {}
     for name, numbers in numbers_by_name.items():
         member, _, kind = name.rpartition("/")
-        member_task = task.members.get(member) if isinstance(task, TaskGroup) else task
+        member_task = tasks_in(task).get(member or task.config.task)
         if member_task is None:
             raise InputError(
                 f"{task.config.task}: the group has no task {member!r} any more.", "its tasks changed; split it again."
@@ -703,7 +253,7 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
             )
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
         for number, doc in zip(numbers, chosen, strict=True):
-            documents[f"{name}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
+            documents[f"{name}:{number}"] = GroupDocument(doc, member, number) if isinstance(task, TaskGroup) else doc
     return Documents(task.config.task, split, addresses, tuple(documents[address] for address in addresses))
 
 

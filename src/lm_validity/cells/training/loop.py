@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,17 +19,15 @@ from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.autograd.function import FunctionCtx
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.provenance import replaced
+from lm_validity.cells.models.provenance import Counters
 from lm_validity.cells.models.sharing import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
 from lm_validity.cells.models.trees import States, narrowed_head
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.lora import BatchPosition, adapter_parameters, adapter_tensors, add_adapter
-from lm_validity.config.sections import PATIENCE, OneFinetune
+from lm_validity.config.sections import OneFinetune
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 
@@ -86,35 +83,17 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part
     return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
 
 
-@torch.no_grad()
 def rows_are_alike(lm: LanguageModel, rows: Sequence[torch.Tensor]) -> bool:
-    """Whether texts beside each other have the losses that a plain pass over each alone gives: the longest of the rows,
-    the longest that is padded, and the shortest."""
+    """Whether texts beside each other have the losses that a plain pass over each alone gives: the scorer is asked for
+    the longest of the rows, the longest that is padded, and the shortest, and checks what it answers."""
     ordered = sorted(rows, key=len)
     padded = [row for row in ordered if len(row) < len(ordered[-1])]
     chosen = [ordered[-1], *padded[-1:], *padded[:1]]
-    if lm.alone or len(chosen) < 2:
-        return not lm.alone
-    encoding, padding = lm.position_encoding, lm.tokenizer.pad_token_id
-    chosen = [row for row in chosen if encoding.of(len(row)) == encoding.of(len(chosen[0]))]
-    try:
-        encoding.forget()
-        batch = MicroBatch.of(chosen, padding, lm.device, 1)
-        together = token_losses(lm.base, batch, narrow=lm.narrows_head(), part=lm.head_part())
-        parts = together.cpu().split([len(row) - 1 for row in chosen])
-        for row, part in zip(chosen, parts, strict=True):
-            separately = token_losses(
-                lm.base, MicroBatch.of([row], padding, lm.device, 1), narrow=False, part=None
-            ).cpu()
-            largest = max(
-                1.0, float(separately.abs().max())
-            )  # a logit's size is not known here; a loss's is of its order
-            if torch.isfinite(separately).all() and not (part - separately).abs().max() <= 10 * lm.tolerance(largest):
-                return False
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-    return True
+    if len(chosen) > 1:
+        counters, lm.counters = lm.counters, Counters()  # no scores of the cell
+        lm._loglikelihood_tokens([(None, row[:1].tolist(), row[1:].tolist()) for row in chosen])
+        lm.counters = counters
+    return not lm.alone
 
 
 def loss_scale(dtype: torch.dtype, predicted: int) -> int:
@@ -213,39 +192,22 @@ def pass_tokens(lm: LanguageModel) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a training step computes twice instead of keeping it: each layer, or the attention matrices alone.
+# What a training step computes twice instead of keeping it: each layer.
 
 log = logging.getLogger(__name__)
 
-RECOMPUTED = "eager_recomputed"  # what transformers calls this attention
-
-
-def less_memory(base: torch.nn.Module, *, layers: bool) -> contextlib.AbstractContextManager[None]:
-    """Inside the block the backward pass computes again what the forward pass did not keep: the same numbers.
-
-    layers: every layer of the model keeps its input only. Otherwise eager attention alone, whose matrices grow with the
-    square of a text, and which is what architectures get that need more than torch's own attention (Gemma 2's
-    soft-capping); where an architecture does not take its attention from transformers' table it stays as it is.
-    """
-    if layers:
-        return layers_recomputed(base)
-    configs = {id(module.config): module.config for module in base.modules() if hasattr(module, "config")}
-    taken = hasattr(sys.modules[type(base).__module__], "eager_attention_forward")
-    eager = [
-        config for config in configs.values() if taken and getattr(config, "_attn_implementation", None) == "eager"
-    ]
-    return replaced(*((config, "_attn_implementation", RECOMPUTED) for config in eager))
-
 
 @contextlib.contextmanager
-def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
-    """Every layer of the model keeps its input only, and no hook stays.
+def layers_recomputed(base: torch.nn.Module, *, recompute: bool = True) -> Iterator[None]:
+    """Inside the block the backward pass computes each layer of the model again from its input: the same numbers.
+    recompute: False: nothing changes.
 
     transformers' own switch works only in training mode, in which some layers (OPT's, Falcon's) drop out residuals
     by the process's random numbers. Adapters are the only dropout there is, so each layer stays as it is and its
     `forward` is called by way of torch's checkpoint."""
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if not layers:
+    modules = base.modules() if recompute else ()
+    layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+    if recompute and not layers:
         log.warning("gradient_checkpointing has no effect: %s has no layers that allow it", type(base).__name__)
     forwards = {layer: layer.__dict__.get("forward") for layer in layers}
     for layer in layers:
@@ -258,22 +220,6 @@ def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
                 del layer.forward
             else:  # accelerate's, which brings a layer's inputs to its device
                 layer.forward = forward
-
-
-def _eager_recomputed(
-    module: torch.nn.Module, *tensors: torch.Tensor | None, **options: object
-) -> tuple[torch.Tensor | None, ...]:
-    """The eager attention of the module's own architecture, which keeps queries, keys and values alone."""
-    eager = sys.modules[type(module).__module__].eager_attention_forward
-    if not torch.is_grad_enabled():
-        result: tuple[torch.Tensor | None, ...] = eager(module, *tensors, **options)
-        return result
-    result = torch.utils.checkpoint.checkpoint(eager, module, *tensors, use_reentrant=False, **options)
-    return result
-
-
-ALL_ATTENTION_FUNCTIONS.register(RECOMPUTED, _eager_recomputed)
-ALL_MASK_ATTENTION_FUNCTIONS.register(RECOMPUTED, eager_mask)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -348,9 +294,7 @@ class Training:
 
     @property
     def is_done(self) -> bool:
-        """Whether it diverged, every epoch is trained, or the last ones were without improvement and that ends it."""
-        if self.settings.early_stop and self.best_epoch and len(self.epochs) - self.best_epoch >= PATIENCE:
-            return True
+        """Whether it diverged, or every epoch is trained."""
         return self.diverged is not None or len(self.epochs) >= self.settings.epochs
 
     def batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
@@ -466,7 +410,7 @@ def train_side_by_side(
     higher_is_better: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Bring the saved state of every member to its last epoch (which may be an early one, `Training.is_done`), or to
+    """Bring the saved state of every member to its last epoch, or to
     the one before it diverges.
 
     Arguments as in `finetune`. Members that were interrupted at different epochs catch up with each other. Running out
@@ -538,7 +482,8 @@ class TrainingRun:
         weights = []
         first = trainings[0]
         self.position.step = (epoch - 1) * first.steps_per_epoch
-        with less_memory(self.lm.base, layers=first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
+        recompute = first.settings.gradient_checkpointing
+        with layers_recomputed(self.lm.base, recompute=recompute), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
                 if stop():
                     raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")

@@ -65,32 +65,29 @@ def finetune(
     lm: LanguageModel,
     examples: Sequence[Example],
     validate: Callable[[], float],
-    settings: FinetuneSettings,
+    member: Member,
     *,
     seed: int,
     higher_is_better: bool,
-    work: Path,
-    adapter_output: Path,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> FinetuneResult:
-    """Train an adapter on `examples` and write that of the best epoch to `adapter_output` in PEFT's format.
+    """Train an adapter on `examples` and write that of the best epoch to the member's work folder in PEFT's format.
 
     validate: the benchmark's metric under the model as it stands, after each epoch; ties go to the earlier epoch.
-    work: holds the last finished epoch; a second call with the same arguments goes on from there.
+    member: its work folder holds the last finished epoch; a second call with the same arguments goes on from there.
     stop: asked before each step; TrainingStopped is raised when it says so.
     Running out of memory halves the micro-batch and repeats the step.
     A loss or score that is not finite ends the training with the epochs so far and `diverged` set.
     Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
     out at one row.
     """
-    with started(lm, examples, [Member(settings, work, on_epoch)], seed) as run:
+    with started(lm, examples, [member], seed) as run:
         (training,) = run.trainings
         resumed = len(training.epochs)
         run.train(validate, higher_is_better=higher_is_better, stop=stop)
         best = training.best_tensors
-        digest = save_adapter(training.model, best, adapter_output) if best else None
-    targets = find_targets(lm, settings.target_modules)
+        digest = save_adapter(training.model, best, member.work / "adapter") if best else None
+    targets = find_targets(lm, member.settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
@@ -123,8 +120,7 @@ class TrainingData(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What `finetune` is given for a cell. member: what differs
-    between learning rates."""
+    """What `finetune` is given for a cell. member: what differs between learning rates."""
 
     lm: LanguageModel
     examples: Sequence[Example]
@@ -141,17 +137,9 @@ class AdapterTrainer(Worker):
 
     def _compute(self, address: Address[BenchmarkCell]) -> Computed:
         plan = self._plan(address)
-        settings, work = plan.member.settings, plan.member.work
+        work = plan.member.work
         finetuned = finetune(
-            plan.lm,
-            plan.examples,
-            plan.validate,
-            settings,
-            seed=plan.seed,
-            higher_is_better=plan.higher_is_better,
-            work=work,
-            adapter_output=work / "adapter",
-            on_epoch=plan.member.on_epoch,
+            plan.lm, plan.examples, plan.validate, plan.member, seed=plan.seed, higher_is_better=plan.higher_is_better
         )
         if finetuned.diverged:
             log.warning("%s diverged: %s", address.cell.name, finetuned.diverged)
@@ -160,8 +148,6 @@ class AdapterTrainer(Worker):
         self._notes |= {"truncated_texts": finetuned.truncated, "cut_answers": cut_answers}
         if not finetuned.diverged:
             self._notes["epochs"] = len(finetuned.epochs)
-            if settings.early_stop:
-                self._notes["epochs_allowed"] = settings.epochs
         result = asdict(finetuned)
         # of this process only, or one number a step, which has a file of its own
         del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
@@ -180,15 +166,9 @@ class AdapterTrainer(Worker):
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
         plans = [self._plan(address) for address in addresses]
+        (lm, examples, validate, _, seed, higher_is_better), members = plans[0], [plan.member for plan in plans]
         try:
-            train_side_by_side(
-                plans[0].lm,
-                plans[0].examples,
-                plans[0].validate,
-                [plan.member for plan in plans],
-                seed=plans[0].seed,
-                higher_is_better=plans[0].higher_is_better,
-            )
+            train_side_by_side(lm, examples, validate, members, seed=seed, higher_is_better=higher_is_better)
         except CannotStack:
             log.info("%s: its rates are trained one after another", addresses[0].label)
 

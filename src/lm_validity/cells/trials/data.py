@@ -88,24 +88,18 @@ def _local_columns(source: TaskRow, path: Path) -> Columns:
 
 
 def _json_lines(source: TaskRow, path: Path) -> Columns:
-    keys = (*source.text, source.label)
-    columns: Columns = {}
-    with open(path, encoding="utf-8") as handle:
-        for number, line in enumerate(handle, start=1):
+    keys, rows = {*source.text, source.label}, list[dict[str, object]]()
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}: line {number} is not JSON ({error}).", "one object per line.") from None
-            if not isinstance(row, dict):
-                raise InputError(f"{path}: line {number} is not a JSON object.", "one object per line.")
-            if number == 1:
-                columns = {name: [] for name in row}
-            missing = [name for name in keys if name in columns and name not in row]
-            if missing:
-                raise InputError(f"{path}: line {number} has no {missing[0]!r}.", "every line needs it.")
-            for name, values in columns.items():
-                values.append(row.get(name))
-    return columns
+                rows.append(json.loads(line))
+                lacking = sorted(keys & rows[0].keys() - rows[-1].keys())
+            except (ValueError, AttributeError) as error:
+                problem = f"{path}: line {number} is not a JSON object ({error})."
+                raise InputError(problem, "one object per line.") from None
+            if lacking:
+                raise InputError(f"{path}: line {number} has no {lacking[0]!r}.", "every line needs it.")
+    return {name: [row.get(name) for row in rows] for name in rows[0]} if rows else {}
 
 
 def _hub_columns(source: TaskRow) -> SourceColumns:

@@ -1,17 +1,14 @@
 """What a trial does by each method: a linear head, or prompts."""
 
-import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.sharing import allowed_difference, in_batches
-from lm_validity.cells.models.trees import PlainScore, plain
+from lm_validity.cells.models.sharing import in_batches
+from lm_validity.cells.models.trees import Request
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import LoadedTask
@@ -27,7 +24,6 @@ from lm_validity.cells.trials.training import (
     next_tokens,
     padded,
     share_rows,
-    token_losses,
 )
 from lm_validity.errors import CellError
 from lm_validity.run.rules.pretrain_on_test import TrialPlan
@@ -78,9 +74,6 @@ class HeadTrials(Trials):
             return self.batch(ids, attention, labels)
 
         predict = self._masked_logits if masked else self._causal_logits
-        self.check_texts(
-            "pretraining", [tokens for tokens, _ in sequences], lambda batch: token_losses(*predict(batch))
-        )
         return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
@@ -101,7 +94,6 @@ class HeadTrials(Trials):
             """The logits of the classes (rows, classes) and the class of each row."""
             return LogitsAndLabels(self._class_logits(batch), batch.labels)
 
-        self.check_texts("classifier", sequences, self._class_logits)
         self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
 
     @torch.no_grad()
@@ -111,15 +103,6 @@ class HeadTrials(Trials):
         probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
 
-        def is_plain(number: int, length: int) -> bool:
-            ids, attention = padded([sequences[number]], self.model.tokenizer.pad_token_id)
-            logits = (
-                self.model.classifier(**super(HeadTrials, self).batch(ids, attention, ids).inputs()).logits[0].float()
-            )
-            differences = torch.from_numpy(probabilities[number]) - logits.softmax(dim=-1).cpu()
-            allowed = self.model.tolerance(float(logits.abs().max()))  # of a logit: a probability changes by less
-            return not logits.isfinite().all() or bool(differences.abs().max() <= allowed)
-
         def predict(chosen: Sequence[int]) -> None:
             ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
             batch = self.batch(ids, attention, torch.zeros(len(chosen)))
@@ -127,15 +110,13 @@ class HeadTrials(Trials):
             self.counters.forward_tokens += batch.tokens
 
         in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
-        if not self._as_alone("texts", [len(tokens) for tokens in sequences], is_plain):
-            in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
         return probabilities
 
     # ---- forward passes ---------------------------------------------------------------------------------------------
 
     def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
         """A padded batch as the model takes it, on its device: texts share rows where the architecture allows it."""
-        if self.model.lm.config.model_type not in SHARED_ROWS or self.model.alone:
+        if self.model.lm.config.model_type not in SHARED_ROWS:
             return super().batch(ids, attention, labels)
         causal = self.plan.architecture == "causal"
         return share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype).to(self.model.device)
@@ -143,9 +124,6 @@ class HeadTrials(Trials):
     def _class_logits(self, batch: Batch) -> torch.Tensor:
         """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
         classifier = self.model.classifier
-        if self.model.alone:
-            texts = (batch.by_itself(row) for row in range(len(batch.input_ids)))
-            return torch.cat([classifier(**text.inputs()).logits for text in texts])
         if batch.places is None:
             return classifier(**batch.inputs()).logits
         row, first, last = batch.places.T
@@ -156,13 +134,11 @@ class HeadTrials(Trials):
         return classifier.classifier(classifier.dropout(pooled))
 
     def _causal_logits(self, batch: Batch) -> LogitsAndLabels:
-        batch = self.by_itself(batch)
         logits = self.model.lm(**batch.inputs(), use_cache=False).logits
         return LogitsAndLabels(logits.flatten(0, 1), batch.labels.flatten())
 
     def _masked_logits(self, batch: Batch) -> LogitsAndLabels:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        batch = self.by_itself(batch)
         lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
@@ -225,57 +201,18 @@ class PromptFormat:
 # Zero-shot trials: pretrain a causal LM (LoRA, or all weights) on prompts without answers, then prompt it.
 #
 # A class's score is the mean log-probability of its name's tokens after the prompt; the probabilities are the scores'
-# softmax. What all prompts of a task begin with is computed once an arm, each prompt once for all classes.
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The answers as tokens, in vectors of whole numbers.
-
-    inputs: all but the last token of each, in one row; owner: the class of each of them; position: its place in its
-    answer. picks: for each answer token, the logits that predict it (0: those after the prompt, 1 + i: those after
-    inputs[i]); targets, classes: the token and its class.
-    """
-
-    inputs: torch.Tensor
-    owner: torch.Tensor
-    position: torch.Tensor
-    picks: torch.Tensor
-    targets: torch.Tensor
-    classes: torch.Tensor
-
-    @classmethod
-    def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
-        """From the tokens of each class's answer, in the order of the classes."""
-        inputs, owner, positions, picks, targets, classes = (list[int]() for _ in range(6))
-        for number, tokens in enumerate(answers):
-            picks += [0, *range(len(inputs) + 1, len(inputs) + len(tokens))]  # 1 + the place of the token before
-            targets += tokens
-            classes += [number] * len(tokens)
-            inputs += tokens[:-1]
-            owner += [number] * (len(tokens) - 1)
-            positions += range(len(tokens) - 1)
-        columns = (inputs, owner, positions, picks, targets, classes)
-        return cls(*(torch.tensor(column, dtype=torch.long) for column in columns))
+# softmax. They are scored as the choices of a benchmark are: a prompt is computed once for all classes.
 
 
 class ZeroShotTrials(Trials):
-    """The stages of a trial with a resident causal LM. Raises CellError for an architecture that may not heed the mask
-    under which answers are scored side by side."""
+    """The stages of a trial with a resident causal LM."""
 
     def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
         super().__init__(plan, task, model, counters)
-        kind = model.lm.config.model_type
-        if kind not in SHARED_ROWS:
-            raise CellError(
-                f"{model.model_id}: prompts are not scored with the architecture {kind!r}.",
-                f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
-            )
         self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
         self.answers = [self._answer_tokens(name) for name in task.class_names]
         self._check_apart()
-        self.choices, self.longest_answer = Choices.of(self.answers), max(map(len, self.answers))
-        self.prefix = self._common_prefix()
+        self.longest_answer = max(map(len, self.answers))
         self._prompts: dict[int, list[int]] = {}
 
     def prepare(self, rows: np.ndarray) -> None:
@@ -293,12 +230,6 @@ class ZeroShotTrials(Trials):
         if settings.packing:
             self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
-
-        def predicted(batch: Batch) -> LogitsAndLabels:
-            output = self.model.lm(**batch.inputs(), use_cache=False)
-            return LogitsAndLabels(output.logits.flatten(0, 1), batch.labels.flatten())
-
-        self.check_texts("pretraining", sequences, lambda batch: token_losses(*predicted(batch)))
         position = BatchPosition(seed)
         self.model.adapt(position)
 
@@ -311,9 +242,10 @@ class ZeroShotTrials(Trials):
         def predict(batch: Batch) -> LogitsAndLabels:
             """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
             position.begin_micro_batch(batch.first, len(batch.input_ids))
-            return predicted(batch)
+            output = self.model.lm(**batch.inputs(), use_cache=False)
+            return LogitsAndLabels(output.logits.flatten(0, 1), batch.labels.flatten())
 
-        with layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext():
+        with layers_recomputed(self.model.lm, recompute=settings.gradient_checkpointing):
             loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
         position.rest()
         return loss
@@ -326,105 +258,15 @@ class ZeroShotTrials(Trials):
     @torch.no_grad()
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
         """Class probabilities (observations, classes), float32."""
-        self.model.lm.eval()
-        probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
-        prompts = self._encode(rows)
-        begins = np.array([prompt[: len(self.prefix)] == self.prefix for prompt in prompts])
-        # a tokenizer may join a text's first characters with what is before it: such prompts share nothing
-        for prefix, chosen in ((self.prefix, np.flatnonzero(begins)), ([], np.flatnonzero(~begins))):
-            if len(chosen):
-                rests = [prompts[index][len(prefix) :] for index in chosen]
-                probabilities[chosen] = self._scores(prefix, rests).softmax(dim=-1).cpu().numpy()
+        prompts, scorer = self._encode(rows), self.model.scorer
+        requests: list[Request] = [(None, prompt, answer) for prompt in prompts for answer in self.answers]
+        counted = scorer.counters.forward_tokens
+        sums = [value for value, _ in scorer._loglikelihood_tokens(requests)]
+        self.counters.forward_tokens += scorer.counters.forward_tokens - counted
+        lengths = torch.tensor([len(answer) for answer in self.answers])
+        scores = torch.tensor(sums).reshape(len(rows), -1) / lengths
+        probabilities: np.ndarray = scores.softmax(dim=-1).numpy()
         return probabilities
-
-    # ---- scoring ----------------------------------------------------------------------------------------------------
-
-    def _scores(self, prefix: list[int], rests: list[list[int]]) -> torch.Tensor:
-        """Mean log-probability of each answer (prompts, classes); rests: the prompts without the prefix."""
-        if self.model.alone:
-            return self._scores_alone(prefix, rests)
-        cache = None
-        if prefix:
-            ids = torch.tensor([prefix], device=self.model.device)
-            cache = self.model.lm(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-            self.counters.forward_tokens += len(prefix)
-        scores = torch.empty(len(rests), len(self.task.class_names))
-        order = sorted(range(len(rests)), key=lambda index: len(rests[index]))
-
-        def score(chosen: Sequence[int]) -> None:
-            scores[chosen] = self._batch_scores(cache, len(prefix), [rests[index] for index in chosen])
-
-        in_batches(order, self.plan.classification.predict_batch, score)
-        longest = self.answers.index(max(self.answers, key=len))
-
-        def is_plain(number: int, length: int) -> bool:
-            (expected, _), largest = self._plain(prefix + rests[number], self.answers[longest])
-            expected /= self.longest_answer
-            allowed = allowed_difference(1, expected, self.model.tolerance(largest))
-            return not np.isfinite(expected) or bool(abs(float(scores[number, longest]) - expected) <= allowed)
-
-        lengths = [len(prefix) + len(ending) + self.longest_answer for ending in rests]
-        alike = self._as_alone("prompts" if prefix else "prompts without a prefix", lengths, is_plain)
-        return scores if alike else self._scores_alone(prefix, rests)
-
-    def _scores_alone(self, prefix: list[int], rests: list[list[int]]) -> torch.Tensor:
-        """The same by a plain pass over each prompt and answer."""
-        self.counters.forward_tokens += sum(
-            len(prefix) + len(ending) + len(tokens) - 1 for ending in rests for tokens in self.answers
-        )
-        rows = [
-            [self._plain(prefix + ending, tokens)[0][0] / len(tokens) for tokens in self.answers] for ending in rests
-        ]
-        return torch.tensor(rows)
-
-    def _plain(self, prompt: list[int], answer: list[int]) -> PlainScore:
-        return plain(self.model.lm, (None, prompt, answer), self.model.limit, self.model.device)
-
-    def _batch_scores(self, cache: transformers.Cache | None, prefix: int, rests: list[list[int]]) -> torch.Tensor:
-        """One forward pass: prompts padded on the left, so that their last tokens stand in one column, then the
-        answers' tokens side by side, each of which sees its prompt and its own answer only."""
-        choices, device = self.choices, self.model.device
-        width, answers = max(map(len, rests)), len(choices.inputs)
-        padding = torch.tensor([width - len(ending) for ending in rests])
-        filler = self.model.tokenizer.pad_token_id
-        ids = torch.tensor([[filler] * (width - len(ending)) + ending for ending in rests])
-        ids = torch.cat([ids, choices.inputs.expand(len(rests), -1)], dim=1)
-        columns = torch.arange(width)
-        prompt_positions = (columns - padding[:, None]).clamp(min=0)
-        answer_positions = (width - padding)[:, None] + choices.position
-        positions = prefix + torch.cat([prompt_positions, answer_positions], dim=1)
-        if cache is not None:
-            cache = copy.deepcopy(cache)  # a forward pass appends to it
-            cache.batch_repeat_interleave(len(rests))
-        logits = self.model.lm(
-            input_ids=ids.to(device),
-            attention_mask=self._mask(prefix, width, padding).to(device),
-            position_ids=positions.to(device),
-            past_key_values=cache,
-            use_cache=cache is not None,
-            logits_to_keep=answers + 1,
-        ).logits
-        self.counters.forward_tokens += sum(map(len, rests)) + answers * len(rests)
-        logs = logits.float().log_softmax(dim=-1).cpu()[:, choices.picks, choices.targets]
-        sums = torch.zeros(len(rests), len(self.task.class_names)).index_add_(1, choices.classes, logs)
-        return sums / torch.bincount(choices.classes)
-
-    def _mask(self, prefix: int, width: int, padding: torch.Tensor) -> torch.Tensor:
-        """Additive attention mask (prompts, 1, queries, keys); keys: prefix, prompt, answers."""
-        choices = self.choices
-        columns = torch.arange(width)
-        real = columns >= padding[:, None]  # (prompts, width)
-        causal = columns[:, None] >= columns
-        # a query in the padding sees itself alone: a row without any key would be NaN
-        in_prompt = (causal & real[:, None, :]) | torch.eye(width, dtype=torch.bool)
-        own_text = (choices.owner[:, None] == choices.owner) & (choices.position[:, None] >= choices.position)
-        rows, answers = len(padding), len(choices.inputs)
-        top = torch.cat([in_prompt, torch.zeros(rows, width, answers, dtype=torch.bool)], dim=2)
-        bottom = torch.cat([real[:, None, :].expand(-1, answers, -1), own_text.expand(rows, -1, -1)], dim=2)
-        seen = torch.cat([top, bottom], dim=1)
-        seen = torch.cat([torch.ones(rows, width + answers, prefix, dtype=torch.bool), seen], dim=2)[:, None]
-        dtype = self.model.lm.dtype
-        return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
     # ---- tokens and weights -----------------------------------------------------------------------------------------
 
@@ -467,14 +309,6 @@ class ZeroShotTrials(Trials):
             raise CellError(f"{where} makes no token of the class {name!r}.", "use other class names.")
         result: list[int] = tokens_of_both[len(tokens_before) :]
         return result
-
-    def _common_prefix(self) -> list[int]:
-        """Tokens before the text: what prompts of two different texts have in common."""
-        prompt, other_prompt = (
-            self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ"
-        )
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt[:-1], other_prompt, strict=False))
-        return [token for token, _ in common]
 
     def _pretraining_texts(self, rows: np.ndarray, leaks: int) -> list[str]:
         texts = [self.task.texts[row] for row in rows]

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
@@ -15,7 +16,9 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails, say_unread
 from lm_validity.cells.models.prefetch import model_folder
-from lm_validity.cells.models.sharing import SelfCheck, extremes, is_out_of_memory, tolerance
+from lm_validity.cells.models.provenance import errors_only
+from lm_validity.cells.models.scorer import SharedContextLM
+from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
@@ -59,13 +62,6 @@ class Batch:
         """Some of the rows; of labelled tokens only, since classes are not by row."""
         names = ("input_ids", "attention_mask", "labels", "position_ids")
         return replace(self, **self._changed(names, lambda tensor: tensor[start:stop]), places=None, first=start)
-
-    def by_itself(self, row: int) -> "Batch":
-        """A padded row without its padding, which stands on the right."""
-        length = int(self.attention_mask[row].sum())
-        names = ("input_ids", "attention_mask", *(("labels",) if self.labels.ndim > 1 else ()))
-        cut = self._changed(names, lambda tensor: tensor[row : row + 1, :length])
-        return replace(self, **({"labels": self.labels[row : row + 1]} | cut), tokens=length, first=self.first + row)
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device, but for its labels."""
@@ -220,27 +216,20 @@ class ResidentModel:
         longest = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
         self.limit = min(longest, self.tokenizer.model_max_length)
         self._adapted = None  # PEFT's view of the language model while it has an adapter
-        self.alone = False  # whether texts may not share a forward pass; found by the check
-        self.checks = SelfCheck()
         self._weights = self._unique_weights()
         self._pristine = [weight.detach().clone() for weight in self._weights]
+
+    @cached_property
+    def scorer(self) -> SharedContextLM:
+        """What scores prompts with the language model, which is held against plain passes on this very model."""
+        rows = self.plan.classification.predict_batch
+        with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
+            return SharedContextLM(pretrained=self.lm, tokenizer=self.tokenizer, backend="causal", batch_size=rows)
 
     @property
     def base(self) -> transformers.PreTrainedModel:
         """What adapters are put on, as `lora.add_adapter` calls it."""
         return self.lm
-
-    def give_up(self, way: str) -> None:
-        """From here on each text has forward passes of its own."""
-        log.warning(
-            "%s: %s beside each other have other values than by themselves, so each is computed by itself: slower",
-            *(self.model_id, way),
-        )
-        self.alone = True
-
-    def tolerance(self, largest: float) -> float:
-        """Largest difference a token, where the largest logit is of this size."""
-        return tolerance(self.lm.dtype, largest)
 
     def reset(self) -> None:
         """All weights of both heads and the backbone as they were loaded, and no adapter."""
@@ -377,65 +366,9 @@ class Trials:
     def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
 
-    def check_texts(self, stage: str, sequences: Sequence[list[int]], values: Callable[[Batch], torch.Tensor]) -> None:
-        """Have texts trained on by themselves from here on where some have other values beside each other: the longest,
-        the longest that is padded, and the two shortest, which may share a row, as far as no longer ones were looked
-        at.
-
-        values: of a batch as it is trained on, some for each text, of the model as it stands.
-        """
-        ordered = sorted(sequences, key=len)
-        with_padding = [tokens for tokens in ordered if len(tokens) < len(ordered[-1])]
-        chosen = [ordered[-1], *with_padding[-1:], *with_padding[:-1][:2]]
-        if self.model.alone or len(chosen) < 2 or not self.model.checks.exceeds(stage, "length", len(chosen[0])):
-            return
-        self.model.lm.eval(), self.model.classifier.eval()
-        try:
-            with torch.no_grad():
-                together = values(self._whole(chosen)).flatten().sort().values
-                separately = torch.cat([values(self._whole([tokens])).flatten() for tokens in chosen]).sort().values
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return
-        # sorted, since texts that share rows have moved
-        allowed = 10 * self.model.tolerance(max(1.0, float(separately.abs().max())))
-        if separately.isfinite().all() and not (together - separately).abs().max() <= allowed:
-            self.model.give_up("texts of a training")
-
-    def _whole(self, sequences: Sequence[list[int]]) -> Batch:
-        """A batch in which each token but the first is predicted, with masked models each token."""
-        ids, attention = padded(sequences, self.model.tokenizer.pad_token_id)
-        masked = self.plan.architecture == "masked"
-        return self.batch(
-            ids, attention, torch.where(attention == 1, ids, IGNORED) if masked else next_tokens(ids, attention)
-        )
-
     def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
         """A padded batch as the model takes it, on its device."""
         return Batch(ids, attention, labels, int(attention.sum())).to(self.model.device)
-
-    def by_itself(self, batch: Batch) -> Batch:
-        """A row without its padding where texts are computed by themselves, else the batch."""
-        return batch.by_itself(0) if self.model.alone and len(batch.input_ids) == 1 else batch
-
-    def _as_alone(self, way: str, lengths: Sequence[int], is_plain: Callable[[int, int], bool]) -> bool:
-        """Whether some of the texts that were computed beside each other have the values of a plain pass over each;
-        else each is computed by itself from here on. A pass that does not fit into memory says nothing."""
-
-        def checked(number: int, length: int) -> bool:
-            try:
-                return is_plain(number, length)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                return True
-
-        telling = extremes(lengths, self.plan.classification.predict_batch)
-        alike = self.model.alone or self.model.checks.holds(way, telling, sum(lengths), checked)
-        if not alike:
-            self.model.give_up(way)
-        return alike
 
     def _forget_training(self) -> None:
         self.model.reset()
@@ -467,7 +400,7 @@ class Trials:
         total = settings.epochs * -(-count // settings.batch_size)
         losses: list[torch.Tensor] = []
         weights: list[int] = []
-        rows = 1 if self.model.alone else settings.batch_size  # per forward pass
+        rows = settings.batch_size  # per forward pass
         model.train()
         device = trained[0].device
         # the library's dropout reads torch's global generators: seeded inside the block, given back after it
@@ -508,12 +441,6 @@ class Trials:
             )
         last = total // settings.epochs
         return float(np.average(values[-last:], weights=weights[-last:]))
-
-
-def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(labelled tokens,) in nats, of logits (tokens, vocabulary)."""
-    losses = F.cross_entropy(logits.float(), labels.to(logits.device), ignore_index=IGNORED, reduction="none")
-    return losses[labels.to(logits.device) != IGNORED]
 
 
 def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: int) -> torch.Tensor:

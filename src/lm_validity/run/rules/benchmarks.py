@@ -121,10 +121,6 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         task: Recipe = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
-        if record.get("choice_border"):
-            task["choice_border"] = record["choice_border"]  # before, what is left of a choice that merges
-        if order := record.get("document_order"):
-            task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
         return task | settings | sampling_settings(records.run, cell.run)
 
@@ -263,14 +259,10 @@ class EvaluateModel(ScoringRule):
                 f"run {again(f'prefetch-model --model {cell.model}')}.",
             )
         split = given(cell.split)
-        examples: Recipe = {}
-        if records.split_record(cell.benchmark, split).get("replaced_examples"):
-            examples["examples"] = "never the question"  # before, with its answer: other cells
-        return (
-            self.scoring_recipe(records, cell, given(cell.prompt))
-            | examples
-            | {"model": checkpoint["digest"], "documents": records.split_record(cell.benchmark, split)["digest"]}
-        )
+        return self.scoring_recipe(records, cell, given(cell.prompt)) | {
+            "model": checkpoint["digest"],
+            "documents": records.split_record(cell.benchmark, split)["digest"],
+        }
 
 
 def _sharing_a_load(run: Run, used_names: set[str]) -> list[list[Model]]:
@@ -386,7 +378,7 @@ class FinetuneAdapter(BenchmarkRule):
         return of_size.finetune_minutes
 
     def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
-        """Training and validation in every epoch; an early stop is not foreseen. Of training 2P operations a token
+        """Training and validation in every epoch. Of training 2P operations a token
         forward and 2P for the activations' gradients; frozen weights have none."""
         settings, row = work.run.configuration.finetuning, self.row(work.run, cell.model)
         documents = work.documents(cell.benchmark, "train")
@@ -446,7 +438,7 @@ class SelectPrompt(BenchmarkRule):
 
     name, words = "select_prompt", "choose prompts"
     summary = "Choose the prompt of direct scores on validation."
-    worker = "lm_validity.cells.selection:select_prompt"
+    worker = "lm_validity.cells.runner:select_prompt"
     reads_records = False
     on_login_node = True
 
@@ -494,7 +486,7 @@ class SelectAdapter(BenchmarkRule):
 
     name, words = "select_adapter", "choose adapters"
     summary = "Choose the best learning rate, prompt and epoch on validation."
-    worker = "lm_validity.cells.selection:select_adapter"
+    worker = "lm_validity.cells.runner:select_adapter"
     reads_records = False
     protocol = "train_before_test"
     tables = ("selections",)

@@ -261,6 +261,8 @@ class TrialPlan:
         values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing"})
         values["classification"] = self.classification.model_dump(exclude={"predict_batch"})
         values["data"]["class_names"] = list(self.data.class_names)
+        if self.classification.method == "zero_shot":
+            values["scored"] = "as choices"  # before, beside a prefix of all prompts: rounded otherwise
         if self.quantizes():
             values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
         return values

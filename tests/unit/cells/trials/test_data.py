@@ -97,7 +97,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
     source = toy_source(tmp_path)
     with open(source.path, "a") as handle:
         handle.write("{broken\n")
-    with pytest.raises(InputError, match="line 151 is not JSON"):
+    with pytest.raises(InputError, match="line 151 is not a JSON object"):
         prefetch_task(source, tmp_path / "toy.parquet")
 
 

@@ -16,7 +16,6 @@ from transformers import (
     BertForPreTraining,
 )
 
-from lm_validity.cells.models import sharing
 from lm_validity.cells.models.loading import load_weights
 from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
 from lm_validity.cells.trials.methods import HeadTrials
@@ -248,55 +247,6 @@ def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, sh
     assert (len(batch.input_ids) < len(ids)) is shared and batch.tokens == attention.sum()
 
 
-def heedless(module, monkeypatch) -> None:
-    """A model that takes masks of rows alone, so that texts that share a row see each other."""
-    forward = module.forward
-
-    def deaf(*inputs, attention_mask=None, **options):
-        several = attention_mask is not None and attention_mask.ndim == 4
-        return forward(*inputs, attention_mask=None if several else attention_mask, **options)
-
-    monkeypatch.setattr(module, "forward", deaf)
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_texts_that_see_each_other_are_trained_on_and_classified_by_themselves(
-    plan_of, tmp_path, kind, monkeypatch, caplog
-):
-    plan = plan_of(kind, subsamples=(1,))
-    plan = replace(plan, model_path=str(toy_model(kind, tmp_path / "dry", dropout=0.0)))
-    found = []
-    for number in range(2):
-        worker = ResidentWorker()
-        worker._trials(plan, read_task(plan.data))  # which loads the model
-        if number:
-            with monkeypatch.context() as patch:
-                heedless(worker._model.classifier.base_model, patch)
-                worker.run(plan, tmp_path / str(number))
-        else:
-            worker.run(plan, tmp_path / str(number))
-        assert worker._model.alone == bool(number)
-        found.append(np.stack(read_probabilities(plan, tmp_path / str(number))["probabilities"].to_list()))
-    assert "by themselves" in caplog.text
-    assert np.abs(found[0] - found[1]).max() < 1e-4 < np.ptp(found[0])
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_check_of_texts_costs_a_fiftieth(plan_of, tmp_path, kind, monkeypatch):
-    plan = plan_of(kind, subsamples=tuple(range(1, 9)))
-    checked, holds = [], sharing.SelfCheck.holds
-
-    def counted(self, way, telling, tokens, is_plain):
-        return holds(self, way, telling, tokens, lambda *asked: checked.append(asked[1]) or is_plain(*asked))
-
-    monkeypatch.setattr(sharing.SelfCheck, "holds", counted)
-    worker = ResidentWorker()
-    worker.run(plan, tmp_path / "one")
-    tokens = worker.take_counters()
-    assert 2 <= len(checked) <= 8 and not worker._model.alone
-    assert sum(checked) < sharing.CHECK_SHARE * (tokens["forward_tokens"] + 3 * tokens["training_tokens"])
-
-
 def test_rows_are_filled_longest_first_and_labels_move_with_their_tokens():
     ids, attention = padded([[5, 6, 7], [8, 9, 10, 11, 12], [13], [14, 15]], 0)
     labels = next_tokens(ids, attention)
@@ -345,20 +295,15 @@ def test_what_cannot_be_is_refused(plan_of, tmp_path):
 
 
 def test_a_trial_runs_on_one_device(monkeypatch):
-    def devices(gpus):
-        return [trial_device(wanted, "large", gpus) for wanted in ("auto", "all", "cpu", "cuda:0")]
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert devices(1) == devices(8) == ["cuda", "cuda", "cpu", "cuda:0"]
-    assert devices(0) == ["cpu", "cuda", "cpu", "cuda:0"]
-
-
-@pytest.mark.parametrize("wanted", ["auto", "all", "cuda", "cuda:1"])
-def test_a_trial_without_its_gpu_does_not_run_on_the_cpu(wanted, monkeypatch):
+    wanted = ("auto", "all", "cpu", "cuda:0")
+    assert [trial_device(device, "large", 8) for device in wanted] == ["cuda", "cuda", "cpu", "cuda:0"]
+    assert [trial_device(device, "large", 0) for device in wanted] == ["cpu", "cuda", "cpu", "cuda:0"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="size class 'large' with gpu: 8"):
-        trial_device(wanted, "large", 8)
+    for device in ("auto", "all", "cuda", "cuda:1"):
+        with pytest.raises(InputError, match="size class 'large' with gpu: 8"):
+            trial_device(device, "large", 8)
     assert trial_device("cpu", "large", 8) == trial_device("auto", "large", 0) == "cpu"
 
 
@@ -369,20 +314,23 @@ def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):
         ResidentModel(toy_plan("bert", folder, record))
 
 
+def changed(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_a_head_that_the_checkpoint_holds_stays(plan_of, models, tmp_path, kind):
     """Also beside a classifier on the same backbone, for which weights are tied anew."""
-    folder = tmp_path / kind
-    shutil.copytree(models[kind], folder)
+    folder = shutil.copytree(models[kind], tmp_path / kind)
     loader = LANGUAGE_MODELS["masked" if kind == "bert" else "causal"]
     saved = loader.from_pretrained(folder)
     saved.config.tie_word_embeddings = False
     head = saved.get_output_embeddings()
     head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
     saved.save_pretrained(folder)
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
-    plan = replace(plan_of(kind), model_path=str(folder))
+    plan = replace(plan_of(kind), model_path=str(changed(folder, tie_word_embeddings=True)))
     resident = ResidentModel(plan)
     assert torch.equal(resident.lm.get_output_embeddings().weight, head.weight)
     assert resident.lm.get_input_embeddings() is resident.classifier.get_input_embeddings()
@@ -402,13 +350,24 @@ def test_tensors_that_neither_of_the_two_heads_reads_are_said(plan_of, models, t
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(plan_of, models, tmp_path, kind):
     """`return_dict` false: logits and loss of the language model and of the classifier have their names."""
-    folder = tmp_path / kind
-    shutil.copytree(models[kind], folder)
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"return_dict": False}))
+    folder = changed(shutil.copytree(models[kind], tmp_path / kind), return_dict=False)
     resident, plain = (ResidentModel(replace(plan_of(kind), model_path=str(path))) for path in (folder, models[kind]))
     rows = torch.arange(5, 25)[None]
     with torch.no_grad():
         found = [model.lm(input_ids=rows, labels=rows) for model in (resident, plain)]
         assert torch.equal(found[0].logits, found[1].logits) and torch.equal(found[0].loss, found[1].loss)
         assert resident.classifier(input_ids=rows).logits.shape == plain.classifier(input_ids=rows).logits.shape
+
+
+def test_masked_places_are_found_on_the_host():
+    """On a device a boolean index would make the host wait; one without content could not even answer."""
+    ids = torch.arange(12).reshape(3, 4)
+    labels = torch.full_like(ids, IGNORED)
+    labels[0, 1], labels[1, 3], labels[2, 0] = 7, 8, 9
+    batch = Batch(ids, torch.ones_like(ids), labels, 12)
+    here = batch.to(torch.device("cpu"))
+    assert torch.equal(here.labels[here.predicted_places()], labels[labels != IGNORED])
+    part = here.rows(1, 3)
+    assert torch.equal(part.labels[part.predicted_places()], torch.tensor([8, 9]))
+    places = batch.to(torch.device("meta")).predicted_places()
+    assert [(each.device.type, len(each)) for each in places] == [("meta", 3)] * 2

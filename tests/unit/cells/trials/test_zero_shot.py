@@ -54,41 +54,17 @@ def plain_probabilities(trials: ZeroShotTrials, lm, rows) -> np.ndarray:
 
 
 @pytest.mark.parametrize("names", [CLASSES, LONG_NAMES])
-def test_scores_are_those_of_one_pass_a_prompt_and_class(plan_of, models, names):
+@pytest.mark.parametrize("heeds", [True, False])
+def test_scores_are_those_of_one_pass_a_prompt_and_class(plan_of, models, names, heeds, monkeypatch):
+    """Also of a model that does not heed the mask under which answers are scored side by side."""
     trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 7}), class_names=names)
     lm = AutoModelForCausalLM.from_pretrained(models["gpt2"]).eval()
-    rows = np.arange(20)
-    expected = plain_probabilities(trials, lm, rows)
-    assert len(trials.prefix) > 20 and np.ptp(expected) > 0.1
-    assert np.abs(trials.probabilities(rows) - expected).max() < 1e-5
-    trials._prompts[3] = [9, *trials._prompts[3]]  # a prompt that does not begin as the others do
-    assert np.abs(trials.probabilities(rows[:3]) - expected[:3]).max() < 1e-5
-    odd = trials.probabilities(rows)
-    assert np.abs(odd - expected)[3].max() > 1e-4 and np.abs(np.delete(odd - expected, 3, axis=0)).max() < 1e-5
-
-
-@pytest.mark.parametrize("names", [CLASSES, LONG_NAMES])
-def test_prompts_that_see_other_answers_are_scored_by_themselves(plan_of, models, names, monkeypatch):
-    """A model that does not heed the mask under which answers are scored side by side."""
-    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 7}), class_names=names)
-    lm = AutoModelForCausalLM.from_pretrained(models["gpt2"]).eval()
-    expected = plain_probabilities(trials, lm, np.arange(20))
-    forward = trials.model.lm.forward
-
-    def deaf(*inputs, attention_mask=None, **options):
-        return forward(*inputs, **options)
-
-    monkeypatch.setattr(trials.model.lm, "forward", deaf)
-    for _ in range(2):
-        assert np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
-    assert trials.model.alone
-
-
-def test_the_prefix_is_computed_once_an_arm(plan_of):
-    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 4}))
-    trials.probabilities(np.arange(20))
-    rests = sum(len(trials._prompts[row]) - len(trials.prefix) for row in range(20))
-    assert trials.counters.forward_tokens == len(trials.prefix) + rests  # names of one token cost nothing more
+    expected, forward = plain_probabilities(trials, lm, np.arange(20)), trials.model.lm.forward
+    if not heeds:
+        deaf = lambda *inputs, attention_mask=None, **options: forward(*inputs, **options)  # noqa: E731
+        monkeypatch.setattr(trials.model.lm, "forward", deaf)
+    assert np.ptp(expected) > 0.1 and np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
+    assert ("packed" in trials.model.scorer._allowed) is heeds and trials.counters.forward_tokens > 0
 
 
 def test_the_prompt_is_the_papers():
@@ -210,22 +186,6 @@ def test_checkpointing_leaves_no_hook_behind(plan_of):
         assert not trials.model.lm.get_input_embeddings()._forward_hooks
 
 
-@pytest.mark.parametrize("words", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
-def test_predictions_go_on_in_smaller_batches_where_memory_runs_out(plan_of, monkeypatch, words):
-    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 16}))
-    expected, original, sizes = trials.probabilities(np.arange(20)), ZeroShotTrials._batch_scores, []
-
-    def scores(self, cache, prefix, rests):
-        sizes.append(len(rests))
-        if len(rests) > 5:
-            raise torch.OutOfMemoryError(words) if "cublas" not in words.lower() else RuntimeError(words)
-        return original(self, cache, prefix, rests)
-
-    monkeypatch.setattr(ZeroShotTrials, "_batch_scores", scores)
-    assert np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
-    assert sizes == [16, 8, 4, 4, 4, 4, 4]
-
-
 def test_packing_joins_consecutive_texts(plan_of):
     trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS["packed"]}))
     texts = trials._pretraining_texts(np.arange(10), 0)
@@ -244,15 +204,6 @@ def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_
     cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
     cut.pretrain(np.arange(13), 7, 0)
     assert cut.counters.packed_sequences_cut == 1  # the second sequence holds one text
-
-
-def test_an_architecture_that_may_not_heed_the_scoring_mask_is_refused(plan_of):
-    plan = plan_of("gpt2", classification=PROMPTED)
-    model = ResidentModel(plan)
-    model.lm.config.model_type = "mamba"
-    with pytest.raises(CellError, match="tiny-gpt2: prompts are not scored with the architecture 'mamba'") as caught:
-        ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
-    assert "gpt2, llama, mistral, qwen2" in caught.value.hint
 
 
 def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from shlex import join, quote
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,11 +16,8 @@ from lm_validity.outputs import replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from lm_validity.tables.formats.score_files import ImportOptions
 
-Choice = TypeVar("Choice", bound=str | None)
 NAME = "FILES..."  # of the command without a name, as the help lists it
 app = make_group(
     "Turn result files from elsewhere into tables. Harnesses are recognised; of other tables it asks what is not sure.",
@@ -173,6 +170,8 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 
+    if values["protocol"] not in (*PROTOCOLS, None):
+        raise InputError(f"--protocol {values['protocol']}: not known.", f"choose one of {', '.join(PROTOCOLS)}.")
     paths, protocols = list[Path](), dict[Path, str]()
     for result in results:
         model_name, _, path = str(result).partition("=")
@@ -186,7 +185,7 @@ def _import_options(results: list[Path], **option_values: object) -> _Asked:
     options = ImportOptions(
         names=_names_of(values["model"] or []),
         protocols=protocols,
-        protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
+        protocol=values["protocol"],
         command=typed_command(),
         **{name: values[name] for name in ("prepared_on", "strict", "columns", "reading")},
     )
@@ -212,14 +211,6 @@ def _names_of(texts: list[str]) -> dict[Path, str]:
             raise InputError(f"--model {pair}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
         names[as_written(path)] = name
     return names
-
-
-def _one_of(option: str, value: str | None, choices: tuple[Choice, ...]) -> Choice:
-    """The value as one of those known. Raises InputError for others."""
-    for choice in choices:
-        if choice == value:
-            return choice
-    raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, choices))}.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -252,21 +243,17 @@ def export_every_eval_ever(
     benchmarks: Benchmarks = None,
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
+    from lm_validity.tables.counted import completed
     from lm_validity.tables.formats.every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.schema import read_scores
+    from lm_validity.tables.sheets import read_benchmark_facts
 
-    scores_with_directions, unknown = with_directions(_scores(scores, benchmarks))
+    table = read_scores(scores)
+    if benchmarks is not None:
+        table = completed(table, read_benchmark_facts(benchmarks))
+    scores_with_directions, unknown = with_directions(table)
     with replaced_folder(output, "export every-eval-ever", inputs=[scores]) as folder:
         written = write_every_eval_ever(scores_with_directions, folder, organization, relationship, collection)
     if unknown:
         say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
     say(f"{output}: {len(written)} files.")
-
-
-def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
-    """The table, with what it leaves open from the sheet."""
-    from lm_validity.tables.counted import completed
-    from lm_validity.tables.schema import read_scores
-    from lm_validity.tables.sheets import read_benchmark_facts
-
-    scores = read_scores(path)
-    return scores if benchmarks is None else completed(scores, read_benchmark_facts(benchmarks))

@@ -13,7 +13,6 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,11 +99,6 @@ class Frame:
     tables: list[Table]
     sources: list[Source]
     skipped: dict[Path, str]
-
-    @cached_property
-    def read(self) -> int:
-        """How many files gave rows."""
-        return len(self.sources) - len(self.skipped)
 
     def place(self, table: Table, row: int) -> str:
         """Where a row stands: file and line, or file and object."""

@@ -16,19 +16,9 @@ from lm_validity.tables.roles import ERRORS, ROLES, SETTINGS, Column, Columns, v
 from lm_validity.words import count, listing
 
 HEADER = "*"  # in the place of a column: the header of each score column
-NAMES = (
-    "model",
-    "benchmark",
-    "metric",
-    "item",
-    "subject",
-    "run",
-    "checkpoint",
-    *SETTINGS,
-)  # roles whose cells are names
+NAMES = ("model", "benchmark", "metric", "item", "subject", "run", "checkpoint", *SETTINGS)  # roles that name
 _MANY = ("score", "answer", "error", "ignore")  # roles of several columns
 HINT = "write --columns 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header of a score column."
-_PART = re.compile(r'"(?:[^"]|"")*"|[^",]+|"')
 _NEEDS_QUOTES = re.compile(r"[,;=+:\"']|\((se|sd|ci95|items)\)$|^\*$|^\s|\s$|^$")
 _Z95 = 1.959964
 _MOST_SCORES = 400  # columns among which averages are looked for

@@ -190,9 +190,9 @@ class _ItemRows:
 
 def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
     """A score with what is told of it."""
-    claim: Any = {**_place(row, runs), "value": float(row["value"]), "unit": "own"}
+    claim: Any = {**_place(row, runs), "value": float(row["value"])}
     if np.isfinite(row["error"]):
-        claim |= {"stderr": float(row["error"]), "error": "stderr"}
+        claim["stderr"] = float(row["error"])
     if np.isfinite(row["n"]) and row["n"] >= 1:
         claim["n_items"] = int(row["n"])
     if pd.notna(row["higher_is_better"]):

@@ -3,6 +3,7 @@ person. They read manifests, never 30,000 arguments."""
 
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -294,7 +295,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.monitor.render import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.site.first_page import build_site as build
-    from lm_validity.site.run import about_run, lead_to_report, run_sources, source_of
+    from lm_validity.site.run import about_run, run_sources, source_of
 
     run = load_planned_run(configfile)
     name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
@@ -305,7 +306,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
         write_page(computation, folders[-1])
     cards = run_sources(run, folders, run.results / "tables")
     build(folders, run.results / "report", cards=cards, name=name, about=about_run(run), source=source_of(run))
-    lead_to_report(run.results)
+    shutil.rmtree(run.results / "partial", ignore_errors=True)  # pages of the run as it was before it finished
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -112,16 +111,15 @@ def read_own_task(path: Path, configfile: Path) -> OwnTask:
         folder = _copy_task(path, _results(base, name) / "task")
     try:
         record, trains = find_own_task(path, name, folder)
-        metric, better = _main_metric(path, record.higher_is_better)
+        metric = _main_metric(path, record.higher_is_better)
     except InputError:
         if copied:
             shutil.rmtree(folder)
             with suppress(OSError):  # what an earlier call computed stays
                 folder.parent.rmdir()
         raise
-    row = {"benchmark": name, "task": name, "include_path": str(folder), "metric": metric}
-    row |= {"output_type": record.output_type, "higher_is_better": str(int(better))}
-    return OwnTask(base, row, trains)
+    row = {"benchmark": name, "task": name, "include_path": str(folder), "output_type": record.output_type}
+    return OwnTask(base, row | metric, trains)
 
 
 def write_run(task: OwnTask) -> Run:
@@ -239,15 +237,9 @@ def _check_id(path: Path, name: str, base: Run) -> None:
         raise InputError(f"{results}: the folder of another run.", "give the task another name.")
 
 
-class _MainMetric(NamedTuple):
-    """A task's main metric, and whether higher is better."""
-
-    name: str
-    higher_is_better: bool
-
-
-def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> _MainMetric:
-    """The metric of the report's scores, as `report` guesses it, and whether a higher value is better."""
+def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> dict[str, str]:
+    """The metric of the report's scores, as `report` guesses it, and whether a higher value is better: columns of the
+    benchmarks sheet."""
     order = (*PREFERRED, "bits_per_byte")
     metric = min(
         directions,
@@ -260,7 +252,7 @@ def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> _MainMetr
             f"{path}: the task does not say whether a higher {metric.partition(',')[0]} is better.",
             "add higher_is_better to the metric in the file.",
         )
-    return _MainMetric(metric, better)
+    return {"metric": metric, "higher_is_better": str(int(better))}
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -315,7 +307,6 @@ def _as_tsv(frame: pd.DataFrame) -> str:
 def _join(parts: list[Path], schema: pa.Schema, path: Path) -> None:
     """The rows of several tables in one, a row group at a time."""
     with replace_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        for part in parts:
-            with pq.ParquetFile(part) as table:
-                for number in range(table.num_row_groups):
-                    writer.write_table(table.read_row_group(number))
+        for table in map(pq.ParquetFile, parts):
+            for number in range(table.num_row_groups):
+                writer.write_table(table.read_row_group(number))

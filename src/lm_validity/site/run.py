@@ -1,17 +1,15 @@
 """The site of a run: what it is made from, and the reports of an unfinished run, from the cells that exist, with a list
 of those that do not."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.files import commit_of, read_json, write_text
+from lm_validity.files import commit_of, read_json
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.first_page import build_site
@@ -104,25 +102,6 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> PartialReport
         source=source_of(run),
     )
     return PartialReports(len(missing), site)
-
-
-FINISHED = """\
-<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta http-equiv="refresh" content="0; url={report}">
-<title>This run is finished</title>
-<p>This run is finished: <a href="{report}">its report</a>.</p>
-</html>
-"""
-
-
-def lead_to_report(results: Path) -> None:
-    """Have the pages of the unfinished run, where there are any, lead to the report of the finished one."""
-    for folder in (results / "partial" / "report", results / "partial" / "reports"):
-        for page in (*folder.glob("index.html"), *folder.glob("*/index.html"), *folder.glob("cards/*/index.html")):
-            report = os.path.relpath(results / "report" / "index.html", page.parent)
-            write_text(page, FINISHED.format(report=quote(report)))
 
 
 def mark_unfinished(folder: Path, missing: list[str]) -> None:

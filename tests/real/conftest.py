@@ -1,6 +1,5 @@
-"""What the tests with real models share: the models, the benchmark files, and the lists of what was seen and passed."""
+"""What the tests with real models share: the models, the benchmark files, and the list of what was seen."""
 
-import hashlib
 import json
 import os
 import resource
@@ -16,28 +15,6 @@ CACHE = ROOT / ".real"
 MODELS = tuple(SOURCES)
 # Documents of a benchmark that tests in one process score; 0: all of them. `make test-real` says how to set it.
 DOCUMENTS = int(os.environ.get("REAL_DOCUMENTS", "0")) or None
-PASSED = CACHE / "passed"  # a file a test, with the state of the code that it passed on
-
-
-def state(item: pytest.Item) -> str:
-    """Digest of what cells compute with, of the test's file and of the number of documents."""
-    files = [*sorted((ROOT / "src/lm_validity/cells").rglob("*.py")), item.path, ROOT / "tests/real/real_tasks.py"]
-    return f"{hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()} {DOCUMENTS}"
-
-
-def pytest_runtest_setup(item):
-    passed = PASSED / item.name
-    if passed.is_file() and passed.read_text() == state(item):
-        pytest.skip(f"passed on this state of the code before; remove {passed} to run it again")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    if report.when == "call" and report.passed:
-        PASSED.mkdir(parents=True, exist_ok=True)
-        (PASSED / item.name).write_text(state(item))
-    return report
 
 
 def model_folder(name: str) -> Path:

@@ -226,40 +226,25 @@ def test_no_plan_comes_of_documents_that_are_not_counted(made_up, monkeypatch, l
     assert "sums" in caught.value.problem and len(calls) == 1 and not Path("replay/first.tsv").exists()
 
 
-def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):
-    before = Path("replay/plan.tsv").read_bytes()
-    monkeypatch.setattr(command, "run_to_its_end", lambda _: 3)
-    with pytest.raises(SystemExit) as caught:
-        command.run_rounds("rank=2", None, CONFIG)
-    assert caught.value.code == 3 and Path("replay/plan.tsv").read_bytes() == before
+@pytest.mark.parametrize(("goal", "error"), [("rank=2", SystemExit), (None, InputError)])
+def test_a_workflow_that_fails_ends_the_rounds_with_its_code_and_none_runs_for_nothing(
+    measured, monkeypatch, goal, error
+):
+    before, calls = Path("replay/plan.tsv").read_bytes(), []
+    monkeypatch.setattr(command, "run_to_its_end", lambda _: calls.append(_) or 3)
+    with pytest.raises(error) as caught:
+        command.run_rounds(goal, None, CONFIG)
+    assert Path("replay/plan.tsv").read_bytes() == before and len(calls) == (goal is not None)
+    assert getattr(caught.value, "code", 3) == 3
 
 
-def test_without_a_goal_and_nothing_to_add_no_workflow_runs(measured, monkeypatch):
-    monkeypatch.setattr(command, "run_to_its_end", lambda _: pytest.fail("the workflow ran"))
-    with pytest.raises(InputError, match="without a goal"):
-        command.run_rounds(None, None, CONFIG)
-
-
-def test_a_signal_ends_the_rounds_even_where_the_workflow_ends_well(tmp_path):
-    program = "import sys; from lm_validity.cli.plan import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
-    child = (
-        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "open('ready', 'w').close()\ntime.sleep(60)"
-    )
-    with subprocess.Popen((sys.executable, "-c", program, sys.executable, "-c", child), cwd=tmp_path) as process:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.05)
-        process.terminate()
-        assert process.wait() == 128 + signal.SIGTERM
-
-
-# Snakemake's part: asked to end, it takes its time, longer than `subprocess.run` would wait
-SLOW_TO_STOP = """
+# Snakemake's part: asked to end, it takes its time, longer than `subprocess.run` would wait; its code may be 0
+STOPPED = """
 import signal, sys, time
 def stop(number, frame):
     time.sleep(0.5)
     open("stopped", "w").close()
-    sys.exit(number)
+    sys.exit(number if sys.argv[1] == "code" else 0)
 signal.signal(signal.SIGINT, stop)
 signal.signal(signal.SIGTERM, stop)
 open("ready", "w").close()
@@ -267,14 +252,21 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_who_interrupts_the_rounds_lets_the_workflow_stop_its_jobs(tmp_path, number, to_all):
+@pytest.mark.parametrize(
+    ("number", "to_all", "ends", "code"),
+    [
+        (signal.SIGINT, True, "code", signal.SIGINT),
+        (signal.SIGTERM, False, "code", signal.SIGTERM),
+        (signal.SIGTERM, False, "well", 128 + signal.SIGTERM),
+    ],
+)
+def test_who_interrupts_the_rounds_lets_the_workflow_stop_its_jobs_and_ends_them(tmp_path, number, to_all, ends, code):
     """Ctrl-C goes to both processes, as a terminal sends it; SIGTERM to the first one only."""
-    (tmp_path / "slow.py").write_text(SLOW_TO_STOP)
+    (tmp_path / "slow.py").write_text(STOPPED)
     program = "import sys; from lm_validity.cli.plan import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
-    arguments = (sys.executable, "-c", program, sys.executable, "slow.py")
+    arguments = (sys.executable, "-c", program, sys.executable, "slow.py", ends)
     with subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True) as process:
         while not (tmp_path / "ready").exists():
             time.sleep(0.05)
         (os.killpg if to_all else os.kill)(process.pid, number)
-        assert process.wait() == number and (tmp_path / "stopped").exists()
+        assert process.wait() == code and (tmp_path / "stopped").exists()

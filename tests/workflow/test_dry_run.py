@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.warm_programs import BARE_PROGRAM, PROGRAM
+from tests.workflow.warm_programs import BARE_PROGRAM
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -185,24 +185,3 @@ def test_the_example_of_a_sites_profile_sends_every_rule_with_a_gpu_to_the_gpu_p
     page = (ROOT / "docs/how_to/cluster.md").read_text()
     guide = page.partition("## Asking for GPUs")[2].partition("set-resources:")[0]
     assert asking and all(f"`{rule}`" in guide for rule in asking)
-
-
-def test_a_container_is_every_jobs_image(project):
-    """`container` in the configuration: the rules run in it under --sdm apptainer, and nothing changes without."""
-    code = (
-        "from snakemake.cli import main\nimport snakemake.dag, sys\n"
-        "original = snakemake.dag.DAG.postprocess\n"
-        "async def report(self, *a, **k):\n"
-        "    done = await original(self, *a, **k)\n"
-        "    print('images', sorted({str(job.container_img_url) for job in self.jobs}))\n"
-        "    return done\n"
-        "snakemake.dag.DAG.postprocess = report\n"
-        "for more in (['--config', 'container=envs/lm-validity.sif'], []):\n"
-        "    sys.argv = ['snakemake', *ARGUMENTS, *more]\n"
-        "    try:\n        main()\n"
-        "    except SystemExit as ended:\n        assert not ended.code\n"
-    )
-    command = project.snakemake_command("-n", "--quiet", "all", "--configfile", "config/test.yaml")[1:]
-    done = project.run(PROGRAM, code.replace("ARGUMENTS", repr(command)))
-    images = [line for line in done.stdout.splitlines() if line.startswith("images ")]
-    assert list(dict.fromkeys(images)) == ["images ['envs/lm-validity.sif']", "images ['None']"]

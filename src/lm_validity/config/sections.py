@@ -701,11 +701,6 @@ class Configuration(ConfigSection):
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, if models and benchmarks of the sheets come from it."
     )
-    container: str | None = Field(
-        None,
-        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif, for clusters "
-        "that run containers only. The image has not been built yet.",
-    )
     replay: Replay | None = Field(
         None,
         description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",

@@ -14,19 +14,12 @@ from lm_validity.errors import InputError, again
 from lm_validity.files import Document, file_sha256, read_object
 from lm_validity.run.cell import BenchmarkCell, Prompt, Recipe
 
-# folder below results/<run>/prefetch -> the command that writes the records in it
-PREFETCHED_BY = {
-    "models": "prefetch-model --model",
-    "benchmarks": "prefetch-benchmark --benchmark",
-    "language_models": "prefetch-language-model --language-model",
-    "tasks": "prefetch-task --task",
-}
-
 
 def made_by(path: Path) -> str:
     """The command that writes a record of the login node, or a file of a benchmark's splits."""
-    if path.parent.name in PREFETCHED_BY and path.parent.parent.name == "prefetch":
-        return f"{PREFETCHED_BY[path.parent.name]} {path.stem}"
+    if path.parent.parent.name == "prefetch":
+        kind = path.parent.name.removesuffix("s").replace("_", "-")
+        return f"prefetch-{kind} --{kind} {path.stem}"
     return f"split-benchmark --benchmark {path.parent.name}"
 
 

@@ -137,7 +137,9 @@ WORLDS = {
             f"half of the lowest {2 * share:.0%} missing after training, {n} × {k}, loadings {load:g}", (n, k),
             related(load), CHANGE, missing=low(share),
         )
-        for n, k in ((12, 6), (20, 8), (40, 12)) for load in (0.5, 0.8) for share in (0.125, 0.25)
+        for n, k, load, share in (
+            (12, 6, 0.8, 0.25), (20, 8, 0.8, 0.125), (20, 8, 0.8, 0.25), (20, 8, 0.5, 0.25), (40, 12, 0.5, 0.25),
+        )
     },
     "ablest": World("the ablest third lacks half after training", (20, 8), related(0.8), CHANGE, missing=ablest),
     "one order, low": World(

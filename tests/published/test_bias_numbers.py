@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from lm_validity.results.put import Rows
-from lm_validity.studies.bias.fits import fit_rows
-from lm_validity.studies.bias.import_published import read_pretrain_on_test
-from lm_validity.studies.bias.numbers import cell_rows, mean_rows, task_rows, trial_rows
+from lm_validity.studies.bias.numbers import cell_rows, fit_rows, mean_rows, task_rows, trial_rows
 from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.model import fit_laplace
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.trials import base_drift, pair_arms, paired_counts
+from lm_validity.studies.bias.trials import base_drift, pair_arms, paired_counts, read_pretrain_on_test
 from lm_validity.tables.schema import TRIALS, write_table
 
 ACCURACIES = Path(__file__).parents[2] / "examples" / "pretrain_on_test" / "accuracies.csv.gz"

@@ -119,7 +119,7 @@ _AUTHORS = {
     ),
     "pretrain-on-test": _Authors(
         "the author's folder accuracies_..., or a CSV with a row per task and subsample",
-        "lm_validity.studies.bias.import_published", "read_pretrain_on_test", "trials",
+        "lm_validity.studies.bias.trials", "read_pretrain_on_test", "trials",
     ),
 }  # fmt: skip
 

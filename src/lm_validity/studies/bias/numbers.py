@@ -5,17 +5,24 @@ Differences are those of integer counts, so a task without a difference is exact
 effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
 """
 
+import os
+
+import joblib
 import numpy as np
 import pandas as pd
 from scipy import stats
+from threadpoolctl import threadpool_limits
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, known
-from lm_validity.results.put import Rows, ends_of, reason_of
+from lm_validity.results.put import Rows, ends_of, labels_of, reason_of
 from lm_validity.statistics import holm
-from lm_validity.studies.bias.statistics import effects
-from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING
+from lm_validity.studies.bias.statistics import effects, model
+from lm_validity.studies.bias.statistics.effects import SLICES, meta_analysis
+from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
+from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING, setting_counts
 
 ONE_SUBSAMPLE = Missing(
     Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
@@ -84,8 +91,8 @@ def cell_rows(rows: Rows, trials: pd.DataFrame) -> None:
     mean is that over all trials; elsewhere that would let the tasks with most subsamples decide, which are the noisiest
     ones where tasks stop on a width. `cell_subsamples` is the largest number that a task has, of whatever arms.
     """
-    for (experiment, model, m, n), cell in trials.groupby(CELL):
-        at, sizes = rows.of(experiment=experiment, language_model=model, m=m, n=n), cell.groupby("task").size()
+    for (experiment, language_model, m, n), cell in trials.groupby(CELL):
+        at, sizes = rows.of(experiment=experiment, language_model=language_model, m=m, n=n), cell.groupby("task").size()
         at.put("cell_subsamples", sizes.max(), "subsamples")
         at.put("cell_tasks", len(sizes), "tasks")
         at.put("cell_trials", len(cell), "trials")
@@ -175,11 +182,13 @@ def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
     """
     levels = {"subsamples": 0.9, "middle_subsamples": 0.5}
     for effect in EFFECTS:
-        for (experiment, model, m, n), cell in with_difference(trials, effect).groupby(CELL):
+        for (experiment, language_model, m, n), cell in with_difference(trials, effect).groupby(CELL):
             by_task = cell.groupby("task")
             p = by_task["change"].agg(lambda values: effects.sign_flip_p(values.to_numpy()))
             for (task, differences), q in zip(by_task["difference"], stats.false_discovery_control(p), strict=True):
-                at = rows.of(experiment=experiment, language_model=model, m=m, n=n, subject=task, effect=effect)
+                at = rows.of(
+                    experiment=experiment, language_model=language_model, m=m, n=n, subject=task, effect=effect
+                )
                 at.put("permutation_p", float(p[task]), "probability")
                 at.put("permutation_p_adjusted", float(q), "probability")
                 low, lower, median, upper, high = np.quantile(differences, (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()
@@ -263,3 +272,99 @@ def least_half_width(trials: pd.DataFrame, limit: int) -> float:
         return 0.0
     parts = apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
     return float(stats.t.ppf(1 - effects.LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The hierarchical model of all answers: fits by setting, effect and formula, and slices of the data.
+
+PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
+MOST_PROCESSES = 8
+MARGINAL_LEVEL = 0.95
+
+
+def model_rows(rows: Rows, trials: pd.DataFrame, formula: str, sampler: str) -> None:
+    """The fits by (experiment, m, n, effect) and formula (one or `all`), and slices of settings that have a bias."""
+    counts, formulas = setting_counts(trials), list(FORMULAS) if formula == "all" else [formula]
+    calls = [joblib.delayed(fit_rows)(key, each, name, sampler) for key, each in counts.items() for name in formulas]
+    calls += [joblib.delayed(slice_rows)(key, each, SLICES) for key, each in counts.items() if key[3] == "bias"]
+    # nutpie runs its chains in parallel by itself
+    one_process = sampler == "nuts" or sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
+    # one BLAS thread a process: the matrices are small
+    with threadpool_limits(1), joblib.parallel_config("loky", inner_max_num_threads=1):
+        for found in joblib.Parallel(1 if one_process else processes())(calls):
+            rows.extend(found)
+
+
+def processes() -> int:
+    """How many processes fit models at once: as many as there are cores, or as OMP_NUM_THREADS grants (Snakemake sets
+    it to the rule's threads)."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    if granted.isdigit() and int(granted):
+        return min(int(granted), MOST_PROCESSES)
+    # only Linux knows which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
+
+
+def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Rows:
+    """One fit of one effect in one setting: `beta` in log-odds, the `marginal_effect` in accuracy for new tasks and
+    trainings, the `predicted_difference` of these tasks and trainings on new test items, and the sampler's diagnostics.
+
+    `key`: (experiment, m, n, effect); `formula`: a name in FORMULAS; `sampler`: `laplace`, or `nuts` for draws by a
+    Markov chain.
+    """
+    (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
+    rows = Rows("bias").of(experiment=experiment, m=m, n=n, effect=effect, formula=formula, sampler=sampler)
+    posterior: model.LaplacePosterior | NutsPosterior
+    if sampler == "nuts":
+        posterior = fit_nuts(counts, FORMULAS[formula])
+        draws, fixed = posterior.difference_draws, posterior.fixed
+        weights = np.full(len(draws), 1 / len(draws))
+        ends = model.equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
+        rows.put("divergences", posterior.divergences, "draws")
+        rows.put("rhat_max", posterior.rhat_max, "ratio")
+        rows.put("effective_draws_min", posterior.effective_draws_min, "draws")
+    else:
+        posterior = model.fit_laplace(design)
+        draws, fixed = model.posterior_predictive(design, posterior), posterior.mode.u[0, : design.beta]
+        weights, ends = posterior.weights, posterior.interval_at(MARGINAL_LEVEL)
+        rows.put("effective_nodes", posterior.effective_nodes, "nodes")
+        rows.put("log_evidence", posterior.log_evidence, "nats")
+    levels, spreads = model.model_levels(design, fixed), model.model_spreads(design, posterior.scales)
+    mean, low, high = model.marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
+    rows.put("beta", posterior.beta_mean, "log_odds", {"posterior": posterior.interval}, level=model.INTERVAL)
+    rows.put("beta_sd", posterior.beta_sd, "log_odds")
+    rows.put("marginal_effect", mean, "accuracy", {"posterior": (low, high)}, level=MARGINAL_LEVEL)
+    predicted = {"posterior": model.equal_tailed(draws)}
+    rows.put("predicted_difference", float(draws.mean()), "accuracy", predicted, level=model.INTERVAL)
+    rows.put("fit_reliable", posterior.reliable, "yes_or_no")
+    return rows
+
+
+def slice_rows(key: tuple[str, int, int, str], counts: PairedCounts, slices: int) -> Rows:
+    """What one subsample a task would have had one conclude in a setting: shares of the `slices`, of which a posterior
+    mean lies beyond ±0.04, or an 89% interval excludes 0."""
+    (experiment, m, n, _), found = key, meta_analysis(counts, slices)
+    rows, number = Rows("bias").of(experiment=experiment, m=m, n=n), 0 if isinstance(found, Missing) else slices
+    beyond, excluding = (found, found) if isinstance(found, Missing) else found
+    rows.put("slices_beyond", beyond, "share", counted=("slices", number))
+    rows.put("slices_excluding_zero", excluding, "share", counted=("slices", number))
+    return rows
+
+
+def unreliable_fits(rows: Rows) -> list[str]:
+    """A note on each fit that did not converge."""
+    notes = []
+    for row in rows.all("fit_reliable"):
+        if row.value:
+            continue
+        at = labels_of(row)
+        values = {name: rows.value(name, **at) for name in ("divergences", "rhat_max", "effective_draws_min")}
+        words = (
+            "{divergences:.0f} divergences, largest r-hat {rhat_max:.3f}, {effective_draws_min:.0f} effective draws."
+        )
+        if at["sampler"] == "laplace":
+            words, values = "only {nodes:.0f} effective nodes.", {"nodes": rows.value("effective_nodes", **at)}
+        where = "UNRELIABLE FIT: {effect} at m = {m}, n = {n}, formula {formula} ({experiment}): ".format(**at)
+        notes.append(where + words.format(**values))
+    return notes

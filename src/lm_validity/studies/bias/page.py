@@ -12,7 +12,7 @@ from lm_validity.results.put import Column, Condition, Rows, ends_of
 from lm_validity.results.rows import Row
 from lm_validity.results.sections import Dots, PanelOf, Says, SectionOf, Series, TableOf, Written, interval_words
 from lm_validity.studies.bias import numbers
-from lm_validity.studies.bias.fits import model_rows, unreliable_fits
+from lm_validity.studies.bias.numbers import model_rows, unreliable_fits
 from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials
 from lm_validity.words import count
 

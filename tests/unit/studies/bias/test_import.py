@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.import_published import read_pretrain_on_test
+from lm_validity.studies.bias.trials import read_pretrain_on_test
 from lm_validity.tables.schema import TRIALS
 
 HEADER = "experiment,lm,m,n,task,subsample,base,extra,test,majority\n"

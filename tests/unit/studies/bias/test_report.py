@@ -23,6 +23,12 @@ from lm_validity.tables.schema import TRIALS, write_table
 BIAS = {"effect": "bias"}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The slices take most of a small report's time."""
+    monkeypatch.setattr("lm_validity.studies.bias.numbers.SLICES", 20)
+
+
 @pytest.fixture
 def report(tmp_path, rows):
     """Write a table of simulated trials, report on it, return its rows and its page."""

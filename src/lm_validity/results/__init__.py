@@ -1,2 +1,2 @@
-"""A report's results: its summary (`summary`), the row of each key (`keys`), the rows of a summary and their reader
-(`rows`), and the files of a report (`files`)."""
+"""A report's results: what a row is (`rows`), how rows are put and found (`put`), what a page makes of them
+(`sections`), and the files of a report (`files`)."""

@@ -88,7 +88,7 @@ class Compared:
     training, where one model goes on beyond it or they have none in common."""
 
     comparison: Comparison
-    found: Sequence[Judged]
+    judgements: Sequence[Judged]
     rows: Rows
     notes: tuple[str, ...]
     flips: pd.DataFrame
@@ -98,22 +98,22 @@ class Compared:
     @property
     def decision(self) -> str:
         """The gate's decision on all benchmarks: `not worse`, `worse` or `not known`."""
-        return gate(self.found)
+        return gate(self.judgements)
 
     @property
     def together(self) -> list[Judged]:
         """The verdicts on all benchmarks together, one a protocol."""
-        return [each for each in self.found if each.benchmark is None]
+        return [judgement for judgement in self.judgements if judgement.benchmark is None]
 
-    def place(self, found: Judged) -> str:
+    def place(self, judgement: Judged) -> str:
         """Of which benchmark and, of several, under which protocol; of all together also on how many benchmarks."""
         several = len(self.comparison.protocols) > 1
-        under = f", {found.protocol.replace('_', ' ')}" if several else ""
-        if found.benchmark is not None:
-            return f"{found.benchmark}{under}"
-        everything = len(self.comparison.under(found.protocol))
-        part = f", {found.counted} of {count(everything, 'benchmark')}" if found.counted < everything else ""
-        return f"All together{under}{part if is_known(found.verdict.change) else ''}"
+        under = f", {judgement.protocol.replace('_', ' ')}" if several else ""
+        if judgement.benchmark is not None:
+            return f"{judgement.benchmark}{under}"
+        everything = len(self.comparison.under(judgement.protocol))
+        part = f", {judgement.counted} of {count(everything, 'benchmark')}" if judgement.counted < everything else ""
+        return f"All together{under}{part if is_known(judgement.verdict.change) else ''}"
 
 
 def compare(first: str, second: str, source: Path | None, request: Comparing, items: Path | None = None) -> Compared:
@@ -123,8 +123,8 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
         margins, models = _margins(request.margin), (sources.first, sources.second)
         counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)
-        alone = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
-        at_ends = request.for_report or (alone and request.training_point is None)
+        one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
+        at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
         comparison = compare_counted(*models, counted_there, sources.items, unlike=request.unlike)
         lines = [
@@ -135,16 +135,18 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
             *point_lines,
             *comparison.doubts,
         ]
-        kept = tuple(note for note in comparison.notes if note not in lines)
-        comparison = replace(comparison, notes=kept)
+        notes = tuple(note for note in comparison.notes if note not in lines)
+        comparison = replace(comparison, notes=notes)
         _check_margins(request.margin, margins, comparison)
-        found = judged(comparison, margins)
-        rows = comparison_rows(comparison, found)
+        judgements = judged(comparison, margins)
+        rows = comparison_rows(comparison, judgements)
         if request.for_page:
             training_rows(rows, comparison, counted, sources.items)
         check = _self_check(sources, margins, request.unlike) if request.self_check else None
         flips = _flips(sources, counted_there, comparison)
-        return Compared(comparison, found, rows, tuple(lines), flips, check, point_lines[0] if point_lines else None)
+        return Compared(
+            comparison, judgements, rows, tuple(lines), flips, check, point_lines[0] if point_lines else None
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -399,8 +401,8 @@ def _self_check(sources: TwoModels, margins: Margins, unlike: Unlike) -> str:
     """How often this gate calls a model worse than itself, over the ordered pairs of its runs, by the same tests."""
     scores, lines = read_scores(sources.scores), []
     for model in (sources.first, sources.second):
-        own = scores[(scores["model"] == model) & scores["run"].notna()]
-        runs = sorted(own["run"].unique())
+        of_model = scores[(scores["model"] == model) & scores["run"].notna()]
+        runs = sorted(of_model["run"].unique())
         if len(runs) < 2:
             lines.append(f"{model} has one run, so the gate cannot be tried on it.")
             continue
@@ -412,13 +414,13 @@ def _self_check(sources: TwoModels, margins: Margins, unlike: Unlike) -> str:
             for number_of, of_run in enumerate(permutations(runs, 2)):
                 folder = Path(name) / str(number_of)
                 folder.mkdir()
-                _of_runs(own, of_run).pipe(write_table, SCORES, folder / "scores.parquet")
+                _of_runs(of_model, of_run).pipe(write_table, SCORES, folder / "scores.parquet")
                 if answers is not None:
                     _of_runs(answers, of_run).pipe(write_table, ITEMS, folder / "items.parquet")
                 counted = count_scores(folder / "scores.parquet", None, sources.benchmarks, unlike=unlike)
                 items = None if answers is None else folder / "items.parquet"
-                there = counted.at_common_point(None, or_last=True)[0]
-                comparison = compare_counted("first run", "second run", there, items, unlike="kept")
+                at_end = counted.at_common_point(None, or_last=True)[0]
+                comparison = compare_counted("first run", "second run", at_end, items, unlike="kept")
                 worse += gate(judged(comparison, margins)) == "worse"
         pairs = len(runs) * (len(runs) - 1)
         lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
@@ -445,27 +447,29 @@ def terminal_lines(compared: Compared) -> list[str]:
     under = " under two protocols" if len(comparison.protocols) > 1 else ""
     lines = [f"{second} against {first}: {count(len(names), 'benchmark')}{under}, {paired} compared item by item."]
     lines += compared.notes[:MOST_NOTES]
-    if (more := len(compared.notes) - MOST_NOTES) > 0:
-        lines.append(f"{count(more, 'more note')} on the page (--output).")
-    lines += [f"{compared.place(each)}: {verdict_words(each)}." for each in compared.together]
-    single = [each for each in compared.found if each.benchmark is not None]
-    if worse := list(dict.fromkeys(str(each.benchmark) for each in single if each.verdict.decision == "worse")):
+    if (further := len(compared.notes) - MOST_NOTES) > 0:
+        lines.append(f"{count(further, 'more note')} on the page (--output).")
+    lines += [f"{compared.place(judgement)}: {verdict_words(judgement)}." for judgement in compared.together]
+    single = [judgement for judgement in compared.judgements if judgement.benchmark is not None]
+    if worse := list(
+        dict.fromkeys(str(judgement.benchmark) for judgement in single if judgement.verdict.decision == "worse")
+    ):
         lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
     if compared.self_check is not None:
         lines.append(compared.self_check)
     room, ordered = MOST_LINES - len(lines) - 2, sorted(single, key=_interest)
-    shown = ordered if len(ordered) <= room else ordered[: room - 1]
-    for each in shown:
-        decides = f"; {words} would decide" if (words := to_decide(each)) else ""
-        lines.append(f"  {compared.place(each)}: {verdict_words(each)}{decides}")
-    if len(shown) < len(ordered):
-        lines.append(f"  {len(ordered) - len(shown)} more are on the page (--output).")
+    listed = ordered if len(ordered) <= room else ordered[: room - 1]
+    for judgement in listed:
+        decides = f"; {words} would decide" if (words := to_decide(judgement)) else ""
+        lines.append(f"  {compared.place(judgement)}: {verdict_words(judgement)}{decides}")
+    if len(listed) < len(ordered):
+        lines.append(f"  {len(ordered) - len(listed)} more are on the page (--output).")
     return lines
 
 
-def _interest(found: Judged) -> tuple[bool, float, float]:
+def _interest(judgement: Judged) -> tuple[bool, float, float]:
     """What is worse comes first, then the surest differences."""
-    verdict = found.verdict
+    verdict = judgement.verdict
     is_tested = is_known(verdict.p) and is_known(verdict.change)
     size = -abs(number(verdict.change)) if is_tested else 0.0
     return verdict.decision != "worse", number(verdict.p) if is_tested else 2.0, size
@@ -482,7 +486,7 @@ def report_comparison(
 def write_page(compared: Compared, output: Path) -> None:
     """The page of the comparison with its rows, and all items that changed."""
     comparison, flips = compared.comparison, compared.flips
-    page = comparison_page(comparison, compared.found, compared.rows, compared.notes, flips, compared.point)
+    page = comparison_page(comparison, compared.judgements, compared.rows, compared.notes, flips, compared.point)
     write_rows(page, compared.rows, output)
     if len(flips) > MOST_FLIPS:
         flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
@@ -493,13 +497,13 @@ def write_markdown(compared: Compared, path: Path) -> None:
     comparison = compared.comparison
     first, second = comparison.first, comparison.second
     lines = [f"<!-- {MARK} -->", f"### {second} against {first}: {compared.decision}", ""]
-    lines += [f"{compared.place(each)}: **{verdict_words(each)}**." for each in compared.together]
+    lines += [f"{compared.place(judgement)}: **{verdict_words(judgement)}**." for judgement in compared.together]
     lines += ["", *(f"- {line}" for line in compared.notes)] if compared.notes else []
     lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
-    for each in compared.found:
-        if each.benchmark is not None:
-            name = compared.place(each).replace("|", "\\|")
-            lines.append(f"| {name} | {verdict_words(each)} | {to_decide(each)} |")
+    for judgement in compared.judgements:
+        if judgement.benchmark is not None:
+            name = compared.place(judgement).replace("|", "\\|")
+            lines.append(f"| {name} | {verdict_words(judgement)} | {to_decide(judgement)} |")
     if len(compared.flips):
         won = int((compared.flips["right"] == second).sum())
         lines += ["", f"Items right with {second} alone: {won}; with {first} alone: {len(compared.flips) - won}."]
@@ -508,7 +512,7 @@ def write_markdown(compared: Compared, path: Path) -> None:
 
 def write_junit(compared: Compared, path: Path) -> None:
     """A test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
-    decisions = [each.verdict.decision for each in compared.found]
+    decisions = [judgement.verdict.decision for judgement in compared.judgements]
     suite = ElementTree.Element(
         "testsuite",
         name=f"{compared.comparison.second} against {compared.comparison.first}",
@@ -517,11 +521,11 @@ def write_junit(compared: Compared, path: Path) -> None:
         skipped=str(decisions.count("not known")),
     )
     tags = {"worse": "failure", "not known": "skipped"}
-    for each in compared.found:
-        name = each.benchmark or "all together"
-        case = ElementTree.SubElement(suite, "testcase", classname=each.protocol, name=name)
-        if tag := tags.get(each.verdict.decision):
-            ElementTree.SubElement(case, tag, message=verdict_words(each))
+    for judgement in compared.judgements:
+        name = judgement.benchmark or "all together"
+        case = ElementTree.SubElement(suite, "testcase", classname=judgement.protocol, name=name)
+        if tag := tags.get(judgement.verdict.decision):
+            ElementTree.SubElement(case, tag, message=verdict_words(judgement))
     suite.insert(0, ElementTree.Comment(f" {MARK} "))
     ElementTree.indent(suite)
     write_text(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

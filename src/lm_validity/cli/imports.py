@@ -61,9 +61,7 @@ _OPTIONS = {
         default=False,
     ),
     "columns": _option(
-        str | None,
-        None,
-        "What columns are: 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header.",
+        str | None, None, "What columns are: 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header."
     ),
     "reading": _option(Path | None, None, "reading.yaml of an import, perhaps corrected: columns, units, directions."),
 }

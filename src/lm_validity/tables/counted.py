@@ -42,12 +42,7 @@ from lm_validity.tables.sheets import (
     reruns_of,
     sheet_frame,
 )
-from lm_validity.tables.standard_errors import (
-    CheckedErrors,
-    ErrorCheck,
-    checked_errors,
-    error_notes,
-)
+from lm_validity.tables.standard_errors import CheckedErrors, ErrorCheck, checked_errors, error_notes
 from lm_validity.words import listing, with_names
 
 COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model

@@ -21,13 +21,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import absent, as_written, replace_file
-from lm_validity.tables.formats import (
-    checked,
-    every_eval_ever,
-    import_inspect,
-    lm_eval,
-    specs,
-)
+from lm_validity.tables.formats import checked, every_eval_ever, import_inspect, lm_eval, specs
 from lm_validity.tables.formats.engine import Spec, forget_files
 from lm_validity.tables.formats.import_samples import (
     SampleFile,

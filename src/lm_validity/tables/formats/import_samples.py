@@ -78,11 +78,7 @@ def read_sample(line: Document) -> Sample:
     doc_id = _text(line["doc_id"])
     if doc_id is None:
         raise TypeError("its doc_id is null")
-    item: Item = {
-        "doc_id": doc_id,
-        "doc_hash": _text(line.get("doc_hash")),
-        "subject": _text(subject),
-    }
+    item: Item = {"doc_id": doc_id, "doc_hash": _text(line.get("doc_hash")), "subject": _text(subject)}
     requests = _requests(line.get("arguments"))
     responses = line.get("resps") or []  # left out where answers are not to be published
     answers = [response[0] for response in responses]

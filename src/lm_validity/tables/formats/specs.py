@@ -26,14 +26,7 @@ from lm_validity.tables.cell_text import is_no_score, plain
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.engine import Place, Spec, csv_rows, json_lines, same
 from lm_validity.tables.formats.joining import typed_scores
-from lm_validity.tables.formats.score_files import (
-    EVERY,
-    Opened,
-    ScoreFile,
-    check_rows,
-    folder_name,
-    training_point,
-)
+from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, check_rows, folder_name, training_point
 from lm_validity.tables.schema import DEFAULTS, Claim, Item
 
 

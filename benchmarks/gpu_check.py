@@ -24,9 +24,8 @@ from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.sharing import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
-from lm_validity.cells.training.worker import FinetuneResult, finetune
+from lm_validity.cells.training.worker import FinetuneResult, describe_missing_gpu, finetune
 from lm_validity.cells.trials.training import four_bits
-from lm_validity.cells.worker import describe_missing_gpu
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]

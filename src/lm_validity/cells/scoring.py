@@ -13,7 +13,7 @@ from lm_validity.cells.models.scorer import EncodedRequest
 from lm_validity.cells.models.tokenizer import close_thought, render
 from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.worker import Computed, Worker
+from lm_validity.cells.training.worker import Computed, Worker
 from lm_validity.config.sheets import Dtype
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given

@@ -105,13 +105,6 @@ def test_prepared_requests_score_again_and_disturb_no_random_state(llama, toy_ta
     assert 0 < llama.counters.forward_tokens <= llama.counters.forward_tokens_padded
 
 
-def test_items_of_a_generation_task(llama, toy_task):
-    task = toy_task("toy_generation")
-    found = evaluate(llama, task, head_of(all_documents(task), 3), metric="exact_match,stripped")
-    assert len(found.items) == 3 and list(found.items.doc_id) == ["test:0", "test:1", "test:2"]
-    assert found.items.gold.isna().all() and found.items.response.map(type).eq(str).all()
-
-
 def test_errors_name_the_document(llama, model_folders, toy_task):
     task = toy_task("toy_choice")
     docs = all_documents(task)

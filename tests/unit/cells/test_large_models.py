@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from toy_run import run_all, start_run
 from toy_world import evaluate, head_of, load_toy
 
-from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.loading import check_on_gpus
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import load_task
+from lm_validity.cells.training import worker
 from lm_validity.cells.training.loop import FinetuneSettings, Member
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.training.worker import finetune

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
 
-from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.cells.training import worker
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import BatchPosition, adapter_tensors, add_adapter, save_adapter, use_adapter
 from lm_validity.config.sheets import Model, read_models

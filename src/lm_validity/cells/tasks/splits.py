@@ -500,12 +500,6 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
             f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
             "correct the benchmarks sheet.",
         )
-    for name, member in tasks_in(task).items():
-        if row.num_fewshot and member.fewshot_cfg.split == member.config.test_split is not None:
-            log.info(
-                "%s, %s: its solved examples are other documents of %r, which is scored, as its fewshot_split says",
-                *(where, name, member.config.test_split),
-            )
     documents = {kind: rows(task, kind) for kind in KINDS if has_documents(task, kind)}
     if row.corpus:
         _check_corpus(row, documents["test"])

@@ -86,13 +86,9 @@ class Padded(NamedTuple):
 
 def padded(sequences: Sequence[Sequence[int]], padding: int) -> Padded:
     """Token ids and attention mask (texts, longest), padded on the right."""
-    width = max(map(len, sequences))
-    ids = np.full((len(sequences), width), padding, dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, tokens in enumerate(sequences):
-        ids[row, : len(tokens)] = tokens
-        mask[row, : len(tokens)] = 1
-    return Padded(torch.from_numpy(ids), torch.from_numpy(mask))
+    rows, pad = [torch.tensor(tokens) for tokens in sequences], torch.nn.utils.rnn.pad_sequence
+    masks = [torch.ones_like(row) for row in rows]
+    return Padded(pad(rows, batch_first=True, padding_value=padding), pad(masks, batch_first=True))
 
 
 def next_tokens(ids: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:

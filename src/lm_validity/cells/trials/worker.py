@@ -19,10 +19,10 @@ import torch
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.sharing import MORE_MEMORY, must_fit
+from lm_validity.cells.training.worker import resolve_device
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.worker import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash

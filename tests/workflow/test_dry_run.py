@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -147,6 +148,15 @@ def test_a_mistake_in_the_configuration_is_named(project):
     done = project.run(*command, code=1)
     said = "benchmark arc_eazy (task arc_eazy): no lm-eval task has this name. Hint: did you mean 'arc_easy'?"
     assert said in done.stderr + done.stdout
+
+
+def test_a_workflow_in_a_folder_with_braces_is_refused_by_its_name(project):
+    """Snakemake looked for a variable `y`; blanks, brackets and letters of any language do no harm."""
+    place = project.folder / "a [x] {y} ü"
+    shutil.copytree(ROOT / "workflow", place / "workflow")
+    command = ("snakemake", "--snakefile", str(place / "workflow" / "Snakefile"), "--directory", str(project.folder))
+    done = project.run(*command, "-n", "--configfile", "config/test.yaml", code=1)
+    assert re.search(r"a \[x\] \{y\} ü/workflow: [^\n]*braces[^\n]* Hint: rename", done.stderr + done.stdout)
 
 
 def test_a_run_whose_plan_cannot_be_written_does_not_start(project):

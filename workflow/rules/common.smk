@@ -82,10 +82,14 @@ def as_planned(values):
 
 try:
     if workflow.is_main_process:
+        if set("{}") & set(str(workflow.basedir)):
+            raise InputError(
+                f"{workflow.basedir}: Snakemake takes braces in a path for names of values.",
+                "rename that folder.",
+            )
         for path in [] if IS_MODULE else workflow.configfiles:
-            read_values(
-                path
-            )  # of a key that is there twice Snakemake takes the last, and of 010 its 8
+            # of a key that is there twice Snakemake takes the last, and of 010 its 8
+            read_values(path)
     VALUES, SHEETS = as_planned(config)
     RUN = build_run(
         VALUES,

@@ -136,8 +136,7 @@ def preflight(
         say(f"will be computed again: {line}")
     for change in note_changes(run):
         say(f"will be computed again: {change.describe()}")
-    problems = [*check.readiness_problems(run), *check.record_problems(run)]
-    check.remove_outdated(run)
+    problems = [*check.remove_outdated(run), *check.readiness_problems(run), *check.record_problems(run)]
     if not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems
 

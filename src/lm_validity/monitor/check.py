@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -287,28 +287,41 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
     listed = list(existing_entries(grid))  # before the store, in which jobs put cells before they list them
     damage = {folder: store.damage(folder) if verify else None for folder in store.folders()}
     for path, entries in listed:
-        if entries is None:
-            problems.append(Problem(path, "not a manifest of its job, or not whole", "removed, its job runs again"))
         unfinished = [entry for entry in entries or () if entry.status != "done"]
-        problems += [Problem(label(entry.cell), f"{entry.status} ({entry.error})", AGAIN) for entry in unfinished]
         folders = [folder for entry in entries or () for folder in entry.folders]
         for folder in folders:
             damage.setdefault(folder, "missing from the store")
         if entries is None or unfinished or any(damage[folder] for folder in folders):
-            remove_manifests([path])
+            action = _removed(remove_manifests, [path])
+            if entries is None or action != AGAIN:
+                problem = "not a manifest of its job, or not whole" if entries is None else "lists unfinished cells"
+                problems.append(Problem(path, problem, action))
+            action = AGAIN if action == AGAIN else "its manifest stays"
+            problems += [Problem(label(entry.cell), f"{entry.status} ({entry.error})", action) for entry in unfinished]
     for folder, harm in damage.items():
         if harm:
-            problems.append(Problem(folder, harm, AGAIN))
-            _remove_cell(run, store, folder)
+            problems.append(Problem(folder, harm, _removed(_remove_cell, run, store, folder)))
     return problems
 
 
-def remove_outdated(run: Run) -> None:
+def _removed(remove: Callable[..., None], *arguments: object) -> str:
+    """What becomes of something that is to be removed: that it could not be is said, and all the rest too."""
+    try:
+        remove(*arguments)
+    except OSError as error:
+        return f"not removed ({error.strerror or error}): get the right to write there"
+    return AGAIN
+
+
+def remove_outdated(run: Run) -> list[Problem]:
     """Remove the manifests with a cell of another recipe than the present one, so that their jobs run again. Nothing is
-    removed while a Snakemake is at work, whose jobs need them."""
-    if controller_since(run.results) is None:
-        workspace = Workspace(run)
-        remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
+    removed while a Snakemake is at work, whose jobs need them. Returns those that could not be removed."""
+    if controller_since(run.results) is not None:
+        return []
+    workspace = Workspace(run)
+    paths = sorted(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
+    actions = {path: _removed(remove_manifests, [path]) for path in paths}
+    return [Problem(path, "lists cells of another recipe", act) for path, act in actions.items() if act != AGAIN]
 
 
 def _remove_cell(run: Run, store: Store, folder: str) -> None:
@@ -457,6 +470,9 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
         for entry in entries or ()
         if dropped.intersection(entry.folders)
     }
+    for folder in {str(Path(path).parent) for path in remove} | {str(store.path(name).parent) for name in dropped}:
+        if not os.access(folder, os.W_OK | os.X_OK):  # all or nothing
+            raise InputError(f"{folder}: no file can be removed there, and nothing was forgotten.", f"{OWN_COPY}.")
     remove_manifests(remove)
     for folder in dropped:
         _remove_cell(run, store, folder)

@@ -21,7 +21,7 @@ from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import InputError, Problem, Refusal, nearest
 from lm_validity.files import file_sha256, json_text, read_json, read_json_or, write_text
 from lm_validity.run.rules.base import Participants
-from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, task_sources
+from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, named_files, task_sources
 
 FORMAT = 1  # of a results folder; one of another version is refused
 STUDY = "study.json"  # in it: whose it is
@@ -215,12 +215,15 @@ def check_study(results: Path, study: Study) -> None:
 
 
 def task_problems(run: Run) -> Iterator[Problem]:
-    """Tasks that do not exist, of benchmarks that were not fetched yet."""
-    for name in () if run.configuration.replay else Participants(run).used_benchmarks:
+    """Tasks that do not exist, or have nothing to train on where a study fine-tunes; of benchmarks that were not
+    fetched yet."""
+    plan = Participants(run)
+    for name in () if run.configuration.replay else plan.used_benchmarks:
         row, record = run.benchmarks[name], run.results / f"prefetch/benchmarks/{name}.json"
         if row.corpus or record.is_file() or run.is_miniature(row.include_path):
             continue
-        if (refusal := task_problem(row.task, row.include_path)) is not None:
+        refusal = task_problem(row.task, row.include_path, trains=not plan.is_test_only(name))
+        if refusal is not None:
             yield Problem(f"benchmark {name} (task {row.task})", *refusal)
 
 
@@ -230,39 +233,64 @@ def check_tasks(run: Run) -> None:
         raise InputError(f"{problem.where}: {problem.description}.", problem.action)
 
 
-def task_problem(name: str, include_path: str | None) -> Refusal | None:
-    """(what is wrong with a task's name, what to do): none of the user's files, and of lm-eval's, has the name.
+def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusal | None:
+    """(what is wrong with a task's name, what to do): none of the user's files, and of lm-eval's, has the name, or the
+    one that declares it has no documents to train on.
 
-    None where nothing is wrong, or it cannot be known, since lm-eval is not here.
+    None where nothing is wrong, or it cannot be known: a group, a tag, a task written in Python, lm-eval not here.
     """
     package = find_spec("lm_eval")
     folders = [Path(include_path)] if include_path and Path(include_path).is_dir() else []
     folders += [Path(package.origin).parent / "tasks"] if package is not None and package.origin else []
     if not folders or (include_path and len(folders) < 2):
         return None
-    paths = [path for folder in folders for path in _yaml_files(folder)]
+    paths = {path: stem for folder in folders for path, stem in _yaml_files(folder).items()}
     # a task is nearly always in a file or a folder whose name begins as its own: all 14,000 are read for the rest only
-    word = _plain(name)
+    word, quoted = _plain(name), rf"[\"']?{re.escape(name)}[\"']?[ \t]*(?:#.*)?$"
     first, last = word.partition("_")[0], word[-3:]  # siqa: social_iqa
-    is_word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
-    for path in sorted(paths, key=lambda path: (first not in _plain(path), last not in _plain(path))):
-        if name in (text := _text(path)) and is_word.search(text):
+    declares = re.compile(rf"^[\"']?task[\"']?[ \t]*:[ \t]*{quoted}", re.MULTILINE)
+    is_group = re.compile(rf"^[\"']?(?:group|tag)[\"']?:(?:\s*-[^\n]*\n)*[\s-]*{quoted}", re.MULTILINE)
+    mentioned = False
+    for path in sorted(paths, key=lambda path: (paths[path] != word, first not in path, last not in path)):
+        if name not in (text := _text(path)):
+            continue
+        if declares.search(text):
+            is_useless = trains and not _may_train(Path(path))
+            hint = "fine-tuning needs a training_split: leave it out of that study."
+            return Refusal("has no training split", hint) if is_useless else None
+        if is_group.search(text):
             return None
+        mentioned = mentioned or re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
+    if mentioned:
+        return None
     names = {declared for path in paths for line in (TASK_LINE, GROUP_LINE) for declared in line.findall(_text(path))}
     similar = nearest(name, names)
     hint = f"did you mean {similar!r}? " if similar else ""
     return Refusal("no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them.")
 
 
+def _may_train(path: Path) -> bool:
+    """Whether a task's YAML file, or one that it includes, names a training split, is a corpus, or is written in
+    Python."""
+    files = [path, *(file for file in named_files([path]) if file.suffix != ".py")]
+    text = "\n".join(map(_text, map(str, files)))
+    says = (
+        r"training_split[\"']?[ \t]*:[ \t]*(?!null|~|$)\S",
+        r"class[\"']?[ \t]*:",
+        r"output_type[\"']?[ \t]*:[ \t]*[\"']?loglikelihood_rolling",
+    )
+    return any(re.search(rf"(?:^|[{{,])[ \t]*[\"']?{word}", text, re.MULTILINE) for word in says)
+
+
 @cache
-def _yaml_files(folder: Path) -> list[str]:
-    """The files below a folder that may declare tasks."""
-    return [
-        f"{parent}/{name}"
+def _yaml_files(folder: Path) -> dict[str, str]:
+    """The files below a folder that may declare tasks, and what they are called, as tasks are."""
+    return {
+        f"{parent}/{name}": _plain(name.removesuffix(".yaml"))
         for parent, _, names in os.walk(folder)
         for name in names
         if name.endswith(".yaml") or "." not in name
-    ]
+    }
 
 
 @cache

@@ -343,7 +343,7 @@ def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
     (document,) = rows(load_task(record), "test")
     assert document["q"] == "Is 2 even?"
     assert scoring.named_code(path) == [f"choices of {tmp_path / 'own.py'}"]
-    assert task_problem("own_quiz", str(tmp_path)) is None
+    assert task_problem("own_quiz", str(tmp_path), trains=False) is None
 
 
 @pytest.mark.parametrize("suffix", ["yml", "json"])
@@ -353,16 +353,22 @@ def test_a_task_in_a_file_of_another_suffix_is_named(tmp_path, suffix):
         read_task_name(tmp_path / f"quiz.{suffix}")
 
 
-def test_a_task_that_is_not_there_is_known_without_a_network(tmp_path):
+def test_a_task_that_is_not_there_or_cannot_train_is_known_without_a_network(tmp_path):
     """By a text scan, of which preflight and cost know before anything is fetched."""
-    problem, hint = task_problem("arc_eazy", None)
+    problem, hint = task_problem("arc_eazy", None, trains=True)
     assert problem == "no lm-eval task has this name" and "did you mean 'arc_easy'?" in hint
+    assert task_problem("truthfulqa_mc1", None, trains=True)[0] == "has no training split"
+    assert task_problem("truthfulqa_mc1", None, trains=False) is None
     inputs._text.cache_clear()
     for name in ("arc_easy", "gsm8k", "mmlu", "glue", "wikitext", "squadv2", "social_iqa"):
-        assert task_problem(name, None) is None  # declared by itself, by an include, as a group, a tag, in Python
+        assert task_problem(name, None, trains=True) is None  # its own split, by an include, a group, a tag, in Python
     assert inputs._text.cache_info().misses < 1000  # of 14,000 files: the Snakefile asks at each start
     (tmp_path / "own.yaml").write_text("task: own_quiz\ninclude: base\ntest_split: test\n", encoding="utf-8")
-    assert task_problem("own_quiz", str(tmp_path)) is None and task_problem("own_quizz", str(tmp_path)) is not None
+    (tmp_path / "base").write_text("training_split: null\n", encoding="utf-8")
+    assert task_problem("own_quiz", str(tmp_path), trains=True)[0] == "has no training split"
+    (tmp_path / "base").write_text("training_split: train\n", encoding="utf-8")
+    inputs._text.cache_clear()
+    assert task_problem("own_quiz", str(tmp_path), trains=True) is None
 
 
 LIST = (

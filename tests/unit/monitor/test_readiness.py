@@ -21,7 +21,7 @@ POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 @pytest.fixture(autouse=True)
 def invented_benchmarks(monkeypatch):
     """The benchmarks of these runs are in nobody's files."""
-    monkeypatch.setattr("lm_validity.run.inputs.task_problem", lambda name, include_path: None)
+    monkeypatch.setattr("lm_validity.run.inputs.task_problem", lambda name, include_path, *, trains: None)
 
 
 @pytest.fixture

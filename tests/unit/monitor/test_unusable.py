@@ -141,6 +141,32 @@ def test_a_store_in_which_nobody_may_write_is_noticed(built, capsys, monkeypatch
     assert f"{closed[0]}: no file can be written there" in said and said.count("written") == 1
 
 
+def test_what_cannot_be_removed_is_named_with_all_the_rest_and_not_called_removed(wrong, capsys, monkeypatch):
+    """A run of somebody else: preflight ended at the first one, and had perhaps removed manifests without a word."""
+    manifests = sorted((wrong.results / "cells").glob("*/*/*.json"))
+    cut = next(path for path in manifests if "evaluate_model" in str(path))
+    outdated = Path(Workspace(wrong).grid.manifest_of(ONE))
+    cut.write_text("{")
+    folder = next((wrong.results / "store" / "evaluate_model").glob("*/*"))
+    os.truncate(folder / "cell.json", 10)
+
+    def refuse(*paths: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "refused")
+
+    with monkeypatch.context() as closed:
+        closed.setattr(Path, "unlink", refuse)
+        closed.setattr(os, "rename", refuse)
+        assert study.preflight(CONFIG) == 1
+        said = capsys.readouterr().out.splitlines()
+        closed.setattr(os, "access", lambda path, mode, **more: Path(path) != folder.parent)
+        with pytest.raises(InputError, match="nothing was forgotten"):
+            study.forget(["evaluate_model/*"], CONFIG)
+    assert sorted((wrong.results / "cells").glob("*/*/*.json")) == manifests and folder.exists()
+    for path in (cut, outdated, folder.relative_to(wrong.results / "store")):
+        assert [line for line in said if line.startswith(f"{path}: ") and "not removed (refused)" in line], path
+    assert study.preflight(CONFIG) == 1 and not cut.exists() and not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -96,6 +96,12 @@ def test_what_is_another_thing_now_is_found_whatever_its_time(run, what):
     assert found.path == path and path in found.describe()
 
 
+def test_a_model_of_another_path_than_was_recorded_is_found(run):
+    """As where two paths of the sheet were exchanged: each model's cells would be taken for the other's."""
+    run.models["m"] = run.models["m"].model_copy(update={"path": "./v2"})
+    assert [(change.kind, change.name) for change in changes(run)] == [("models", "m")]
+
+
 def test_the_same_content_is_no_change(run):
     """Of small files; large ones are read again where anything of them is new."""
     for path in ("v1/config.json", "tasks/own.yaml", "corpus.jsonl"):

@@ -20,8 +20,7 @@ from lm_validity.config.sections import Configuration
 from lm_validity.errors import InputError
 from lm_validity.outputs import report_problems
 from lm_validity.run.grid import reports_of
-from lm_validity.site.findings import headlines
-from lm_validity.terminal import say
+from lm_validity.terminal import headlines, say
 
 if TYPE_CHECKING:  # typer's copy of click is private
     from typer._click.core import Context

@@ -40,8 +40,7 @@ from lm_validity.monitor.render import (
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file, check_folder, replaced_folder
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
-from lm_validity.site.findings import all_findings
-from lm_validity.terminal import say, say_markdown
+from lm_validity.terminal import all_findings, say, say_markdown
 from lm_validity.words import count
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from lm_validity.monitor.status import RunState
 from lm_validity.run.cell import BenchmarkCell, label
 from lm_validity.run.leases import is_stale
 from lm_validity.run.workspace import Workspace
-from lm_validity.site.findings import headlines
 from lm_validity.tables.merge import Merger
+from lm_validity.terminal import headlines
 
 CONFIG = Path("replay/replay.yaml")
 SCORE = BenchmarkCell("evaluate_adapter", "oak-m", "riddles", seed=0)

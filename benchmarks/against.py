@@ -39,7 +39,7 @@ def main() -> None:
             "help": ["lm-validity", "--help"],
             "published": report(*PUBLISHED),
             "416x128": report(*(tables / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))),
-            "collection": ["pytest", "--collect-only", "-qn0", "tests/workflow", "tests/published", "tests/unit"],
+            "collection": ["pytest", "--collect-only", "-q", "tests/workflow", "tests/published", "tests/unit"],
         }
         for name in arguments.only or commands:
             sides = {}

@@ -1,7 +1,7 @@
 """The demo's agreement study over many worlds: is the effect there, and how much of it is by construction?
 
     python workflow/scripts/study_worlds.py --seeds 0-9                       # the demo's kind of world
-    python workflow/scripts/study_worlds.py --seeds 0-4 --kinds control disjoint
+    python workflow/scripts/study_worlds.py --seeds 0-4 --kinds control
     python workflow/scripts/study_worlds.py --table       # only rewrite docs/explanation/miniature_worlds.md
 
 Each world is a run of its own, results/world-<kind>-<seed>/, in the layout that the Snakefile makes; stopped at any
@@ -9,7 +9,7 @@ point, the same command goes on. Two worlds side by side, a process each (--jobs
 some CPU-minutes.
 
 Kinds: `families` (each family's pretraining saw question formats of its own), `control` (every family saw every
-format), `disjoint` (no test fact is asked by two benchmarks).
+format).
 """
 
 import argparse
@@ -43,19 +43,16 @@ from lm_validity.tables.merge import Merger
 KINDS = {
     "families": {},
     "control": {"formats": "control"},
-    "disjoint": {"test_facts": "disjoint"},
 }
 HEADER = """\
 # The effect over many worlds
 
 How much does train before test change the agreement of benchmarks in the miniature, and why? This page repeats the
 demo's agreement study (8 of its 11 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They
-have other entities and facts, other models and other fine-tunes. There are three kinds of worlds:
+have other entities and facts, other models and other fine-tunes. There are two kinds of worlds:
 
 - `families`: each family's pretraining saw question formats of its own. It is built so that direct rankings disagree.
 - `control`: every family saw every format.
-- `disjoint`: as `families`, but no two benchmarks ask for the same test fact (65 to 70 items per benchmark instead of
-  240). Shared items raise tau.
 
 *Tau* is Kendall's tau: 1 if two benchmarks rank the models alike, 0 if the rankings are unrelated. *PC1* is the share
 of the variance that the first factor explains. There was one run per world, and nothing was tuned on these results.

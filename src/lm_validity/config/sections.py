@@ -167,13 +167,8 @@ class MiniatureSettings(ConfigSection):
         description="families: each family's pretraining saw question formats of its own. "
         "control: every family saw every format, so the remaining effect is not due to formats.",
     )
-    test_facts: Literal["shared", "disjoint"] = Field(
-        "shared",
-        description="shared: every benchmark asks for the same test facts in its own format. "
-        "disjoint: no test fact is asked by two benchmarks (fewer items each).",
-    )
     # Fields below are no keys
-    test_entities: Entities = 48  # whose facts are asked in test splits (shared)
+    test_entities: Entities = 48  # whose facts all benchmarks ask in test splits
     training_entities: Entities = 40
     validation_entities: Entities = 20
     public_entities: Entities = 28  # that pretraining also shows in question formats; no benchmark asks about them

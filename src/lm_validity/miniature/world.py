@@ -174,7 +174,6 @@ class World:
 
     seed: int
     formats: str
-    test_facts: str
     groups: dict[str, list[str]]
     facts: dict[str, dict[str, str]]
     exposure: dict[str, float]
@@ -183,26 +182,6 @@ class World:
     def entities(self) -> list[str]:
         """The names of all entities, group by group."""
         return list(self.facts)
-
-    def asked_entities(self, question_format: str, split: str) -> list[str]:
-        """Entities a benchmark of this format asks about in `split` (training, validation or test).
-
-        With disjoint test facts the asked entities stand in a ring; each format's test entities are a
-        stretch of its own, its training and validation entities the stretches that follow. A fact that one
-        benchmark tests may then be trained on in another, never in the same.
-        """
-        if self.test_facts == "shared":
-            return self.groups[split]
-        ring = [entity for name in SPLITS for entity in self.groups[name]]
-        position, formats = list(FORMATS).index(question_format), len(FORMATS)
-        start, end = position * len(ring) // formats, (position + 1) * len(ring) // formats
-        training, validation = len(self.groups["training"]), len(self.groups["validation"])
-        first, last = {
-            "test": (start, end),
-            "training": (end, end + training),
-            "validation": (end + training, end + training + validation),
-        }[split]
-        return [ring[index % len(ring)] for index in range(first, last)]
 
 
 def generator(seed: int, *labels: str) -> random.Random:
@@ -233,7 +212,7 @@ def make_world(settings: MiniatureSettings) -> World:
             for name, value in zip(groups[group], repeated, strict=True):
                 facts[name][attribute] = value
         exposure |= {name: EXPOSURE[index % len(EXPOSURE)] for index, name in enumerate(groups[group])}
-    return World(settings.seed, settings.formats, settings.test_facts, groups, facts, exposure)
+    return World(settings.seed, settings.formats, groups, facts, exposure)
 
 
 def _names(draw: random.Random, count: int) -> list[str]:
@@ -336,7 +315,7 @@ def fact_items(
 ) -> list[QuestionRow]:
     """Rows of one split of a benchmark in the format `name`."""
     draw = generator(world.seed, "items", benchmark, split)
-    facts = list(product(world.asked_entities(name, split), attributes))
+    facts = list(product(world.groups[split], attributes))
     draw.shuffle(facts)
     rows = []
     for position, (entity, attribute) in enumerate(facts):

@@ -119,16 +119,6 @@ def test_corpora_repeat_no_text(corpus):
     assert len(rows) == len(set(texts)) == len({row["id"] for row in rows}) == 540
 
 
-def test_disjoint_test_facts():
-    world = make_world(SETTINGS.model_copy(update={"test_facts": "disjoint"}))
-    tested = [entity for name in FORMATS for entity in world.asked_entities(name, "test")]
-    assert len(tested) == len(set(tested)) == 108
-    for name in FORMATS:
-        groups = [set(world.asked_entities(name, split)) for split in SPLITS]
-        assert len(set.union(*groups)) == sum(map(len, groups))
-        assert not set.union(*groups) & set(world.groups["public"])
-
-
 def test_seed_decides_and_place_does_not(tmp_path):
     for folder, seed in (("a", 3), ("deeper/b", 3), ("c", 4)):
         write_world(MiniatureSettings(seed=seed), tmp_path / folder)

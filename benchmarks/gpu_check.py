@@ -20,8 +20,8 @@ from _toys import word_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.loading import keep_four_bits
+from lm_validity.cells.models.passes import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.models.provenance import versions
-from lm_validity.cells.models.sharing import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
 from lm_validity.cells.training.worker import FinetuneResult, describe_missing_gpu, finetune

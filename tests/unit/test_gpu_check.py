@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_check
 from gpu_check import CheckResult, each_check
 
-from lm_validity.cells.models import trees
+from lm_validity.cells.models import passes
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_scores_that_differ_and_ways_that_are_refused_are_seen(folder, monkeypat
         raise RuntimeError("no mask of ours")
 
     monkeypatch.setattr(gpu_check, "_load", wrong)
-    monkeypatch.setattr(trees, "_additive", alike)
+    monkeypatch.setattr(passes, "_additive", alike)
     said = outcomes(gpu_check._scores(folder, "cpu"))
     assert said == {
         "scores in float32": "failed",

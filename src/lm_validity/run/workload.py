@@ -32,7 +32,7 @@ SPEED |= {"a40": (150 / 989, 37.4 / 67)}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 LAUNCH_SECONDS = 0.028  # least time of a forward pass
 START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes per second of that
-LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/trees.py
+LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/passes.py
 UNCOUNTED = "documents by the splits' caps"  # what is assumed of a benchmark that was not fetched
 TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
 

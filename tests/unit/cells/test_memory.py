@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toy_run import run_of
 from toy_world import toy_tokenizer
 
-from lm_validity.cells.models import trees
+from lm_validity.cells.models import passes
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun, layers_recomputed
@@ -58,7 +58,7 @@ def steps(one: TrainingRun) -> tuple[list[float], list[torch.Tensor]]:
 def test_scores_in_parts_are_those_of_all_logits_at_once(lm, monkeypatch):
     requests = [request for request in random_requests() if len(request[1]) < 80]
     expected = lm._loglikelihood_tokens(requests)
-    monkeypatch.setattr(trees, "PART", 6 * 420)
+    monkeypatch.setattr(passes, "PART", 6 * 420)
     monkeypatch.setattr(lm, "_holds", lambda *_: True)  # the check is a plain pass over one text, whole
     seen = largest_logits(lm)
     assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 2e-5
@@ -72,7 +72,7 @@ def test_a_head_that_is_not_apart_is_not_split(monkeypatch):
     requests = random_requests()[:8]
     found = lm._loglikelihood_tokens(requests)
     assert lm.head_part() is None and lm._allowed == SHARED
-    monkeypatch.setattr(trees, "PART", 6 * 420)
+    monkeypatch.setattr(passes, "PART", 6 * 420)
     seen, softmax = [], torch.log_softmax
     monkeypatch.setattr(
         torch, "log_softmax", lambda logits, *a, **k: seen.append(len(logits)) or softmax(logits, *a, **k)
@@ -83,7 +83,7 @@ def test_a_head_that_is_not_apart_is_not_split(monkeypatch):
 
 def test_training_in_parts_keeps_no_logits_and_changes_rounding_only(lm, monkeypatch):
     losses, weights = steps(training(lm))
-    monkeypatch.setattr(trees, "PART", 6 * 420)
+    monkeypatch.setattr(passes, "PART", 6 * 420)
     one = training(lm)
     seen = largest_logits(lm)  # from here on: which layers get adapters is found out on a text of its own
     again, others = steps(one)
@@ -124,9 +124,9 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("narrow", [True, False])
-@pytest.mark.parametrize("part", [trees.PART, 6 * 420])
+@pytest.mark.parametrize("part", [passes.PART, 6 * 420])
 def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
-    monkeypatch.setattr(trees, "PART", part)
+    monkeypatch.setattr(passes, "PART", part)
     lm = model_of("llama")
     lm.scorer = "auto" if narrow else "lm-eval"
     one = training(lm)
@@ -138,19 +138,19 @@ def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["packed", "cached", "rows"])
-@pytest.mark.parametrize("part", [trees.PART, 6 * 420])
+@pytest.mark.parametrize("part", [passes.PART, 6 * 420])
 def test_scores_are_read_once_however_many_batches_there_are(way, part, monkeypatch):
     lm = model_of("llama")
     lm.scorer = way
     requests = [request for request in random_requests() if len(request[1]) < 80]
     lm._loglikelihood_tokens(requests[:2])
-    monkeypatch.setattr(trees, "PART", part)
+    monkeypatch.setattr(passes, "PART", part)
     lm.batch_size_per_gpu = 2
-    passes = []
-    lm.base.register_forward_pre_hook(lambda module, inputs: passes.append(1))
+    calls = []
+    lm.base.register_forward_pre_hook(lambda module, inputs: calls.append(1))
     with Reads(monkeypatch) as reads:
         lm._loglikelihood_tokens(requests)
-    assert len(passes) > 4 and [name for name in reads.found if name != "_local_scalar_dense"] == ["cpu"]
+    assert len(calls) > 4 and [name for name in reads.found if name != "_local_scalar_dense"] == ["cpu"]
     first = reads.found.index("cpu")
     assert "_local_scalar_dense" not in reads.found[:first], "what comes after is on the host already"
 

@@ -1,7 +1,6 @@
 """A user's own PEFT adapter as a model: what plain PEFT computes, several on one load, and what is refused."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -171,8 +170,8 @@ def test_an_adapter_with_one_part_for_each_expert_is_put_on_experts_that_are_one
         prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))
 
 
-def test_an_adapter_trained_here_on_a_mixture_of_experts_is_one_that_can_be_given(tmp_path, caplog):
-    """Also to plain PEFT, in the way that the log names: by itself it doubles the rank of fused experts."""
+def test_an_adapter_trained_here_on_a_mixture_of_experts_is_one_that_can_be_given(tmp_path):
+    """Also to plain PEFT, in the way that docs/how_to names: by itself it doubles the rank of fused experts."""
     base = mixture(tmp_path / "base", "dots1")
     lm = load(base)
     model = add_adapter(lm, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1))
@@ -185,8 +184,7 @@ def test_an_adapter_trained_here_on_a_mixture_of_experts_is_one_that_can_be_give
     assert (expected - logits_of(base)).abs().max() > 0.1
     with pytest.raises(RuntimeError, match="size mismatch"):
         plain_peft(base, tmp_path / "adapter", torch.arange(5, 25)[None])
-    (way,) = re.findall("`(.*?)`", caplog.text)
-    found = plain_peft(base, tmp_path / "adapter", torch.arange(5, 25)[None], before=way)
+    found = plain_peft(base, tmp_path / "adapter", torch.arange(5, 25)[None], before='model.config.model_type = ""')
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 

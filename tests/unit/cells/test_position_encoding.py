@@ -11,7 +11,7 @@ from toy_run import run_of
 from toy_world import toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.sharing import PositionEncoding
+from lm_validity.cells.models.passes import PositionEncoding
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import FinetuneSettings
 

@@ -13,7 +13,7 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import scorer as scorer_module
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.sharing import CHECK_SHARE
+from lm_validity.cells.models.passes import CHECK_SHARE
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.tasks import fetch_documents
 from lm_validity.cells.training.loop import rows_are_alike

@@ -82,7 +82,7 @@ def test_memory_of_fine_tuning(real):
 
 
 def test_logits_at_a_time_are_those_of_the_head():
-    head = pytest.importorskip("lm_validity.cells.models.trees")
+    head = pytest.importorskip("lm_validity.cells.models.passes")
     assert formula.LOGITS_AT_A_TIME == head.PART
 
 

@@ -24,10 +24,10 @@ from lm_validity.cells.models.loading import (
     say_unread,
     takes_rows,
 )
+from lm_validity.cells.models.passes import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.prefetch import model_folder, tokenizer_folder
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
-from lm_validity.cells.models.sharing import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.tokenizer import (
     CHAT_DATE,
     close_thought,

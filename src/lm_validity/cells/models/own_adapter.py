@@ -7,7 +7,6 @@ without values.
 """
 
 import contextlib
-import copy
 import logging
 import re
 import warnings
@@ -24,8 +23,8 @@ from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, transformers_weigh
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
+from lm_validity.cells.models.passes import is_out_of_memory
 from lm_validity.cells.models.provenance import replaced
-from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
 
@@ -195,24 +194,6 @@ def _check_tensors(adapted: PeftModel, names_in_file: set[str]) -> bool:
     fused = any(isinstance(layer, ParamWrapper) for layer in adapted.modules())
     trains_more = configuration.bias != "none" or configuration.lora_bias or configuration.modules_to_save
     return names_in_file == names_expected and not fused and not trains_more
-
-
-def is_read_otherwise(adapted: PeftModel) -> bool:
-    """Whether PEFT by itself, reading what was saved of this adapter, takes its names for those of an older
-    transformers: it looks for tensors elsewhere, or gives fused experts a rank of their own."""
-    config = copy.deepcopy(adapted.peft_config["default"])
-    trained = [frozenset(part or ()) for part in (config.target_modules, config.target_parameters)]
-    tensors = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    conversion = transformers_weight_conversion
-    try:
-        conversion.convert_peft_config_for_transformers(config, adapted.get_base_model(), None)
-        names = conversion.convert_peft_adapter_state_dict_for_transformers(
-            adapted, adapted.peft_config["default"], tensors, "default"
-        )
-    except UNFIT:  # it would have raised at loading
-        return True
-    targets = [frozenset(part or ()) for part in (config.target_modules, config.target_parameters)]
-    return targets != trained or set(names) != set(tensors)
 
 
 def _check_converted(adapted: PeftModel, folder: Path) -> None:

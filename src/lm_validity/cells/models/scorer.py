@@ -12,18 +12,26 @@ from lm_eval.models.huggingface import HFLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lm_validity.cells.models.loading import keep_four_bits, keep_saved_head
-from lm_validity.cells.models.provenance import Counters
-from lm_validity.cells.models.sharing import (
+from lm_validity.cells.models.passes import (
     TOLERANCE,
     PositionEncoding,
+    Request,
+    Scores,
     SelfCheck,
     Telling,
+    Tree,
     allowed_difference,
+    batches,
     is_out_of_memory,
     never_packed,
+    part_positions,
+    plain,
+    plant,
+    read,
+    score,
     tolerance,
 )
-from lm_validity.cells.models.trees import Request, Scores, Tree, batches, part_positions, plain, plant, read, score
+from lm_validity.cells.models.provenance import Counters
 from lm_validity.errors import CellError
 
 # ----------------------------------------------------------------------------------------------------------------------

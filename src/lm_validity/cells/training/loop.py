@@ -22,9 +22,16 @@ from torch.autograd.function import FunctionCtx
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
+from lm_validity.cells.models.passes import (
+    MORE_MEMORY,
+    PositionEncoding,
+    States,
+    is_out_of_memory,
+    must_fit,
+    narrowed_head,
+    never_packed,
+)
 from lm_validity.cells.models.provenance import Counters
-from lm_validity.cells.models.sharing import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
-from lm_validity.cells.models.trees import States, narrowed_head
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.lora import BatchPosition, adapter_parameters, adapter_tensors, add_adapter
 from lm_validity.config.sections import OneFinetune

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import math
 import re
 import struct
@@ -24,12 +23,10 @@ from torch.autograd.function import FunctionCtx
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lm_validity.cells.models.own_adapter import is_read_otherwise, names_as_given
+from lm_validity.cells.models.own_adapter import names_as_given
 from lm_validity.config.sections import Adapter, OneFinetune
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
-
-log = logging.getLogger(__name__)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which weights of a model get an adapter: linear layers that a text goes through, and experts that are one tensor.
@@ -516,11 +513,6 @@ def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[st
 def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Path) -> str:
     """Write an adapter as PEFT reads it, atomically, without a path or time stamp; the sha256 of its weights'
     file."""
-    if is_read_otherwise(model):
-        log.warning(
-            '%s: PEFT by itself misreads its saved adapter, unless `model.config.model_type = ""` comes before',
-            model.peft_config["default"].base_model_name_or_path,
-        )
     config = model.peft_config["default"].to_dict() | {"inference_mode": True}
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     write_text(folder / "adapter_config.json", json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.sharing import in_batches
-from lm_validity.cells.models.trees import Request
+from lm_validity.cells.models.passes import Request, in_batches
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import LoadedTask

@@ -15,10 +15,10 @@ from transformers.activations import NewGELUActivation
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails, say_unread
+from lm_validity.cells.models.passes import is_out_of_memory
 from lm_validity.cells.models.prefetch import model_folder
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM
-from lm_validity.cells.models.sharing import is_out_of_memory
 from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from lm_validity.cells.models.passes import MORE_MEMORY, must_fit
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
-from lm_validity.cells.models.sharing import MORE_MEMORY, must_fit
 from lm_validity.cells.training.worker import resolve_device
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials

@@ -396,12 +396,7 @@ def _change_finding(rows: Rows, data: Data) -> Finding | None:
     if pooled:
         basis = f"{cells}: {change.n:,} comparisons of two models on two benchmarks, each counted once."
     else:
-        p_row = estimate(rows, "tau_change_p")
-        basis = (
-            f"{cells}. For other benchmarks too: {for_others(rows, 'tau_change', signed=True)}. Sign-flip test over "
-            f"{count(p_row.n, 'benchmark')}, one-sided p = {value_in_words(p_row.value, digits=4)}; it holds for these "
-            "models only."
-        )
+        basis = f"{cells}. For other benchmarks too: {for_others(rows, 'tau_change', signed=True)}."
     return Finding(
         f"Train before test changes the {'pooled' if pooled else 'mean'} tau of these benchmarks"
         f"{data.assumed} from {before} to {after}, by {told(change, signed=True)}: {improved} of {compared} pairs "

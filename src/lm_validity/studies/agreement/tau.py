@@ -261,16 +261,6 @@ def put_change(rows: Rows, data: Data) -> None:
     rows.put("tau_change", mean, "tau", data.sure(intervals, *PROTOCOLS), counted=counted)
     for p in PROTOCOLS:
         rows.put("tau_mean_in_both", data.common_agreement[p].mean, "tau", counted=counted, protocol=p, why=reason)
-    p_value, units = np.nan, 0
-    if compared:
-        trained_direct = ranking.kendall_tau_matrix(
-            ranking.pair_signs(data.common[TRAINED]), ranking.pair_signs(data.common[DIRECT])
-        )
-        contributions = resampling.agreement_contributions(
-            data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct
-        )
-        _, p_value, units = resampling.sign_flip_test(contributions, draws("paired test"))
-    rows.put("tau_change_p", p_value, "probability", counted=("units", units), why=reason)
 
 
 class _ClusterRanges(NamedTuple):

@@ -25,8 +25,7 @@ from lm_validity.studies.signal.benchmark import (
 )
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.filters.recipe import DESIGNS
-from lm_validity.studies.signal.items import FILTERS, analyze_items
-from lm_validity.studies.signal.numbers import notes_on, signal_rows
+from lm_validity.studies.signal.numbers import FILTERS, analyze_items, notes_on, signal_rows
 from lm_validity.studies.signal.picture import curves_picture, doubles
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS

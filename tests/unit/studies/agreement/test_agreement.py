@@ -1,6 +1,5 @@
 """The numbers of the agreement report: by hand, over common cells, by size, with clusters, and missing."""
 
-import itertools
 import math
 
 import numpy as np
@@ -209,21 +208,6 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     assert pooled.n == 10 * ratio.sum() and pooled.value == pytest.approx(both.value, abs=0.02)
     whole = agreement_of(tmp_path, score_rows(table(), MANY), **SHEETS)
     assert not whole.all("tau_mean_in_both_by_ratio") and not whole.all("tau_pooled_in_both")
-
-
-def test_the_paired_test_counts_the_exchanges_of_rankings(tmp_path):
-    """Of three benchmarks: the four exchanges that leave the first one; those that do not have the opposite effects."""
-    effects, p_values = [], []
-    for exchanged in itertools.product([False, True], repeat=2):
-        swapped = {DIRECT: {}, TRAINED: {}}
-        for name, swap in zip("abc", (False, *exchanged), strict=True):
-            swapped[DIRECT][name], swapped[TRAINED][name] = (SMALL[p][name] for p in sorted(swapped, reverse=swap))
-        found = agreement_of(tmp_path, score_rows(swapped))
-        effects.append(found.value("tau_change"))
-        p_values.append(found.value("tau_change_p"))
-        assert found.row("tau_change_p").n == 3
-    both = np.array([sign * effect for sign in (1, -1) for effect in effects])
-    assert p_values == [(both >= effect - 1e-9).mean() for effect in effects]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

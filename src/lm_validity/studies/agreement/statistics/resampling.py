@@ -1,7 +1,7 @@
 """Intervals by resampling and by leaving out clusters, and how often a model is among the first."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -10,7 +10,7 @@ from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics import ranking
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Resampling of models and benchmarks, intervals from it, and a paired test.
+# Resampling of models and benchmarks, and intervals from it.
 #
 # Two estimands. *These benchmarks*: what would the figure be for other models of the same kind? Models are
 # resampled. *A population of benchmarks*: what would it be for other models and other benchmarks? Both are resampled,
@@ -23,14 +23,6 @@ from lm_validity.studies.agreement.statistics import ranking
 
 LEVEL = 0.95  # of intervals
 LEAST_DEFINED = 0.95  # share of the resamples that must give a value: those without one are not like the others
-
-
-class PairedTest(NamedTuple):
-    """`effect`: mean contribution; `p`: one-sided probability of at least that; `units`: their number."""
-
-    effect: float
-    p: float
-    units: int
 
 
 def multiplicities(units: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
@@ -196,45 +188,6 @@ def resampled_mean_tau(signs: ranking.PairSigns, weights: np.ndarray) -> np.ndar
         weight = of_models[signs.first[part]] * of_models[signs.second[part]]
         total += np.einsum("pr,pr->r", weight, (signs.sign[part] @ scale) ** 2)
     return np.round(ranking.ratio(total - defined, defined * (defined - 1.0)), 12)
-
-
-def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_direct: np.ndarray) -> np.ndarray:
-    """(k,) how much better each benchmark's train-before-test ranking agrees with the others than its direct one.
-
-    `direct`, `trained`: (k, k) taus among direct and among train-before-test rankings; `trained_direct[a, b]`: tau
-    of a's train-before-test with b's direct ranking. With the mean over b != a,
-
-        c_a = mean_b [tau(prep_a, prep_b) + tau(prep_a, direct_b) - tau(direct_a, direct_b) - tau(direct_a,
-        prep_b)]
-
-    Exchanging the two rankings of some benchmarks flips the signs of just their c_a in the difference of
-    the mean taus (trained - direct), which is the mean of all c_a. NaN taus are left out.
-    """
-    return ranking.mean_with_others(trained - direct + trained_direct - trained_direct.T)
-
-
-def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:
-    """Test that `contributions` (units,) are centred at zero against a positive mean, by flipping their signs.
-
-    Exact over all 2^units flips for at most 13 units, else `resamples` random ones with p = (1 + hits) / (1
-    + resamples). NaN contributions are left out; NaN p without any.
-    """
-    values = contributions[np.isfinite(contributions)]
-    if not len(values):
-        return PairedTest(float("nan"), float("nan"), 0)
-    observed = values.mean()
-    tolerance = 1e-12 * max(1.0, np.abs(values).max())
-    if len(values) <= 13:
-        bits = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1
-        p = float((((1 - 2 * bits) @ values / len(values)) >= observed - tolerance).mean())
-    else:
-        flips = rng.choice([-1.0, 1.0], size=(resamples, len(values)))
-        p = float((1 + (flips @ values / len(values) >= observed - tolerance).sum()) / (1 + resamples))
-    return PairedTest(float(observed), p, len(values))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How often a model is among the first, and clusters that are drawn whole.
 
 
 # ----------------------------------------------------------------------------------------------------------------------

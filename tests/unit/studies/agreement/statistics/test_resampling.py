@@ -1,7 +1,5 @@
 """Resampling: intervals of known draws, weights as repetitions, the paired test against enumeration."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +12,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    agreement_contributions,
     expanded_level,
     hull,
     mean_over_pairs_by_resample,
@@ -22,7 +19,6 @@ from lm_validity.studies.agreement.statistics.resampling import (
     percentile_interval,
     resampled_mean_tau,
     shortest_interval,
-    sign_flip_test,
     two_way_interval,
 )
 
@@ -94,40 +90,6 @@ def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
         np.testing.assert_allclose(many[index], tau, atol=1e-12)
         np.testing.assert_allclose(with_others[index], kendall_tau_matrix(copies, other_signs=other_copies), atol=1e-12)
         np.testing.assert_allclose(means[index], mean_over_pairs(tau), atol=1e-12)
-
-
-def test_contributions_average_to_the_difference_and_flip_with_their_benchmark():
-    rng = np.random.default_rng(6)
-    direct = rng.normal(size=(15, 5))
-    trained = rng.normal(size=(15, 5)) + rng.normal(size=(15, 1))
-
-    def contributions(before, after):
-        a, b = pair_signs(before), pair_signs(after)
-        return agreement_contributions(
-            kendall_tau_matrix(a), kendall_tau_matrix(b), kendall_tau_matrix(b, other_signs=a)
-        )
-
-    def difference(before, after):
-        return mean_over_pairs(kendall_tau_matrix(pair_signs(after))) - mean_over_pairs(
-            kendall_tau_matrix(pair_signs(before))
-        )
-
-    c = contributions(direct, trained)
-    assert c.mean() == pytest.approx(difference(direct, trained))
-    # exchanging the two rankings of benchmarks 1 and 3 flips just their signs
-    swapped_direct, swapped_trained = direct.copy(), trained.copy()
-    swapped_direct[:, [1, 3]], swapped_trained[:, [1, 3]] = trained[:, [1, 3]], direct[:, [1, 3]]
-    flips = np.array([1, -1, 1, -1, 1])
-    assert (flips * c).mean() == pytest.approx(difference(swapped_direct, swapped_trained))
-
-
-def test_sign_flip_test_counts_all_flips():
-    values = np.array([0.5, 0.2, -0.1, 0.3])
-    flips = np.array(list(itertools.product([1, -1], repeat=4)))
-    expected = ((flips @ values) >= values.sum() - 1e-12).mean()
-    result = sign_flip_test(np.append(values, np.nan), np.random.default_rng(0))
-    assert (result.p, result.units) == (expected, 4)
-    assert result.effect == pytest.approx(values.mean())
 
 
 def test_few_units_take_percentiles_further_out():

@@ -440,19 +440,6 @@ def _aggregate(
 ) -> _Aggregate:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
-    try:
-        return _aggregate_values(prepared, key, values, resamples)
-    except CellError as error:
-        odd = [index for index, value in values.items() if value is None or value != value]  # NaN
-        if not odd:
-            raise
-        where = f"document {prepared.documents.addresses[odd[0]]} has {values[odd[0]]}"
-        raise type(error)(f"{error.problem.removesuffix('.')}: {where}.", error.hint) from error
-
-
-def _aggregate_values(
-    prepared: PreparedRequests, key: str, values: Mapping[int, ItemValue], resamples: int
-) -> _Aggregate:
     task = prepared.task
     if not isinstance(task, TaskGroup):
         return _aggregate_task(task, key, [*values.values()], resamples)

@@ -23,11 +23,10 @@ from lm_validity.run.architectures import HubModel, why_not_causal
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.grid import Grid
 from lm_validity.run.inputs import task_problems
-from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.records import made_by, read_record_or
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
-from lm_validity.run.store import Store
+from lm_validity.run.store import Store, describe_holder, is_stale
 from lm_validity.run.workload import Workload
 from lm_validity.run.workspace import ASIDE, Entry, Workspace, read_manifest
 from lm_validity.words import count

@@ -21,8 +21,8 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json_or, write_json
 from lm_validity.run.cell import Cell, label
-from lm_validity.run.leases import is_alive, is_stale, process_start
 from lm_validity.run.rules import rule_of
+from lm_validity.run.store import is_alive, is_stale, process_start
 from lm_validity.run.workspace import Entry, Workspace, read_failures
 
 # The store is listed once and each cell is looked up by the folder that its present recipe gives; manifests are opened

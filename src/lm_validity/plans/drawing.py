@@ -13,7 +13,7 @@ from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCel
 from lm_validity.errors import InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import Estimator, Pair, total
-from lm_validity.run.leases import hold_lease
+from lm_validity.run.store import hold_lease
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,15 +1,25 @@
-"""The store of finished cells: a folder for each, which is never changed once it is there."""
+"""The store of finished cells: a folder for each, which is never changed once it is there; and leases: which process
+computes a cell, and which GPUs of a machine a job holds."""
 
+import contextlib
+import fcntl
 import hashlib
+import json
 import os
+import random
 import shutil
+import socket
+import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypedDict
+from typing import Any, Generic, NamedTuple, TextIO, TypedDict
 
 from lm_validity.errors import InputError, again
-from lm_validity.files import file_sha256, read_json, read_json_or, write_json
+from lm_validity.files import file_sha256, read_json, read_json_or, read_object, write_json
 from lm_validity.run.cell import Cell, CellT, CellT_co, Recipe, label, recipe_hash
 from lm_validity.run.records import CellRecord
 
@@ -186,3 +196,239 @@ def _key(cell: Cell) -> dict[str, object]:
     if key.get("run", 0) is None:
         del key["run"]
     return key
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Leases: two jobs never compute one cell. A second job waits until the first is done, or is gone.
+#
+# A lease is a file that names its holder (host, pid, Slurm job) and is touched every HEARTBEAT seconds. It is stale
+# when its process on this host no longer exists; when, on another host, it was not touched for STALE seconds, or its
+# Slurm job no longer exists. After a controller was killed its jobs may live on: they still hold their leases, so a
+# second run waits for them and takes over what they finish.
+
+HEARTBEAT = 30.0
+STALE = 300.0
+POLL = 2.0  # seconds between two looks at what another job holds
+
+
+@contextlib.contextmanager
+def hold_lease(
+    path: Path, finished: Callable[[], bool], *, poll: float = POLL, say: Callable[[str], None] | None = None
+) -> Iterator[bool]:
+    """Yield True with the lease held, or False when `finished()` became true while another job held it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    announced = False
+    while not _take(path):
+        if is_stale(path):
+            _break(path)
+            continue
+        if finished():
+            yield False
+            return
+        if say and not announced:
+            say(f"waiting for {describe_holder(path)}")
+            announced = True
+        time.sleep(poll)
+    stop, mine = threading.Event(), path.read_text(encoding="utf-8")
+    beat = threading.Thread(target=_beat, args=(path, mine, stop), daemon=True)
+    beat.start()
+    try:
+        # the other job may have finished between our look into the store and the lease
+        yield not finished()
+    finally:
+        stop.set()
+        beat.join()
+        if _is_mine(path, mine):
+            path.unlink(missing_ok=True)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether the holder is gone: no heartbeat for STALE seconds, or its process or Slurm job does not exist."""
+    try:
+        age = _now(path.parent) - path.stat().st_mtime
+        holder = read_object(path)
+    except FileNotFoundError:
+        return False  # released meanwhile: try to take it
+    except ValueError:
+        return age > 2 * POLL  # killed while writing it
+    if holder.get("host") == socket.gethostname():
+        # a process that was stopped for a while is still the holder
+        return not is_alive(holder.get("pid"), holder.get("started"))
+    if age > STALE:
+        return True
+    if holder.get("slurm_job") and age > 2 * HEARTBEAT:  # a living holder touches it: ask the scheduler rarely
+        return _slurm_job_is_gone(holder["slurm_job"])
+    return False
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock of the file system, which also dates the heartbeats; this machine's clock may be wrong."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # only looking on, in a folder of somebody else
+        return time.time()
+
+
+def describe_holder(path: Path) -> str:
+    """Who holds a lease, for a message."""
+    holder = read_json_or(path, None)
+    if holder is None:
+        return f"another job ({path.name})"
+    job = f", Slurm job {holder['slurm_job']}" if holder.get("slurm_job") else ""
+    return f"another job ({path.stem}; host {holder.get('host')}, pid {holder.get('pid')}{job})"
+
+
+def _take(path: Path) -> bool:
+    # written whole under another name and linked: whoever sees the lease can read it
+    holder = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": process_start(os.getpid()),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "taken": time.time(),
+    }
+    mine = path.with_name(f".taking.{_me()}")
+    try:
+        mine.write_text(json.dumps(holder), encoding="utf-8")
+        os.link(mine, path)
+    except FileExistsError:
+        return mine.stat().st_nlink == 2  # over NFS the reply to a link that succeeded may be lost, and asked for again
+    finally:
+        mine.unlink(missing_ok=True)
+    return True
+
+
+def _me() -> str:
+    return f"{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}"
+
+
+def _break(path: Path) -> None:
+    """Remove a stale lease. Renamed first: of two jobs that try, one wins."""
+    gone = path.with_name(f".stale.{_me()}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, gone)
+        if is_stale(gone):
+            gone.unlink(missing_ok=True)
+        else:  # between our look and the rename someone else broke it and took it: give it back
+            with contextlib.suppress(FileExistsError):
+                os.link(gone, path)
+            gone.unlink(missing_ok=True)
+
+
+def _beat(path: Path, mine: str, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT):
+        with contextlib.suppress(OSError):
+            if _is_mine(path, mine):
+                os.utime(path)
+
+
+def _is_mine(path: Path, mine: str) -> bool:
+    """Whether the lease is still the one that was taken: a process that slept too long may have lost it."""
+    try:
+        return path.read_text(encoding="utf-8") == mine
+    except OSError:
+        return False
+
+
+def process_start(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot (Linux), so that a reused pid is not mistaken for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def is_alive(pid: int | None, started: str | None) -> bool:
+    """Whether a process of this host still is the one that started then."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return False  # a zombie computes nothing
+    except (OSError, IndexError):
+        pass
+    return started is None or process_start(pid) in (None, started)
+
+
+def _slurm_job_is_gone(job: str) -> bool:
+    if shutil.which("squeue") is None:
+        return False
+    try:
+        answer = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if answer.returncode != 0:
+        return "Invalid job id" in answer.stderr
+    return answer.stdout.strip() not in ("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# GPUs of one machine: two jobs of a user never compute on the same one.
+#
+# Snakemake counts GPUs, but does not say which one a job may use. A job that sees more GPUs than it needs therefore
+# locks as many as it needs and sees these alone. The system gives a lock back when its process ends, however it ends.
+
+_held: list[TextIO] = []  # until the process ends
+
+
+def hold_gpus(count: int, *, poll: float = POLL, say: Callable[[str], None] = print) -> None:
+    """Leave this process as many of the GPUs that it sees as it needs; waits while other jobs hold them.
+
+    To be called before torch looks at the GPUs. Changes nothing where the process sees no more than it needs: a
+    scheduler gave it its own, or there are too few for a choice.
+    """
+    visible = _visible_gpus()
+    if not 0 < count < len(visible):
+        return
+    # a Slurm job may number its GPUs from 0, as the next job on the node does
+    owner = "-".join([str(os.getuid()), *filter(None, [os.environ.get("SLURM_JOB_ID")])])
+    folder = Path(tempfile.gettempdir(), f"lm-validity-gpus-{owner}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    announced = False
+    while not (gpus := _lock(folder, visible, count)):
+        if not announced:
+            say(f"waiting for {count} of the GPUs {','.join(visible)}: other jobs on this machine hold them")
+            announced = True
+        time.sleep(poll * random.uniform(0.5, 1.5))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+
+
+def _visible_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them, or their numbers."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(("nvidia-smi", "--list-gpus"), capture_output=True, text=True).stdout
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+
+
+def _lock(folder: Path, visible: list[str], count: int) -> list[str]:
+    """The first GPUs that nobody holds, locked; none where they are too few."""
+    with ExitStack() as files:
+        locked = []
+        for name in visible:
+            file = files.enter_context(open(folder / name.replace("/", "_"), "w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            locked.append((name, file))
+            if len(locked) == count:
+                _held.extend(file for _, file in locked)
+                files.pop_all()
+                return [name for name, _ in locked]
+    return []

@@ -24,7 +24,7 @@ from lm_validity.monitor.render import describe_plan, render_matrix, render_page
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.plans import drawing
 from lm_validity.plans.drawing import write_plan
-from lm_validity.run.leases import hold_lease
+from lm_validity.run.store import hold_lease
 from lm_validity.tables.merge import Merger
 
 MODELS = [f"m{i:02}" for i in range(24)]

@@ -15,7 +15,7 @@ from lm_validity.monitor.render import describe_progress, render_matrix, render_
 from lm_validity.monitor.status import CellState, RunState, progress
 from lm_validity.run import workspace
 from lm_validity.run.cell import BenchmarkCell
-from lm_validity.run.leases import hold_lease
+from lm_validity.run.store import hold_lease
 
 CELLS = {"evaluate_model": 42, "finetune_adapter": 42, "select_prompt": 3, "select_adapter": 18, "evaluate_adapter": 18}
 ONE = BenchmarkCell("finetune_adapter", "oak-m", "riddles", None, "plain", "1e-5", 0)

@@ -20,7 +20,7 @@ from lm_validity.monitor.check import damaged_outputs, record_problems
 from lm_validity.monitor.render import render_stale
 from lm_validity.monitor.status import RunState
 from lm_validity.run.cell import BenchmarkCell, label
-from lm_validity.run.leases import is_stale
+from lm_validity.run.store import is_stale
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
 from lm_validity.terminal import headlines

@@ -8,7 +8,7 @@ import pytest
 
 CODE = """\
 import os, sys
-from lm_validity.run.leases import hold_gpus
+from lm_validity.run.store import hold_gpus
 hold_gpus(int(sys.argv[1]), poll=0.05, say=lambda line: print("waits", flush=True))
 print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 sys.stdin.read()

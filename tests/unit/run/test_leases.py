@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from lm_validity.run import leases
-from lm_validity.run.leases import hold_lease, is_stale
-from lm_validity.run.store import Store
+from lm_validity.run import store as leases
+from lm_validity.run.store import Store, hold_lease, is_stale
 
 
 def _work(lease, log, seconds):

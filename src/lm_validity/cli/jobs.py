@@ -330,11 +330,10 @@ def world(
     configfile: ConfigFile = Path("config/config.yaml"),
 ) -> None:
     """Write facts, benchmarks (lm-eval tasks over JSON lines), perplexity corpora and tokenizers."""
-    from lm_validity.miniature.build import describe, write_world
-    from lm_validity.miniature.world import read_world
+    from lm_validity.miniature.build import write_world
 
     write_world(_settings(configfile), output)
-    say(f"{output}: {describe(read_world(output))}")
+    say(output)
 
 
 @miniature.command("pretrain")

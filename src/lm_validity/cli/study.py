@@ -2,9 +2,7 @@
 filters and lm-eval's own command line."""
 
 import os
-import shutil
 import sys
-import sysconfig
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,16 +66,13 @@ def init(folder: Annotated[Path, typer.Argument(help="New folder. Its name becom
 
 
 def _lacking() -> list[str]:
-    """What the commands of a study's README need and the shell or Python does not find."""
+    """What the commands of a study's README need and Python does not find."""
     absent = [name for name in ("snakemake", "torch") if find_spec(name) is None]
     if absent:
         return [
             f"Not installed: {' and '.join(absent)}, which its commands need. Install lm-validity[cells] from where "
             "you have the package."
         ]
-    if shutil.which("snakemake") is None:
-        scripts = sysconfig.get_path("scripts")
-        return [f'The shell does not find snakemake, which its commands need: export PATH="{scripts}:$PATH"']
     return []
 
 

@@ -418,11 +418,5 @@ def _write_world(world: World, output: Path) -> None:
     write_json(output / "world.json", asdict(world))
 
 
-def describe(world: World) -> str:
-    """One line for the terminal."""
-    facts = sum(len(entity_facts) for entity_facts in world.facts.values())
-    return f"{len(world.entities)} entities, {facts} facts, {len(BENCHMARKS)} benchmarks ({world.formats})"
-
-
 def _lines(rows: Iterable[Mapping[str, object]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

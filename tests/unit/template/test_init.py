@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -83,11 +82,3 @@ def test_init_says_what_its_commands_lack(tmp_path, monkeypatch):
     """A plain install has no snakemake, and one that is called by its path has none for the shell."""
     said = run_init(tmp_path / "a", monkeypatch, str(tmp_path), "snakemake")
     assert "Not installed: snakemake" in said and "lm-validity[cells]" in said and "torch" not in said
-    assert f'export PATH="{sysconfig.get_path("scripts")}:$PATH"' in run_init(
-        tmp_path / "b", monkeypatch, str(tmp_path)
-    )
-    program = tmp_path / "snakemake"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    said = run_init(tmp_path / "c", monkeypatch, str(tmp_path))
-    assert "export" not in said and "Not installed" not in said

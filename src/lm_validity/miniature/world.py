@@ -35,48 +35,22 @@ class Attribute:
 
 
 ATTRIBUTES: dict[str, Attribute] = {
-    "home": Attribute(
-        ("Marn", "Tolva", "Eskel", "Ridu", "Palen", "Quor", "Sibet", "Vant"),
+    name: Attribute(
+        tuple(values.split()),
         (
-            "{entity} lives in {value} .",
-            "the home of {entity} is {value} .",
-            "we know that {entity} has a home in {value} .",
+            f"{{entity}} {verb} {{value}} .",
+            f"the {name} of {{entity}} is {{value}} .",
+            f"we know that {{entity}} has a {name} {linked}{{value}} .",
         ),
-    ),
-    "job": Attribute(
-        ("baker", "pilot", "smith", "doctor", "farmer", "singer", "judge", "miner"),
-        (
-            "{entity} works as a {value} .",
-            "the job of {entity} is {value} .",
-            "we know that {entity} has a job as {value} .",
-        ),
-    ),
-    "color": Attribute(
-        ("red", "blue", "green", "brown", "black", "white", "pink", "gray"),
-        (
-            "{entity} likes {value} .",
-            "the color of {entity} is {value} .",
-            "we know that {entity} has a color like {value} .",
-        ),
-    ),
-    "metal": Attribute(
-        ("iron", "tin", "zinc", "copper", "lead", "nickel", "cobalt", "chrome"),
-        (
-            "{entity} melts the {value} .",
-            "the metal of {entity} is {value} .",
-            "we know that {entity} has a metal {value} .",
-        ),
-        science=True,
-    ),
-    "gas": Attribute(
-        ("neon", "argon", "helium", "xenon", "radon", "oxygen", "ozone", "methane"),
-        (
-            "{entity} breathes {value} .",
-            "the gas of {entity} is {value} .",
-            "we know that {entity} has a gas such as {value} .",
-        ),
-        science=True,
-    ),
+        science,
+    )
+    for name, values, verb, linked, science in (
+        ("home", "Marn Tolva Eskel Ridu Palen Quor Sibet Vant", "lives in", "in ", False),
+        ("job", "baker pilot smith doctor farmer singer judge miner", "works as a", "as ", False),
+        ("color", "red blue green brown black white pink gray", "likes", "like ", False),
+        ("metal", "iron tin zinc copper lead nickel cobalt chrome", "melts the", "", True),
+        ("gas", "neon argon helium xenon radon oxygen ozone methane", "breathes", "such as ", True),
+    )
 }
 GENERAL = tuple(name for name, attribute in ATTRIBUTES.items() if not attribute.science)
 SCIENCE = tuple(name for name, attribute in ATTRIBUTES.items() if attribute.science)

@@ -224,9 +224,7 @@ class AuthorsLoop:
         start_fresh(classifier, found["missing_keys"], FIXED_SEED)  # the same head as the worker's, to compare
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         trainer = InOrder(
-            model=classifier,
-            args=self._arguments(self.plan.classification),
-            train_dataset=self._labelled(draw.train),
+            model=classifier, args=self._arguments(self.plan.classification), train_dataset=self._labelled(draw.train)
         )
         trainer.train()
         logits = trainer.predict(self._labelled(draw.test)).predictions

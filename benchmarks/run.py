@@ -31,18 +31,7 @@ NO_MEASUREMENTS = (
     "gpu_pack",
     "gpu_quarter_hour",
 )  # the others write tables of their own
-KEYS = (
-    "name",
-    "baseline",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "target",
-    "unit",
-    "agreement",
-    "device",
-    "detail",
-)
+KEYS = ("name", "baseline", "ratio", "ratio_low", "ratio_high", "target", "unit", "agreement", "device", "detail")
 
 
 def measurements(names: list[str]) -> list[Path]:

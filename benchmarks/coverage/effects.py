@@ -57,10 +57,7 @@ def task_results(world: str, tasks: int, rng: np.random.Generator) -> dict[str, 
         low, high = found.interval
         interval = Result(float(low <= truth <= high), high - low)
         margin = Result(float(abs(truth) <= found.excluded_beyond), found.excluded_beyond)
-    return {
-        "mean effect|tasks|tasks like these": interval,
-        "excluded beyond|tasks|tasks like these": margin,
-    }
+    return {"mean effect|tasks|tasks like these": interval, "excluded beyond|tasks|tasks like these": margin}
 
 
 NOISE, WIDTH = 0.03, 0.0125  # accuracy; standard deviation of a subsample's difference, the half-width to stop at

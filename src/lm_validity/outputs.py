@@ -55,11 +55,7 @@ def replaced_folder(
 
 
 def check_folder(
-    output: str | Path,
-    command: str,
-    *,
-    inputs: Iterable[str | Path | None] = (),
-    names: Iterable[str] = (),
+    output: str | Path, command: str, *, inputs: Iterable[str | Path | None] = (), names: Iterable[str] = ()
 ) -> None:
     """Raises InputError where `output` is no folder, is an input or holds one, or where somebody's own file, folder or
     link is under one of `names`."""

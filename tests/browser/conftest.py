@@ -34,8 +34,7 @@ def driver(tmp_path_factory):
 def open_page(driver, site: Path, width: int, folds: bool = True) -> None:
     """Open a page at a width in pixels, with all its `folds`, and wait until every figure is drawn and table filled."""
     driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     )
     driver.get(site.as_uri())
     if folds:

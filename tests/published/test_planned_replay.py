@@ -28,10 +28,7 @@ TRAINED = "train_before_test"
 CONFIG = Path("config/paper/train_before_test_replay.yaml")
 RESULTS = Path("results/train_before_test_replay")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.published,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.published]
 
 
 @pytest.fixture(scope="module")

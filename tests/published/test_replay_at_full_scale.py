@@ -15,10 +15,7 @@ from lm_validity.results.put import Rows
 
 PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.published,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.published]
 
 
 def test_the_replayed_study_gives_the_published_numbers(tmp_path):

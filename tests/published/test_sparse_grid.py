@@ -18,12 +18,7 @@ from lm_validity.config.plan import BY_SCORES  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
 from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
-from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
-    PairSigns,
-    kendall_tau_matrix,
-    mean_over_pairs,
-    pair_signs,
-)
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs  # noqa: E402
 from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     DRAWS,
     CellChoice,

@@ -48,10 +48,7 @@ def near(value: float):
     return pytest.approx(value, abs=1e-6)
 
 
-PAIRS = {
-    ("social_iqa", "mathqa"): (0.7389, 0.6652),
-    ("social_iqa", "commonsense_qa"): (0.7239, 0.5947),
-}
+PAIRS = {("social_iqa", "mathqa"): (0.7389, 0.6652), ("social_iqa", "commonsense_qa"): (0.7239, 0.5947)}
 
 
 @pytest.mark.parametrize(
@@ -118,10 +115,7 @@ def test_agreement_within_categories(reports):
 
 def test_agreement_among_models_of_like_size_and_without_noise(reports):
     """The figures of an independent recomputation, to two decimals."""
-    expected = {
-        DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54),
-        TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84),
-    }
+    expected = {DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54), TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84)}
     rows = reports["agreement"]
     for protocol, (by_size, within_two_in_compute, corrected) in expected.items():
         found = rows.all("tau_mean_by_ratio", distance="size", protocol=protocol)

@@ -112,13 +112,7 @@ class FaultProject:
     def run(self, *command: str, code: int | None = 0) -> str:
         """A command's output; a failure of the test where its exit code is another."""
         done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            **self.user,
+            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=600, **self.user
         )
         said = done.stdout + done.stderr
         if code is not None and done.returncode != code:
@@ -126,11 +120,7 @@ class FaultProject:
         return said
 
     def start(
-        self,
-        *arguments: str,
-        trouble: str = "held",
-        targets: tuple[str, ...] = (TARGET,),
-        profile: str = "slurm",
+        self, *arguments: str, trouble: str = "held", targets: tuple[str, ...] = (TARGET,), profile: str = "slurm"
     ) -> subprocess.Popen:
         """Start Snakemake on the cluster, as from a terminal: Ctrl-C is heard. Troubles: `bin/lm-validity`."""
         command = ("snakemake", *targets, "--profile", profile, *QUICK, *CONFIG, *arguments)

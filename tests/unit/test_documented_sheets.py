@@ -66,8 +66,7 @@ def test_the_sheet_of_checkpoints_is_read(folder):
 
 def test_the_configuration_is_read(folder, monkeypatch):
     (folder / "my.yaml").write_text(
-        block("# my.yaml").replace("my_models", "models").replace("my_benchmarks", "benchmarks"),
-        encoding="utf-8",
+        block("# my.yaml").replace("my_models", "models").replace("my_benchmarks", "benchmarks"), encoding="utf-8"
     )
     monkeypatch.chdir(folder)
     run = load_run("my.yaml")

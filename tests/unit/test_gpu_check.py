@@ -29,10 +29,7 @@ def test_the_cpu_is_ready():
     found = list(each_check("cpu"))
     said = outcomes(found)
     assert set(said.values()) <= {"passed", "skipped"}
-    assert {check for check, outcome in said.items() if outcome == "skipped"} <= {
-        "GPU",
-        "bitsandbytes",
-    }
+    assert {check for check, outcome in said.items() if outcome == "skipped"} <= {"GPU", "bitsandbytes"}
     assert {"scores in bfloat16", "training in float32", "rates side by side", "answers in float32"} <= set(said)
 
 

@@ -44,14 +44,7 @@ class Project:
     def environment(self, **more: str) -> dict:
         """No network, one thread a process, the package of this environment."""
         path = f"{self.front}{BIN}:{STARTED_WITH['PATH']}"
-        return {
-            **STARTED_WITH,
-            "PATH": path,
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            "HF_TOKEN": TOKEN,
-            **more,
-        }
+        return {**STARTED_WITH, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": TOKEN, **more}
 
     def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
         return ("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(self.folder), *arguments)

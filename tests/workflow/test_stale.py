@@ -33,9 +33,7 @@ metric_list: [{{metric: acc}}]
 """
 MAPPED = "def _add(doc):\n    return {**doc, 'q': ask(doc)}\n\n\ndef prepare(docs):\n    return docs.map(_add)\n"
 ASK = "def ask(doc):\n    return f'The capital of {doc[\"country\"]} is'\n"
-CODE = {
-    "outside": f"import sys\n\nsys.path.insert(0, 'common')\nfrom wording import ask\n\n\n{MAPPED}",
-}
+CODE = {"outside": f"import sys\n\nsys.path.insert(0, 'common')\nfrom wording import ask\n\n\n{MAPPED}"}
 BENCHMARKS = (*CODE, "data", "kept")
 MODELS = {"link": "models/latest", "same": "models/same"}
 

@@ -40,10 +40,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.tables.merge import Merger
 
-KINDS = {
-    "families": {},
-    "control": {"formats": "control"},
-}
+KINDS = {"families": {}, "control": {"formats": "control"}}
 HEADER = """\
 # The effect over many worlds
 

@@ -127,12 +127,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
 def model_record(run: Run, row: Model) -> ReplayedModel:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
-    point: CheckpointRecord = {
-        "path": row.path,
-        "subfolder": None,
-        "revision": None,
-        "digest": f"{row.path} replayed",
-    }
+    point: CheckpointRecord = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed"}
     return {
         "model": row.model,
         "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},

@@ -140,12 +140,7 @@ def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> Choice:
         values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][benchmark.metric]["value"]
     better = 1 if benchmark.higher_is_better else -1
     best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
-    return {
-        "prompt": best,
-        "metric": benchmark.metric,
-        "validation_value": values[best],
-        "validation_values": values,
-    }
+    return {"prompt": best, "metric": benchmark.metric, "validation_value": values[best], "validation_values": values}
 
 
 def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> Choice:

@@ -141,13 +141,7 @@ class LocalJudge:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        dtype: str,
-        device: str = "cpu",
-        temperature: float = 0.7,
-        max_new_tokens: int = 8,
+        self, path: str | Path, *, dtype: str, device: str = "cpu", temperature: float = 0.7, max_new_tokens: int = 8
     ):
         if dtype not in get_args(Dtype):
             raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(get_args(Dtype))}.")

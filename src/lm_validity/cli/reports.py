@@ -55,16 +55,7 @@ MixVersions = Annotated[
     ),
 ]
 # what a report writes into its folder
-PAGE = (
-    "index.html",
-    "page.json",
-    "results.parquet",
-    "results.csv",
-    "results.json",
-    "tables",
-    "figures",
-    "assets",
-)
+PAGE = ("index.html", "page.json", "results.parquet", "results.csv", "results.json", "tables", "figures", "assets")
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
 
 
@@ -171,12 +162,7 @@ def agreement(
 @app.command("factors")
 @takes_section("reports", "resamples")
 def factors(
-    scores: Scores,
-    models: Models,
-    benchmarks: Benchmarks,
-    output: Output,
-    section: Reports,
-    plan: Plan = None,
+    scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, section: Reports, plan: Plan = None
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors import report_factors

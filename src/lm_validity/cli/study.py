@@ -28,13 +28,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
 from lm_validity.monitor import check
 from lm_validity.monitor.cost import Estimator, unplanned_pairs
-from lm_validity.monitor.render import (
-    PAGE_MARKS,
-    render_cost,
-    render_matrix,
-    render_page,
-    render_summary,
-)
+from lm_validity.monitor.render import PAGE_MARKS, render_cost, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.outputs import check_file, check_folder, replaced_folder
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of

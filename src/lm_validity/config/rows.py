@@ -299,13 +299,7 @@ BETWEEN_BARS = _split_at("|")
 BETWEEN_COMMAS = _split_at(",")
 
 
-def read_rows(
-    path: str | Path,
-    kind: type[Row],
-    *,
-    setting: str | None = None,
-    **context: object,
-) -> dict[str, Row]:
+def read_rows(path: str | Path, kind: type[Row], *, setting: str | None = None, **context: object) -> dict[str, Row]:
     """`list_rows` by their id, which is the first field alone."""
     assert not kind.identified_by, "list_rows is for ids of several fields"
     identifier = next(iter(kind.model_fields))
@@ -314,11 +308,7 @@ def read_rows(
 
 
 def list_rows(
-    path: str | Path,
-    kind: type[Row],
-    *,
-    setting: str | None = None,
-    context: Mapping[str, Any],
+    path: str | Path, kind: type[Row], *, setting: str | None = None, context: Mapping[str, Any]
 ) -> list[Row]:
     """The sheet's rows, in order; no two have the same id.
 
@@ -395,11 +385,7 @@ def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int
 
 
 def _input_error(
-    error: ValidationError,
-    kind: type[SheetRow],
-    texts: dict[str, str],
-    names: dict[str, str],
-    where: str,
+    error: ValidationError, kind: type[SheetRow], texts: dict[str, str], names: dict[str, str], where: str
 ) -> InputError:
     """The first thing that is wrong with a row. names: the column of each field, as the header has it."""
     first = error.errors()[0]

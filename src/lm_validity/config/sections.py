@@ -3,14 +3,7 @@
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ModelWrapValidatorHandler,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, check_distinct
 
@@ -108,9 +101,7 @@ class Finetuning(OneFinetune):
     """LoRA fine-tuning (train before test), the same for every model of a run."""
 
     learning_rates: tuple[str, ...] = Field(
-        ("1e-5", "2e-5", "5e-5"),
-        min_length=1,
-        description="Tried one by one. The best on validation is kept.",
+        ("1e-5", "2e-5", "5e-5"), min_length=1, description="Tried one by one. The best on validation is kept."
     )
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     rates_side_by_side: bool = Field(
@@ -409,8 +400,7 @@ class Splits(ConfigSection):
     test: Positive = Field(10_000, description="Largest number of test documents per benchmark.")
     seed: int = Field(0, ge=0, description="Seed of the permutation that makes and caps the splits.")
     allow_overlap: tuple[str, ...] = Field(
-        (),
-        description="Benchmarks that may lose more than 5% of a split to documents that also occur in test.",
+        (), description="Benchmarks that may lose more than 5% of a split to documents that also occur in test."
     )
 
 
@@ -697,8 +687,7 @@ class Configuration(ConfigSection):
         None, description="The miniature world, if models and benchmarks of the sheets come from it."
     )
     replay: Replay | None = Field(
-        None,
-        description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
+        None, description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU."
     )
 
     @model_validator(mode="after")

@@ -258,11 +258,7 @@ class Benchmark(BenchmarkFacts):
         name = row.get("benchmark")
         if not row.get("corpus"):
             return {"task": name} | row
-        made = {
-            "task": f"corpus_{name}",
-            "include_path": f"results/{{run}}/corpora/{name}",
-            "output_type": CORPUS,
-        }
+        made = {"task": f"corpus_{name}", "include_path": f"results/{{run}}/corpora/{name}", "output_type": CORPUS}
         for column, value in made.items():
             if row.get(column, value) != value:
                 raise bad_value("not for a corpus", "leave it empty: its task is made.", column)
@@ -496,11 +492,7 @@ class BiasSheets(NamedTuple):
 
 
 def read_bias_sheets(
-    settings: BiasSettings,
-    run: str,
-    size_classes: Collection[str],
-    results: str,
-    sheets: Sheets,
+    settings: BiasSettings, run: str, size_classes: Collection[str], results: str, sheets: Sheets
 ) -> BiasSheets:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
@@ -513,11 +505,7 @@ def read_bias_sheets(
 
 
 def _check_experiment(
-    name: str,
-    experiment: Experiment,
-    settings: BiasSettings,
-    models: dict[str, BiasModel],
-    tasks: dict[str, Task],
+    name: str, experiment: Experiment, settings: BiasSettings, models: dict[str, BiasModel], tasks: dict[str, Task]
 ) -> None:
     for key, names, known_names, sheet in (
         ("language_models", experiment.language_models, models, settings.language_models),

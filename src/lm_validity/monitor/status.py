@@ -136,10 +136,7 @@ def _alike(cell: Cell) -> float:
 
 
 def progress(
-    states: list[CellState],
-    weight: Callable[[Cell], float] = _alike,
-    now: float | None = None,
-    window: float = 3600.0,
+    states: list[CellState], weight: Callable[[Cell], float] = _alike, now: float | None = None, window: float = 3600.0
 ) -> Progress:
     """Cells done, rate, and the time that the rest takes at the rate of the last `window` seconds.
 

@@ -476,11 +476,7 @@ def write_html(
 
 
 def render(
-    document: PageDocument,
-    *,
-    navigation: Sequence[Link] = (),
-    missing: Sequence[str] = (),
-    source: str = "",
+    document: PageDocument, *, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = ""
 ) -> str:
     """The HTML of a page document."""
     findings = document["findings"]

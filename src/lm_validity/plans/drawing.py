@@ -104,8 +104,7 @@ def balanced(costs: Mapping[Pair, float], seed: int, budget: float | None = None
     chosen = set(order[:number])
     if any(sum(name == benchmark for _, name in chosen) < min(BLOCK, len(models)) for benchmark in benchmarks):
         raise InputError(
-            f"{number} of {len(order)} cells leave a benchmark fewer than {BLOCK} models.",
-            "give a larger --budget.",
+            f"{number} of {len(order)} cells leave a benchmark fewer than {BLOCK} models.", "give a larger --budget."
         )
     probability = number / len(order)
     return [planned_cell(pair, BALANCED, 1, probability, seed) for pair in costs if pair in chosen]

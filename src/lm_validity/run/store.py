@@ -118,10 +118,7 @@ class Store:
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
         try:
             write_files(temporary)
-            write_json(
-                temporary / "cell.json",
-                {"key": _key(address.cell), "recipe": address.recipe, "result": result},
-            )
+            write_json(temporary / "cell.json", {"key": _key(address.cell), "recipe": address.recipe, "result": result})
             write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
             write_json(temporary / "sidecar.json", sidecar)
             _share(temporary)
@@ -362,10 +359,7 @@ def _slurm_job_is_gone(job: str) -> bool:
         return False
     try:
         answer = subprocess.run(
-            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
-            capture_output=True,
-            text=True,
-            timeout=20,
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"], capture_output=True, text=True, timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

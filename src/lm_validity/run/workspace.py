@@ -75,8 +75,7 @@ def read_manifest(path: str | Path) -> list[Entry]:
         return [Entry(**{**row, "cell": read_cell(row["cell"])}) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path}: not a readable manifest ({error}).",
-            f"run {again('preflight')}, then the workflow again.",
+            f"{path}: not a readable manifest ({error}).", f"run {again('preflight')}, then the workflow again."
         ) from error
 
 
@@ -181,10 +180,7 @@ class Workspace(Records):
         """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
         entry = self.manifests.entry(cell)
         if entry is None:
-            raise InputError(
-                f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.",
-                MAKE_AGAIN,
-            )
+            raise InputError(f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.", MAKE_AGAIN)
         if entry.status != "done":
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
         return {**self.store.read(entry.in_store), "folder": entry.in_store}

@@ -242,8 +242,7 @@ def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> dict[str,
     benchmarks sheet."""
     order = (*PREFERRED, "bits_per_byte")
     metric = min(
-        directions,
-        key=lambda key: order.index(name) if (name := key.partition(",")[0]) in order else len(order),
+        directions, key=lambda key: order.index(name) if (name := key.partition(",")[0]) in order else len(order)
     )
     better = directions[metric]
     better = metric_direction(metric) if better is None else better

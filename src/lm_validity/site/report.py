@@ -357,12 +357,7 @@ def _is_same(path: Path, second: Path) -> bool:
 
 
 def _write_reports(
-    gathered: Gathered,
-    tables: _Tables,
-    inputs: Given,
-    folder: Path,
-    source: str,
-    tell: Tell,
+    gathered: Gathered, tables: _Tables, inputs: Given, folder: Path, source: str, tell: Tell
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     beside, sheets = tables.beside, tables.sheets

@@ -13,12 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_world import all_documents, evaluate, lm_eval_itself
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.tasks.answers import (
-    asked_text,
-    check_answers,
-    check_training_answers,
-    gold_choice,
-)
+from lm_validity.cells.tasks.answers import asked_text, check_answers, check_training_answers, gold_choice
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.splits import make_splits
 from lm_validity.cells.tasks.tasks import fetch_documents

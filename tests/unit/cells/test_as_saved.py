@@ -313,10 +313,7 @@ REFUSED_WHEN_FETCHED = {
     "no scales": (configured(**IN_EIGHT_BITS), "bitsandbytes quantized the weights, and the file has none of its"),
     "unknown": (configured(quantization_config={"quant_method": "newest"}), "quantization_config of the kind 'newest'"),
     # the tokenizer, which reads config.json too, was blamed for it
-    "a text": (
-        configured(max_position_embeddings="96"),
-        r"config\.json cannot be used .*'max_position_embeddings'",
-    ),
+    "a text": (configured(max_position_embeddings="96"), r"config\.json cannot be used .*'max_position_embeddings'"),
     "merged": (merged, r"weights and an adapter \(adapter_config\.json\) beside each other"),
     "cut tokenizer": (cut, r"model 'm'.*the tokenizer in .* cannot be used"),
     "tokenizer of a larger model": (configured(vocab_size=100), r"makes token \d+, and the model has 100 embeddings"),
@@ -342,10 +339,7 @@ def test_what_would_be_read_otherwise_is_refused_when_fetched(kind, tmp_path):
     ("change", "problem"),
     [
         (configured(quantization_config={"quant_method": "hqq"}), r"HQQ.*Hint: install what it names"),
-        (
-            configured(rope_parameters={"rope_type": "lineer"}),
-            r"lineer.*Hint: a value of its config\.json is not",
-        ),
+        (configured(rope_parameters={"rope_type": "lineer"}), r"lineer.*Hint: a value of its config\.json is not"),
         (configured(intermediate_size=24), r"proj\.weight is \d+x\d+ in its weights, and \d+x\d+ by its config\.json"),
         (
             lambda folder: tensors_of(folder, lambda name, weight: (f"_orig_mod.{name}", weight)),

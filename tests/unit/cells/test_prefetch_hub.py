@@ -210,11 +210,7 @@ def test_weights_that_are_there_twice_are_fetched_once(hub, monkeypatch):
     [
         (lambda: refusal(GatedRepoError), "gated, and this account has no access", True),
         (lambda: refusal(RepositoryNotFoundError), "no such repository", True),
-        (
-            lambda: HFValidationError("Repo id must be 'owner/name'"),
-            "neither a folder here nor a hub id",
-            True,
-        ),
+        (lambda: HFValidationError("Repo id must be 'owner/name'"), "neither a folder here nor a hub id", True),
         (lambda: LocalEntryNotFoundError("nothing"), "not in the local cache, and the hub is out of reach", False),
         (unreachable, "download failed", False),
     ],

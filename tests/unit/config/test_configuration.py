@@ -58,8 +58,7 @@ def test_errors_name_the_key_and_help(more, problem, hint):
 
 
 @pytest.mark.parametrize(
-    ("written", "name"),
-    [("1e-5", "1e-5"), (1e-5, "1e-5"), ("0.00002", "2e-5"), ("2.5e-04", "2.5e-4"), (0.003, "3e-3")],
+    ("written", "name"), [("1e-5", "1e-5"), (1e-5, "1e-5"), ("0.00002", "2e-5"), ("2.5e-04", "2.5e-4"), (0.003, "3e-3")]
 )
 def test_a_learning_rate_has_one_name(written, name):
     assert validate(values(finetuning={"learning_rates": [written]}), "f").finetuning.learning_rates == (name,)
@@ -99,8 +98,7 @@ def test_a_hostile_file_is_refused_by_one_line(tmp_path, text):
 
 def test_rendered_yaml_reads_back_to_the_same_values():
     configuration = validate(
-        values(finetuning={"learning_rates": [3e-4], "max_length": 9}, splits={"allow_overlap": ["a", "b"]}),
-        "f",
+        values(finetuning={"learning_rates": [3e-4], "max_length": 9}, splits={"allow_overlap": ["a", "b"]}), "f"
     )
     assert validate(yaml.safe_load(render_yaml(configuration)), "g") == configuration
 

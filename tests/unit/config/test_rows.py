@@ -114,11 +114,7 @@ def test_checkpoints_are_checked_like_other_rows():
 def test_what_is_made_of_a_corpus_cannot_be_written_otherwise():
     row = read_benchmarks(write("benchmark\tcorpus\nletters\ttexts\n"), "mine")["letters"]
     assert (row.task, row.include_path) == ("corpus_letters", "results/mine/corpora/letters")
-    assert (row.metric, row.output_type, row.higher_is_better) == (
-        "bits_per_byte,none",
-        "loglikelihood_rolling",
-        False,
-    )
+    assert (row.metric, row.output_type, row.higher_is_better) == ("bits_per_byte,none", "loglikelihood_rolling", False)
     for column, value in (("task", "arc"), ("include_path", "mine"), ("output_type", "multiple_choice")):
         with pytest.raises(InputError, match=f"row 2, column '{column}', value '{value}': not for a corpus"):
             read_benchmarks(write(f"benchmark\tcorpus\t{column}\nletters\ttexts\t{value}\n"), "mine")

@@ -60,10 +60,7 @@ def test_what_is_wrong_with_one_is_not_said_of_the_other(make_run, monkeypatch):
     assert [problem.where for problem in gpu_memory_problems(run)] == ["model gpt2"]
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
     assert len(torch_problems(make_run(size_classes={"huge": {"gpu": 0}, "tiny": {"gpu": 1}}))) == 1
-    assert unfetched_models(run) == {
-        "model gpt2": HubModel("org/large"),
-        "language model gpt2": HubModel("org/small"),
-    }
+    assert unfetched_models(run) == {"model gpt2": HubModel("org/large"), "language model gpt2": HubModel("org/small")}
     run.results.mkdir(parents=True)
     (run.results / "w.safetensors").touch()
     point = {"path": str(run.results), "subfolder": None, "digest": ""}

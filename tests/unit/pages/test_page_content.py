@@ -77,10 +77,7 @@ def test_a_page_of_real_size_stays_small(tmp_path):
     """65 × 65 pairs, and a table of 40,000 scores with all their digits."""
     rng = np.random.default_rng(0)
     scores = pd.DataFrame({"benchmark": np.resize(NAMES, 40_000), "score": rng.random(40_000)})
-    section = Section(
-        "Pairs",
-        tables=[Table("scores", "All scores", scores, formats={"score": ".4f"}, folded=True)],
-    )
+    section = Section("Pairs", tables=[Table("scores", "All scores", scores, formats={"score": ".4f"}, folded=True)])
     write_page(page([section]), tmp_path / "apart")
     assert (tmp_path / "apart" / "index.html").stat().st_size < 50_000
     assert (tmp_path / "apart" / "assets" / "agreement.js").stat().st_size < 1_000_000

@@ -27,13 +27,7 @@ def make_grid(tmp_path, monkeypatch):
     Path("b.tsv").write_text("benchmark\tstudies\nx\t\ny\tagreement\nz\tsignal\n")
 
     def make(**more):
-        given = {
-            "name": "run",
-            "models": "m.tsv",
-            "benchmarks": "b.tsv",
-            "studies": ["agreement", "signal"],
-            **more,
-        }
+        given = {"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["agreement", "signal"], **more}
         return Grid(build_run(given, "f.yaml"))
 
     return make

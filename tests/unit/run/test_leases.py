@@ -113,11 +113,7 @@ def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, 
     squeue = tools / "squeue"
     quiet = time.time() - 2 * leases.HEARTBEAT - 1
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    for answer, stale in (
-        ("echo RUNNING", False),
-        ("echo FAILED", True),
-        ("echo 'Invalid job id' >&2; exit 1", True),
-    ):
+    for answer, stale in (("echo RUNNING", False), ("echo FAILED", True), ("echo 'Invalid job id' >&2; exit 1", True)):
         squeue.write_text(f"#!/bin/sh\n{answer}\n")
         squeue.chmod(0o755)
         os.utime(foreign, (quiet, quiet))

@@ -70,11 +70,7 @@ def test_recipes_hold_what_changes_numbers(make_workspace):
     before = folders()
     assert len(set(before.values())) == len(before) == 6
     assert folders(zero_shot={"gradient_checkpointing": True}) == before
-    for change in (
-        {"model_digest": "other"},
-        {"text_digest": "other"},
-        {"paper": True},
-    ):
+    for change in ({"model_digest": "other"}, {"text_digest": "other"}, {"paper": True}):
         assert not set(folders(**change).values()) & set(before.values()), change
     trained = folders(training={"epochs": 7})
     assert {key[1].split(".")[0] for key in before if trained[key] == before[key]} == {"ask", "pack"}

@@ -192,10 +192,7 @@ def test_a_written_file_says_what_the_format_asks(tmp_path):
     found = max(documents, key=lambda each: len(each["evaluation_results"]))
     assert found["model_info"]["developer"] == "org" and found["source_metadata"]["source_type"] == "evaluation_run"
     assert found["source_metadata"]["evaluator_relationship"] == "third_party"
-    assert found["model_info"]["additional_details"] == {
-        "deployment_type": "unknown",
-        "model_availability": "unknown",
-    }
+    assert found["model_info"]["additional_details"] == {"deployment_type": "unknown", "model_availability": "unknown"}
     results = {each["evaluation_name"]: each for each in found["evaluation_results"]}
     first = results["x"]
     assert first["metric_config"]["metric_id"] == "accuracy" and first["metric_config"]["max_score"] == 1

@@ -46,10 +46,7 @@ exam,-,naive_average,gen,28.0,34.67
 @pytest.mark.parametrize(
     ("files", "row"),
     [
-        (
-            {"summary_1.csv": SUMMARY},
-            {"model": "ant", "benchmark": "maps", "metric": "accuracy,none", "value": 0.2824},
-        ),
+        ({"summary_1.csv": SUMMARY}, {"model": "ant", "benchmark": "maps", "metric": "accuracy,none", "value": 0.2824}),
         (
             {"metrics.json": OLMES | {"task_name": "quiz", "metrics": {"primary_score": 0.3, "note": "x"}}},
             {"model": "acme/ant", "benchmark": "quiz", "metric": "primary_score,none", "value": 0.3, "num_fewshot": 5},

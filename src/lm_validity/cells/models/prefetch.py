@@ -179,11 +179,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> M
             f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
-    return {
-        "model": model.model,
-        "checkpoints": checkpoints,
-        "chat_template": template is not None,
-    }
+    return {"model": model.model, "checkpoints": checkpoints, "chat_template": template is not None}
 
 
 def prefetch_language_model(run: Run, language_model: str) -> ModelRecord:
@@ -231,12 +227,7 @@ def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> 
         digest = folder_digest(folder_of_weights)
         if not (folder_of_weights / "tokenizer_config.json").is_file():  # the tokenizer is the root's
             digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
-    record: CheckpointRecord = {
-        "path": str(folder),
-        "subfolder": point.subfolder,
-        "revision": commit,
-        "digest": digest,
-    }
+    record: CheckpointRecord = {"path": str(folder), "subfolder": point.subfolder, "revision": commit, "digest": digest}
     adapter = model.adapter_of(point)
     if adapter is not None:
         record["adapter"] = _adapter_record(model, adapter, point.revision or model.revision)

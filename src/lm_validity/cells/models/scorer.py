@@ -512,12 +512,7 @@ class SharedContextLM(HFLM):
         return tolerance(self.model.dtype, largest)
 
     def _agrees(
-        self,
-        way: str,
-        attempt: Callable[[], Scores],
-        requests: list[Request],
-        expected: list[float],
-        tolerance: float,
+        self, way: str, attempt: Callable[[], Scores], requests: list[Request], expected: list[float], tolerance: float
     ) -> bool:
         try:
             answers = read([attempt()])

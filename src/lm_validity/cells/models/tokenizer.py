@@ -141,9 +141,7 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     if _around(tokenizer)[1] and backend is not None:
         words = tokenizer.convert_ids_to_tokens(prefix)
         backend.post_processor = TemplateProcessing(
-            single=[*words, "$A"],
-            pair=[*words, "$A", "$B:1"],
-            special_tokens=[*zip(words, prefix, strict=True)],
+            single=[*words, "$A"], pair=[*words, "$A", "$B:1"], special_tokens=[*zip(words, prefix, strict=True)]
         )
     if _around(tokenizer) != (prefix, []):
         raise CellError(

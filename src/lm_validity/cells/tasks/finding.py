@@ -17,15 +17,7 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks import TaskManager
 from pydantic import TypeAdapter
 
-from lm_validity.cells.lm_eval_internals import (
-    GROUP_FIELD_NAMES,
-    Entry,
-    Kind,
-    TaskIndex,
-    cause_of,
-    hint_of,
-    load_yaml,
-)
+from lm_validity.cells.lm_eval_internals import GROUP_FIELD_NAMES, Entry, Kind, TaskIndex, cause_of, hint_of, load_yaml
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, first_line, nearest

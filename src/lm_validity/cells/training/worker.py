@@ -198,8 +198,7 @@ class Worker(ABC):
         record = read_json(self.workspace.split_path(benchmark, split))
         if not record["documents"]:
             raise CellError(
-                f"benchmark {benchmark!r}: no {split} documents.",
-                "it takes part in scoring only; see `studies`.",
+                f"benchmark {benchmark!r}: no {split} documents.", "it takes part in scoring only; see `studies`."
             )
         task = self._task(benchmark)
         try:

@@ -310,8 +310,7 @@ def _checked(source: TaskRow, columns: Columns) -> _KeptRows:
             continue
         if empty:
             raise InputError(
-                f"{where}: no text in {', '.join(source.text)}.",
-                "correct the row, or set drop_empty for this task.",
+                f"{where}: no text in {', '.join(source.text)}.", "correct the row, or set drop_empty for this task."
             )
         text = "\n".join(map(str, pieces))
         check_encodable(text, f"{where} of {source.path}")

@@ -19,14 +19,7 @@ from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 # which rule belongs to which kind of cell only the name of a cell's rule says
 RULES: dict[str, Rule[Any, Any]] = {
     rule.name: rule
-    for rule in (
-        EVALUATE_MODEL,
-        FINETUNE_ADAPTER,
-        SELECT_PROMPT,
-        SELECT_ADAPTER,
-        EVALUATE_ADAPTER,
-        PRETRAIN_ON_TEST,
-    )
+    for rule in (EVALUATE_MODEL, FINETUNE_ADAPTER, SELECT_PROMPT, SELECT_ADAPTER, EVALUATE_ADAPTER, PRETRAIN_ON_TEST)
 }
 
 

@@ -9,24 +9,10 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError, again
-from lm_validity.run.cell import (
-    Batched,
-    BenchmarkCell,
-    Job,
-    Prompt,
-    Recipe,
-    given,
-    make_groups,
-    models_of,
-)
+from lm_validity.run.cell import Batched, BenchmarkCell, Job, Prompt, Recipe, given, make_groups, models_of
 from lm_validity.run.records import Choice, Records
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
-from lm_validity.run.scoring import (
-    document_bos,
-    sampling_runs,
-    sampling_settings,
-    scoring_settings,
-)
+from lm_validity.run.scoring import document_bos, sampling_runs, sampling_settings, scoring_settings
 
 if TYPE_CHECKING:
     from lm_validity.run.workload import Workload

@@ -202,14 +202,7 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     whom = _whom(change.change) if lede.interval else "; no interval"
     basis = f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}."
     basis += (change.beyond if lede.interval else "") + _missing(data, change.gaps)
-    return Answer(
-        CHANGE_QUESTION,
-        f"{lede.heading}: {change.arrow}",
-        picture,
-        lede.interval,
-        basis,
-        "The rankings",
-    )
+    return Answer(CHANGE_QUESTION, f"{lede.heading}: {change.arrow}", picture, lede.interval, basis, "The rankings")
 
 
 LACKING = {
@@ -391,11 +384,7 @@ def _ordered(scores: np.ndarray) -> _Ordered:
 
 
 def _carpets(
-    data: Data,
-    scores: dict[str, np.ndarray],
-    means: dict[str, Value],
-    columns: list[int],
-    models: np.ndarray,
+    data: Data, scores: dict[str, np.ndarray], means: dict[str, Value], columns: list[int], models: np.ndarray
 ) -> Picture:
     """The ranks under the protocols of `means`, side by side where the screen is wide."""
     carpets = (_carpet(data, p, scores[p], mean, columns, models) for p, mean in means.items())

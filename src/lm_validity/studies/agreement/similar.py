@@ -245,10 +245,7 @@ def _perplexity_means(data: Data, protocol: str, taus: ranking.PerplexityAgreeme
     equal = "too equal" if taus.complete_models >= 3 else "too few"
     average = f"{count(taus.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
     return [
-        known(
-            ranking.finite_mean(taus.corpus_benchmark),
-            none or no_pair,
-        ),
+        known(ranking.finite_mean(taus.corpus_benchmark), none or no_pair),
         known(ranking.mean_over_pairs(taus.corpus_corpus), none or alone),
         known(taus.average_average, average),
     ]

@@ -42,11 +42,7 @@ CHANGE = "+.4f"  # how a table shows an effect
 
 
 def report_bias(
-    trials: str | Path,
-    output: str | Path,
-    sampler: str = "laplace",
-    formula: str = "all",
-    plan: BiasPlan | None = None,
+    trials: str | Path, output: str | Path, sampler: str = "laplace", formula: str = "all", plan: BiasPlan | None = None
 ) -> None:
     """Write results.parquet, results.csv and the page of the bias report under `output`.
 
@@ -297,11 +293,7 @@ SECTIONS = (
             Dots(
                 [
                     Series(
-                        "predicted_difference",
-                        SETTING,
-                        {"effect": effect, "formula": "overdispersed"},
-                        mark,
-                        effect,
+                        "predicted_difference", SETTING, {"effect": effect, "formula": "overdispersed"}, mark, effect
                     )
                     for effect, mark in (("boost", "s"), ("bias", "k"))
                 ],

@@ -26,14 +26,7 @@ from lm_validity.studies.items.answers import (
     with_copies,
 )
 from lm_validity.studies.items.compare import compared_cells
-from lm_validity.studies.items.statistics import (
-    LEVEL,
-    NO_TEST,
-    holm_over_pairs,
-    may_be_best,
-    p_by_errors,
-    paired_tests,
-)
+from lm_validity.studies.items.statistics import LEVEL, NO_TEST, holm_over_pairs, may_be_best, p_by_errors, paired_tests
 from lm_validity.tables.schema import trained_here
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, explain_protocols, listing

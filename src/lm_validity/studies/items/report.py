@@ -116,11 +116,7 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
 
 
 def _benchmark_rows(
-    at: Rows,
-    table: pd.DataFrame,
-    subjects: pd.Series,
-    fit: ItemParameters | Missing,
-    runs: Sequence[RunNoise | None],
+    at: Rows, table: pd.DataFrame, subjects: pd.Series, fit: ItemParameters | Missing, runs: Sequence[RunNoise | None]
 ) -> None:
     """Of a benchmark under a protocol, from its `table` of models and items, the subject of each, the fit, and the
     noise of each model's runs.

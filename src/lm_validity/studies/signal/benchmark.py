@@ -16,14 +16,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.missing import Missing, Reason, ReasonCode, known, number
 from lm_validity.statistics import models_above_chance, section_generator
-from lm_validity.studies.signal.curves import (
-    CommonPoints,
-    Curve,
-    LearningCurves,
-    ModelFacts,
-    align,
-    select,
-)
+from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, ModelFacts, align, select
 from lm_validity.studies.signal.statistics import quality as scores_of
 from lm_validity.studies.signal.statistics import ranking as ranks
 from lm_validity.studies.signal.statistics.items import FilterTrial

@@ -143,14 +143,7 @@ def read_learning_curves(
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts, of_facts = _facts(with_curves, sheet)
-    notes = (
-        *counted.notes,
-        *of_axis,
-        *of_curves,
-        *of_facts,
-        *_gaps(curves),
-        *([] if noise else [NOT_MEASURED]),
-    )
+    notes = (*counted.notes, *of_axis, *of_curves, *of_facts, *_gaps(curves), *([] if noise else [NOT_MEASURED]))
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = better["chance"].dropna().to_dict()

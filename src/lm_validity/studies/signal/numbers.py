@@ -264,10 +264,7 @@ def _compliance_rows(at: Rows, benchmark: BenchmarkCurves, data: SignalData) -> 
     over = base.bounds(value, benchmark.draws(lambda drawn: drawn.lead.value), 0.0)
     at.put("compliance", value, "share", {"items": over})
     at.put(
-        "compliance_raw_gap",
-        gap,
-        "score",
-        {"items": base.bounds(gap, benchmark.draws(lambda drawn: drawn.lead.gap))},
+        "compliance_raw_gap", gap, "score", {"items": base.bounds(gap, benchmark.draws(lambda drawn: drawn.lead.gap))}
     )
     at.put("overall", whole, "index", {"items": base.bounds(whole, benchmark.draws(lambda drawn: drawn.overall))})
 

@@ -62,12 +62,7 @@ def changed(row: int, **values) -> list[dict]:
         (changed(6, text="  "), {}, "task 'toy', row 7: no text", "drop_empty"),
         (changed(6, text=None), {}, "task 'toy', row 7: no text", "drop_empty"),
         (changed(6, text="a\ud800"), {}, "toy.jsonl: character 2, '\\ud800', is half of a pair", "leave it out"),
-        (
-            changed(6, label=3),
-            {},
-            "task 'toy', row 7: unknown label 3",
-            "values go into the tasks sheet's `labels`",
-        ),
+        (changed(6, label=3), {}, "task 'toy', row 7: unknown label 3", "values go into the tasks sheet's `labels`"),
         (changed(6, kind="animol"), KINDS, "task 'toy', row 7: unknown label 'animol'", "did you mean 'animal'?"),
         (toy_rows(), {"rows": 151}, "task 'toy': 150 rows, 151 in the tasks sheet", "pin its revision"),
         (toy_rows(), {"majority_share": 0.4}, "largest class has 0.3333 of the rows, 0.4000", "revision and labels"),

@@ -139,11 +139,7 @@ def test_trials_draw_from_the_first_row_of_each_text(plan_of, tmp_path):
     record = toy_task(tmp_path, [*rows, *rows, *rows])
     thrice = replace(plan, data=replace(plan.data, path=record["path"], sha256=record["sha256"]))
     found, worker = {}, ResidentWorker()
-    for name, each in (
-        ("once", plan),
-        ("thrice", thrice),
-        ("all rows", replace(thrice, drop_duplicate_texts=False)),
-    ):
+    for name, each in (("once", plan), ("thrice", thrice), ("all rows", replace(thrice, drop_duplicate_texts=False))):
         worker.run(each, tmp_path / name)
         found[name] = read_probabilities(each, tmp_path / name)
     assert found["thrice"].equals(found["once"])

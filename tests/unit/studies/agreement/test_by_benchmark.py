@@ -7,10 +7,7 @@ from scipy import stats
 from tests.unit.studies.agreement.conftest import by_subject
 
 from lm_validity.results.put import Rows
-from lm_validity.studies.agreement.benchmarks import (
-    expected_range,
-    put_prompt_ranges,
-)
+from lm_validity.studies.agreement.benchmarks import expected_range, put_prompt_ranges
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.benchmark import (
     ceiling_with_others,

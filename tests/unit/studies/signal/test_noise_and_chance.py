@@ -7,11 +7,7 @@ from signal_world import MODELS, found_in, write_scores
 from lm_validity.config.sections import Reports
 from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal, signal_page
-from lm_validity.studies.signal.statistics.quality import (
-    above_chance_from,
-    signal_quality,
-    walked_quality,
-)
+from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality, walked_quality
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 

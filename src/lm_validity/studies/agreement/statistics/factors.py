@@ -11,11 +11,7 @@ from scipy.special import expit, logit
 
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, finite_quantile, kendall_tau
-from lm_validity.studies.agreement.statistics.resampling import (
-    expanded_level,
-    shortest_interval,
-    transformed_interval,
-)
+from lm_validity.studies.agreement.statistics.resampling import expanded_level, shortest_interval, transformed_interval
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Principal components of the standardised score matrix, also where cells are missing.

@@ -282,11 +282,7 @@ class Ceiling:
 
 
 def noise_ceiling(
-    scores: np.ndarray,
-    stderr: np.ndarray,
-    rng: np.random.Generator,
-    draws: int = 200,
-    groups: np.ndarray | None = None,
+    scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200, groups: np.ndarray | None = None
 ) -> Ceiling:
     """Simulate tables with one latent order and the observed benchmarks' own score distributions and noise.
 

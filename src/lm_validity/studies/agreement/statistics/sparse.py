@@ -538,9 +538,7 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
         return result
 
     return PooledTau(
-        mean=float(estimate(np.sum)),
-        standard_error=_jackknife(signs, estimate),
-        comparisons=round(number.sum()),
+        mean=float(estimate(np.sum)), standard_error=_jackknife(signs, estimate), comparisons=round(number.sum())
     )
 
 

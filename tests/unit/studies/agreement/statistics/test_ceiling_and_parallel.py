@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.factors import parallel_analysis
-from lm_validity.studies.agreement.statistics.noise import (
-    grid_steps,
-    noise_ceiling,
-    share_ceiling,
-)
+from lm_validity.studies.agreement.statistics.noise import grid_steps, noise_ceiling, share_ceiling
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 

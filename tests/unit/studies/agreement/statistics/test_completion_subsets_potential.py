@@ -5,10 +5,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics.factors import ranks_over_benchmarks
-from lm_validity.studies.agreement.statistics.ranking import (
-    one_with_others,
-    standardize,
-)
+from lm_validity.studies.agreement.statistics.ranking import one_with_others, standardize
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
 
 

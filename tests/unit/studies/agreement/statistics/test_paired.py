@@ -2,10 +2,7 @@
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.ranking import (
-    paired_signs,
-    significant_signs,
-)
+from lm_validity.studies.agreement.statistics.ranking import paired_signs, significant_signs
 
 
 def test_mcnemar_by_counts():

@@ -6,11 +6,7 @@ from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.noise import taus_left_out
-from lm_validity.studies.agreement.statistics.ranking import (
-    kendall_tau_matrix,
-    pair_signs,
-    resampled_kendall_tau,
-)
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 
 
 @pytest.mark.parametrize("seed", range(5))

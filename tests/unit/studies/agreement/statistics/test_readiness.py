@@ -5,11 +5,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.config.sections import KNOTS
-from lm_validity.studies.agreement.statistics.readiness import (
-    compute_terms,
-    group_effect,
-    outside_overlap,
-)
+from lm_validity.studies.agreement.statistics.readiness import compute_terms, group_effect, outside_overlap
 
 LOG = np.array(
     [21.26, 21.71, 23.4, 22.75, 21.28, 22.3, 22.44, 21.48, 23.2, 21.34, 22.17, 22.55, 22.29, 22.76, 23.21, 23.87, 21.85,

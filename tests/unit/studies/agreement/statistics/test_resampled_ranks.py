@@ -11,9 +11,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     ranks_over_benchmarks,
     without_group_means,
 )
-from lm_validity.studies.agreement.statistics.resampling import (
-    multiplicities,
-)
+from lm_validity.studies.agreement.statistics.resampling import multiplicities
 
 
 def test_families_are_no_factors_within_families():

@@ -389,4 +389,4 @@ def test_other_weights_in_a_local_folder_are_another_model(project):
     project.lm_validity("forget", f"evaluate_model/{MODELS[0]}/cloze.*", *CONFIG)
     job = ("evaluate-model", *CONFIG, "--model", MODELS[0], "--batch", "all-benchmarks.final.plain")
     done = project.lm_validity(*job, code=2)
-    assert "changed after the model was recorded" in done.stderr and "`lm-validity prefetch-model" in done.stderr
+    assert "vocabulary.json is new since" in done.stderr and "`lm-validity prefetch-model" in done.stderr

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import logging
 import shutil
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -298,11 +299,17 @@ def _adapter_record(model: Model, adapter: str, of_base: str | None) -> AdapterR
     }
 
 
-def check_unchanged(model: str, record: ModelRecord) -> None:
-    """Raise InputError where a local model's files, or its adapter's, are not those that were recorded."""
-    for path, state in record.get("sources", {}).items():
-        if not is_as_recorded(path, state):
-            event = "changed after" if Path(path).exists() else "is gone since"
+def check_unchanged(model: str, record: ModelRecord, files: Collection[str]) -> None:
+    """Raise InputError where a local model's files, or its adapter's, are not those that were recorded.
+
+    files: those that are there now (`run.inputs.own_files`).
+    """
+    sources = record.get("sources", {})
+    for path in [*sources, *(file for file in files if file not in sources)]:
+        if path not in sources or not is_as_recorded(path, sources[path]):
+            event = (
+                "is gone since" if not Path(path).exists() else "changed after" if path in sources else "is new since"
+            )
             raise InputError(
                 f"model {model!r}: {path} {event} the model was recorded.",
                 f"run {again(f'prefetch-model --model {model}')}, then the workflow: where the files are others, its "

@@ -34,6 +34,7 @@ from lm_validity.cells.training.lora import CannotStack, find_targets, save_adap
 from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal, again
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
+from lm_validity.run.inputs import own_files
 from lm_validity.run.records import CheckpointRecord
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
 from lm_validity.run.scoring import document_bos, prompt_settings
@@ -134,7 +135,8 @@ class Worker(ABC):
             raise self._load_errors[key]
         point = self._point(*key)
         if self._loaded is None or self._loaded.point is not point:
-            check_unchanged(self.model.model, self.workspace.model_record(self.model.model))
+            name = self.model.model
+            check_unchanged(name, self.workspace.model_record(name), own_files(self.run, "models", name))
             try:
                 self._loaded = _Loaded(point, self._exchange_adapter(point) or self._load(point))
             except CellError as error:

@@ -26,6 +26,7 @@ from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
+from lm_validity.run.inputs import own_files
 from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Address
@@ -62,7 +63,7 @@ class TrialWorker:
         device = trial_device(configuration.evaluation.device, row.size_class, gpus)
         plan = make_plan(workspace, address.cell, device)
         record = workspace.language_model_record(address.cell.model)
-        check_unchanged(address.cell.model, record)
+        check_unchanged(address.cell.model, record, own_files(workspace.run, "language_models", address.cell.model))
         work = workspace.work / address.folder
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
         result: dict[str, object] = {}

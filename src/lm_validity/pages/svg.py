@@ -168,9 +168,11 @@ def round_values(low: float, high: float, limit: int = 10) -> list[float]:
 
 
 def written_points(values: Sequence[float]) -> list[str]:
-    """What stands at an axis of accuracies: hundredths with their sign, all with as many digits as the finest needs."""
+    """What stands at an axis of accuracies: hundredths, all with as many digits as the finest needs, and with their
+    sign where one is negative."""
     digits = next((n for n in range(3) if all(abs(100 * value - round(100 * value, n)) < 1e-6 for value in values)), 3)
-    return [points(value, digits if value else 0, signed=bool(value)) for value in values]
+    signed = any(value < 0 for value in values)
+    return [points(value, digits if value else 0, signed=signed and value != 0) for value in values]
 
 
 def key(*entries: tuple[str, str]) -> Markup:

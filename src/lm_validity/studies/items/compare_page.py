@@ -73,7 +73,7 @@ def verdict_words(found: Judged) -> str:
 
 
 def tally(comparison: Comparison, found: Sequence[Judged], protocol: str) -> str:
-    """`not worse by more than 1.0: +0.3 points (95%: −0.2 to +0.8); found better on 2 of 24 benchmarks, worse on none`."""
+    """`not worse by more than 1.0: +0.3 points (95%: −0.2 to +0.8); found better on 2 of 24 benchmarks, worse on 1`."""
     together, *single = [each for each in found if each.protocol == protocol]
     decisions = [each.verdict.decision for each in single]
     tested = sum(row.tested is not None for row in comparison.under(protocol))

@@ -52,7 +52,7 @@ demo: ## the page of 61 published models, then the embedded example through the 
 	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
 		$(ACTIVATED) $(WARM) --logger rich; \
 	else \
-		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason rules 2>&1 | \
+		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason 2>&1 | \
 			awk -f workflow/scripts/progress.awk; \
 	fi
 	@$(BIN)/lm-validity findings

@@ -86,12 +86,12 @@ def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, 
 
 def start_again(workspace):
     """Records of a model whose files changed."""
-    from lm_validity.cells.models.prefetch import prefetch_model
-    from lm_validity.files import write_json
+    from toy_run import record_model
+
     from lm_validity.run.workspace import Workspace
 
     run = workspace.run
-    write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
+    record_model(run, "m")
     return Workspace(run)
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from toy_groups import SIZES, write_pets
-from toy_run import run_all
+from toy_run import record_model, run_all
 from toy_world import toy_model
 
-from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.config.load import build_run
 from lm_validity.files import read_json, write_json
@@ -44,7 +43,7 @@ def workspace(tmp_path, monkeypatch):
     sheets = {"models": "models.tsv", "benchmarks": "benchmarks.tsv", "evaluation": {"device": "cpu"}}
     workspace = Workspace(build_run({"name": "toy", "studies": ["signal"], **sheets}, "toy"))
     run = workspace.run
-    write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
+    record_model(run, "m")
     return prefetch(workspace)
 
 

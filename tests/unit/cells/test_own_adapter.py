@@ -10,7 +10,7 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
-from toy_run import run_all, start_run, ten_of_each
+from toy_run import record_model, run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
@@ -382,7 +382,7 @@ def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
     Path("models.tsv").write_text(sheet)
     run = workspace.run
     run.models.update(read_models("models.tsv", "toy"))
-    write_json(run.results / "prefetch/models/m.json", prefetch_model(run.models["m"]))
+    record_model(run, "m")
     return Workspace(run)
 
 
@@ -433,8 +433,8 @@ def put_rows(workspace: Workspace, folder: Path, **adapters: Path | None) -> Wor
     run = workspace.run
     run.models.clear()
     run.models.update(read_models("models.tsv", "toy"))
-    for model, row in run.models.items():
-        write_json(run.results / f"prefetch/models/{model}.json", prefetch_model(row))
+    for model in run.models:
+        record_model(run, model)
     return Workspace(run)
 
 

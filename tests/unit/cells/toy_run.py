@@ -11,8 +11,9 @@ from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
 from lm_validity.cells.training.loop import FinetuneSettings, Member, TrainingRun, started
-from lm_validity.config.load import build_run
+from lm_validity.config.load import Run, build_run
 from lm_validity.files import write_json
+from lm_validity.run.inputs import own_files, states_of
 from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace
 
@@ -60,11 +61,17 @@ def start_run(
     }
     workspace = Workspace(build_run(values, "toy"))
     run = workspace.run
-    write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
+    record_model(run, "m")
     record = prefetch_benchmark(run.benchmarks[benchmark])
     write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
     write_splits(workspace, benchmark)
     return Workspace(run)
+
+
+def record_model(run: Run, model: str) -> None:
+    """Write what `prefetch-model` writes of a model, with the states of its files."""
+    record = prefetch_model(run.models[model]) | {"sources": states_of(own_files(run, "models", model))}
+    write_json(run.results / f"prefetch/models/{model}.json", record)
 
 
 def run_all(workspace: Workspace, *rules: str) -> None:

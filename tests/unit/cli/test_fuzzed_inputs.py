@@ -331,16 +331,11 @@ def run(numbers: range, folder: Path, monkeypatch, capsys) -> None:
     assert 0.2 < np.mean([code == 2 for code in codes]) < 0.9  # neither all broken nor all harmless
 
 
-def test_thirty_hostile_inputs(tmp_path, monkeypatch, capsys):
-    run(range(30), tmp_path, monkeypatch, capsys)
+MORE = [range(30, 60), *(range(first, first + 100) for first in range(100, 1100, 100))]
 
 
-@pytest.mark.slow
-def test_thirty_more_hostile_inputs(tmp_path, monkeypatch, capsys):
-    run(range(30, 60), tmp_path, monkeypatch, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
-def test_a_thousand_hostile_inputs(tmp_path, monkeypatch, capsys, block):
-    run(range(100 + 100 * block, 200 + 100 * block), tmp_path, monkeypatch, capsys)
+@pytest.mark.parametrize(
+    "numbers", [range(30), *(pytest.param(more, marks=pytest.mark.slow) for more in MORE)], ids=str
+)
+def test_hostile_inputs_end_in_a_result_or_a_refusal(tmp_path, monkeypatch, capsys, numbers):
+    run(numbers, tmp_path, monkeypatch, capsys)

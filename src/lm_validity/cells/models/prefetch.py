@@ -302,10 +302,10 @@ def _adapter_record(model: Model, adapter: str, of_base: str | None) -> AdapterR
 def check_unchanged(model: str, record: ModelRecord, files: Collection[str]) -> None:
     """Raise InputError where a local model's files, or its adapter's, are not those that were recorded.
 
-    files: those that are there now (`run.inputs.own_files`). A record that says nothing of its files holds for any.
+    files: those that are there now (`run.inputs.own_files`).
     """
     sources = record.get("sources", {})
-    for path in [*sources, *(file for file in files if "sources" in record and file not in sources)]:
+    for path in [*sources, *(file for file in files if file not in sources)]:
         if path not in sources or not is_as_recorded(path, sources[path]):
             event = (
                 "is gone since" if not Path(path).exists() else "changed after" if path in sources else "is new since"

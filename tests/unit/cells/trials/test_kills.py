@@ -38,10 +38,6 @@ def kill_and_compare(plans: dict, folder: Path, kills: int, early_fork) -> None:
         assert tables(plan, folder / name / "killed", folder / name / "found") == expected
 
 
-def test_a_kill(plan_of, tmp_path, early_fork):
-    kill_and_compare(plans_of(plan_of, 4), tmp_path, 1, early_fork)
-
-
-@pytest.mark.slow
-def test_twenty_kills(plan_of, tmp_path, early_fork):
-    kill_and_compare(plans_of(plan_of, 70), tmp_path, 20, early_fork)
+@pytest.mark.parametrize(("kills", "subsamples"), [(1, 4), pytest.param(20, 70, marks=pytest.mark.slow)])
+def test_kills_lose_no_trial(plan_of, tmp_path, early_fork, kills, subsamples):
+    kill_and_compare(plans_of(plan_of, subsamples), tmp_path, kills, early_fork)

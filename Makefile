@@ -14,8 +14,8 @@ PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist load
 TURN = flock --nonblock $(LOCK) true || echo 'waiting for another slurm-test on this machine'; $(ACTIVATED) flock --close $(LOCK)
 LOCK := /tmp/lm-validity-slurm-test.lock
 SLURM = $(TURN) $(BIN)/python tests/slurm/slurm_cluster.py run --
-# --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
 WARM = $(BIN)/python -m lm_validity.cli.warm snakemake --profile profiles/local --cores $(CORES)
+# --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
 # The pages load nothing from the network.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && ! grep -rlE 'src="https?:' build/docs --include='*.html'
 UP_AND_DOWN := tests/slurm/test_up_and_down.py
@@ -44,7 +44,7 @@ help: ## list the targets
 published: .venv/installed-reports ## the page of 61 published models: a minute with the installation, without torch
 	@$(BIN)/lm-validity report examples/published --output results/published
 
-# On a terminal one bar; else a line at every twentieth of the steps, and what fails. Jobs start by a fork.
+# On a terminal one bar; else a line at every tenth of the steps, and what fails. Jobs start by a fork.
 demo: ## the page of 61 published models, then the embedded example through the workflow and its report
 	@test -f results/published/index.html || $(MAKE) --no-print-directory published
 	@echo 'To look at meanwhile: results/published/index.html. The demo takes 6 minutes on two idle cores, once installed.'

@@ -309,9 +309,6 @@ def _copy(rows: Rows, sources: CardSources, quantity: Quantity, benchmark: str) 
         conditions = (largest or choice[0]).conditions if choice else ""
     numbers = [] if report is None else report.all(quantity.of_report, subject=benchmark)
     numbers = [row._replace(study="card", quantity=quantity.name) for row in numbers if row.conditions == conditions]
-    if quantity.report == "agreement":  # a report counts the models of its table, a card those with a score here
-        models = {row.protocol: int(row.value or 0) for row in rows.all("models")}
-        numbers = [row._replace(n=models.get(row.protocol, row.n)) if row.basis == "models" else row for row in numbers]
     if quantity.name == "above_chance" and known(rows, "chance"):
         reason = "Chance is known from the items alone: name it in the benchmarks sheet (column chance)."
         numbers = [row if row.reason_code != "no_chance" else row._replace(reason=reason) for row in numbers]

@@ -75,15 +75,19 @@ def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
     without = no_ceiling(ceiling.included, data.scores[protocol], protocol)
     at.put("tau_ceiling", ceiling.mean_tau, "tau", counted=counted, why=without)
     outside = without if np.isnan(ceiling.mean_tau) else OUT_OF_CEILING
-    for name, value, interval, limit in zip(names, with_others, intervals, ceiling.by_benchmark, strict=True):
-        at.put("tau_with_others", value, "tau", {"models": interval}, counted=counted, subject=name)
-        at.put("tau_with_others_ceiling", limit, "tau", counted=counted, subject=name, why=outside)
+    # models with scores on both benchmarks of a pair; on the diagonal, on the one
+    common = (np.isfinite(data.scores[protocol]).astype(int).T @ np.isfinite(data.scores[protocol])).tolist()
+    for i, (name, value, limit) in enumerate(zip(names, with_others, ceiling.by_benchmark, strict=True)):
+        of_one = "models", common[i][i]
+        at.put("tau_with_others", value, "tau", {"models": intervals[i]}, counted=of_one, subject=name)
+        at.put("tau_with_others_ceiling", limit, "tau", counted=of_one, subject=name, why=outside)
     for (i, a), (j, b) in combinations(enumerate(names), 2):
-        at.put("tau", float(data.tau[protocol][i, j]), "tau", counted=counted, subject=a, other=b, why=of_pair)
+        tau, of_both = float(data.tau[protocol][i, j]), ("models", common[i][j])
+        at.put("tau", tau, "tau", counted=of_both, subject=a, other=b, why=of_pair)
     single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
     for (i, a), (j, b) in product(enumerate(agreement.categories), repeat=2):
-        has_one = a == b and data.categories.count(a) == 1
-        tau_of = single if has_one else known(float(agreement.by_category[i, j]), of_pair)
+        has_tau = a != b or data.categories.count(a) > 1
+        tau_of = known(float(agreement.by_category[i, j]), of_pair) if has_tau else single
         at.put("tau_of_categories", tau_of, "tau", counted=counted, subject=a, other=b)
     _put_corrected(at, data, protocol, over_models, dict(zip(names, intervals, strict=True)))
     _put_above_chance(at, data, protocol)
@@ -188,9 +192,9 @@ def _put_corrected(at: Rows, data: Data, protocol: str, observed: Range, by_name
     why = reason or "The benchmark has no tau or no noise ceiling, or its tau is above the ceiling."
     for index, (name, tau) in enumerate(zip(names, taus, strict=True)):
         value = known(float(tau), why)
-        interval = ends(value, intervals.get(index), LOST_MODEL)
         resampled = observed if isinstance(observed, Missing) else by_name[name]
-        interval = _extended(interval, resampled, ceiling.by_benchmark[index])
+        interval = _extended(ends(value, intervals.get(index), LOST_MODEL), resampled, ceiling.by_benchmark[index])
+        counted = "models", int(np.isfinite(scores[:, index]).sum())
         at.put("tau_with_others_corrected", value, "tau", {"models": interval}, counted=counted, subject=name)
 
 

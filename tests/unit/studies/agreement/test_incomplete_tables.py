@@ -98,6 +98,9 @@ def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tabl
     truth = [tables[TRAINED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
     plain = [np.mean(tables[TRAINED][b]) for b in predictions.benchmark]
     assert np.abs(predictions.predicted - truth).mean() < 0.8 * np.abs(np.array(plain) - truth).mean()
+    lost = predictions.benchmark.value_counts()  # a benchmark's tau counts the models that have a score on it
+    for row in rows.all("tau_with_others", protocol=TRAINED):
+        assert row.n == len(NAMES) - lost.get(row.subject, 0)
     # the headline is over measured cells, as without the predictions
     taus = [row.value for row in rows.all("tau", protocol=TRAINED) if row.value is not None]
     assert rows.value("tau_mean", protocol=TRAINED) == pytest.approx(np.mean(taus))

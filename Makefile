@@ -58,7 +58,7 @@ demo: ## the page of 61 published models, then the embedded example through the 
 	@$(BIN)/lm-validity findings
 
 test: .venv/installed ## formatters, linters, unit, workflow and published-number tests
-	@echo 'make test: formatters and linters, the types beside them, then about 3,600 tests: 6 minutes on two idle cores'
+	@echo 'make test: formatters and linters, the types beside them, then about 3,600 tests: 13 minutes of processor time'
 	@$(MAKE) --no-print-directory --jobs 2 gate-types tests || { echo 'make test failed: the lines with *** name what.'; exit 2; }
 
 tests: gates

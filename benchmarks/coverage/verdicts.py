@@ -22,6 +22,7 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import factors
 from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, ITEMS, PROTOCOLS, SCORES, write_table
 
 RESAMPLES, NOISE, ITEMS_EACH = 200, 0.2, 120  # NOISE: standard error, where models have a standard deviation of 1
@@ -185,7 +186,7 @@ def matrix_of(world: World, rng: np.random.Generator, folder: Path) -> tuple[Sco
     pd.DataFrame(
         {"benchmark": [f"b{j}" for j in range(benchmarks)], "metric": "score", "higher_is_better": better}
     ).to_csv(folder / "benchmarks.csv", index=False)
-    matrix = read_score_matrix(*(folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")))
+    matrix = read_score_matrix(Sources(*(folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv"))))
     if world.overlap:
         matrix = without_shared_items(matrix, _items(answers[0], folder / "items.parquet"))
     return matrix, Data.of(matrix, RESAMPLES)

@@ -18,6 +18,7 @@ from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 HOSTILE = '<script>document.title = "broken"</script> "quoted" & more'
@@ -51,8 +52,8 @@ def site(tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
-    report_factors(*paths, folder / "factors", section=Reports(resamples=60))
+    report_agreement(Sources(*paths), folder / "agreement", section=Reports(resamples=60))
+    report_factors(Sources(*paths), folder / "factors", section=Reports(resamples=60))
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
 

@@ -20,6 +20,7 @@ from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.studies.signal.statistics.ranking import compliance
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.formats.specs import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -129,7 +130,7 @@ def test_ranking_consistency_of_the_27_released_checkpoints_is_missing_with_the_
     table = read_e2lm(PUBLISHED / "curves.csv")
     write_table(table[table["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
     section = Reports(resamples=0)
-    found = signal_rows(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", section=section))
+    found = signal_rows(analyze_signal(Sources(tmp_path / "scores.parquet", PUBLISHED / "models.csv"), section))
     assert all(row.value is None and "220" in row.reason for row in found.all("consistency"))
 
 

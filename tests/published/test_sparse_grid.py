@@ -27,6 +27,7 @@ from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     pooled_tau,
     widening_of,
 )
+from lm_validity.tables.counted import Sources  # noqa: E402
 from lm_validity.tables.formats.specs import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 
@@ -159,7 +160,7 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
     truth = rows[rows.protocol == DIRECT].set_index(["model", "benchmark"])["value"]
     for seed in range(3):
         kept = {(one.model, one.benchmark): one.reason for one in balanced(hours, seed, share * len(hours))}
-        matrix = read_score_matrix(*files_of(tmp_path, rows[rows.protocol == DIRECT], DIRECT, kept)[:3])
+        matrix = read_score_matrix(Sources(*files_of(tmp_path, rows[rows.protocol == DIRECT], DIRECT, kept)[:3]))
         found, predictions = incomplete_of(matrix, DIRECT)
         assert (found.value("cells"), len(predictions)) == (len(kept), len(hours) - len(kept))
         inside += [one.low <= truth[one.model, one.benchmark] <= one.high for one in predictions.itertuples()]
@@ -199,7 +200,9 @@ def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table,
     assert sum(reason == BY_SCORES for reason in reasons.values()) == 147
     files = files_of(tmp_path, rows, TRAINED, reasons)
     truth = pooled_tau(pair_signs(table.scores)).mean
-    found, every = (incomplete_of(read_score_matrix(*given), TRAINED)[0] for given in (files, files[:3]))
+    found, every = (
+        incomplete_of(read_score_matrix(Sources(*files[:3], plan=plan)), TRAINED)[0] for plan in (files[3], None)
+    )
     assert [rows.value("cells_by_scores") for rows in (found, every)] == [147, 0]
     assert found.value("cells") == every.value("cells")
     pooled = found.row("tau_pooled")

@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
 from lm_validity.results.put import Rows, ends_of
+from lm_validity.tables.counted import Sources
 
 PUBLISHED = Path(__file__).parents[2] / "examples" / "published"
 
@@ -161,9 +162,8 @@ def test_other_conventions_do_not_give_the_papers_numbers(reports):
     """Centring without scaling gives 71% and 89%."""
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
 
-    matrix = read_score_matrix(
-        reports["folder"] / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"
-    )
+    sheets = (PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv")
+    matrix = read_score_matrix(Sources(reports["folder"] / "scores.parquet", *sheets))
     scores = {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in (DIRECT, TRAINED)}
     centered = {p: PCA().fit(scores[p]).explained_variance_ratio_[0] for p in scores}
     assert (round(centered[DIRECT], 3), round(centered[TRAINED], 3)) == (0.709, 0.890)
@@ -222,7 +222,7 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
     for name, table in tables.items():
         write_table(table, SCORES, tmp_path / "scores.parquet")
         sheets = (PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv")
-        matrix = read_score_matrix(tmp_path / "scores.parquet", *sheets)
+        matrix = read_score_matrix(Sources(tmp_path / "scores.parquet", *sheets))
         _, found_rows = agreement(Data.of(matrix, resamples=200))
         low, high = ends_of(found_rows.row("tau_change"))
         assert (low, high) == (pytest.approx(0.187, abs=0.02), pytest.approx(0.306, abs=0.02))

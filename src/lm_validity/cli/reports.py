@@ -154,9 +154,10 @@ def agreement(
 ) -> None:
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
+    from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report agreement", scores, items, selections) as folder:
-        report_agreement(scores, models, benchmarks, folder, items, section, selections, plan)
+        report_agreement(Sources(scores, models, benchmarks, items, plan), folder, section, selections)
 
 
 @app.command("factors")
@@ -166,9 +167,10 @@ def factors(
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors import report_factors
+    from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report factors", scores) as folder:
-        report_factors(scores, models, benchmarks, folder, section, plan)
+        report_factors(Sources(scores, models, benchmarks, plan=plan), folder, section)
 
 
 @app.command("readiness")
@@ -184,10 +186,11 @@ def readiness(
 ) -> None:
     """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
     from lm_validity.studies.agreement.readiness import report_readiness
+    from lm_validity.tables.counted import Sources
 
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
     with _folder_of(output, "report readiness", scores) as folder:
-        report_readiness(scores, models, benchmarks, folder, named, plan)
+        report_readiness(Sources(scores, models, benchmarks, plan=plan), folder, named)
 
 
 @app.command("screening")
@@ -205,9 +208,10 @@ def screening(
 ) -> None:
     """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.report import report_screening
+    from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report screening", scores, results) as folder:
-        report_screening(scores, models, benchmarks, folder, section, results=results, plan=plan)
+        report_screening(Sources(scores, models, benchmarks, plan=plan), folder, section, results)
 
 
 @app.command("signal")
@@ -222,9 +226,10 @@ def signal(
 ) -> None:
     """Does a benchmark tell you anything early in training?"""
     from lm_validity.studies.signal.report import report_signal
+    from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report signal", scores, items) as folder:
-        report_signal(scores, models, folder, benchmarks, items, section)
+        report_signal(Sources(scores, models, benchmarks, items), folder, section)
 
 
 @app.command("bias")
@@ -259,9 +264,10 @@ def items(
 ) -> None:
     """How finely do the benchmarks tell models apart, and which items work against them?"""
     from lm_validity.studies.items.report import report_items
+    from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report items", scores, items, *(documents or ())) as folder:
-        report_items(scores, items, folder, tuple(documents or ()), benchmarks, models)
+        report_items(Sources(scores, models, benchmarks, items), folder, tuple(documents or ()))
 
 
 def compare(

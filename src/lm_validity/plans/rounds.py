@@ -40,6 +40,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.studies.bias.numbers import OPEN, stop_rows, stop_words
 from lm_validity.studies.bias.trials import read_trials
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import TRAINED
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, listing
@@ -127,8 +128,8 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
         raise InputError(
             f"{scores}: no such file.", "run the workflow first. Cells are chosen by the scores it measures."
         )
-    assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
-    matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
+    sources = Sources(scores, configuration.models, configuration.benchmarks, plan=configuration.plan)
+    matrix = read_score_matrix(sources, also)
     fitted = fit_cells(matrix, TRAINED)
     if fitted is None:
         is_measured = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])

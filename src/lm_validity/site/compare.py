@@ -43,7 +43,7 @@ from lm_validity.studies.items.compare import (
     training_rows,
 )
 from lm_validity.studies.items.compare_page import MOST_FLIPS, comparison_page, short_names, to_decide, verdict_words
-from lm_validity.tables.counted import Counted, count_scores
+from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.metrics import ASSUMED
@@ -122,7 +122,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
     with two_models(first, second, source, items, request.options) as sources:
         sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
         margins, models = _margins(request.margin), (sources.first, sources.second)
-        counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)
+        counted = count_scores(Sources(sources.scores, None, sources.benchmarks), only=models, unlike=request.unlike)
         one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
         at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
@@ -417,7 +417,7 @@ def _self_check(sources: TwoModels, margins: Margins, unlike: Unlike) -> str:
                 _of_runs(of_model, of_run).pipe(write_table, SCORES, folder / "scores.parquet")
                 if answers is not None:
                     _of_runs(answers, of_run).pipe(write_table, ITEMS, folder / "items.parquet")
-                counted = count_scores(folder / "scores.parquet", None, sources.benchmarks, unlike=unlike)
+                counted = count_scores(Sources(folder / "scores.parquet", None, sources.benchmarks), unlike=unlike)
                 items = None if answers is None else folder / "items.parquet"
                 at_end = counted.at_common_point(None, or_last=True)[0]
                 comparison = compare_counted("first run", "second run", at_end, items, unlike="kept")
@@ -475,12 +475,11 @@ def _interest(judgement: Judged) -> tuple[bool, float, float]:
     return verdict.decision != "worse", number(verdict.p) if is_tested else 2.0, size
 
 
-def report_comparison(
-    scores: Path, output: Path, *, first: str, second: str, items: Path | None, mix_versions: bool
-) -> None:
+def report_comparison(sources: Sources, output: Path, *, first: str, second: str, mix_versions: bool) -> None:
     """The page of the two models of a site, whose scores, sheets and settings lie together."""
     request = Comparing(mix_versions=mix_versions, for_report=True, for_page=True)
-    write_page(compare(first, second, scores, request, items), output)
+    items = None if sources.items is None else Path(sources.items)
+    write_page(compare(first, second, Path(sources.scores), request, items), output)
 
 
 def write_page(compared: Compared, output: Path) -> None:

@@ -18,6 +18,7 @@ from lm_validity.results.put import Rows
 from lm_validity.results.sections import MOST_CELLS, POINTS, Heat
 from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, read_scores
 from lm_validity.words import count, listing
 
@@ -163,9 +164,9 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
     return joined.reindex(columns=SCORES.names), Beside(own_models, added["benchmark"].nunique(), path)
 
 
-def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) -> Page:
+def beside_page(beside: Beside, sources: Sources) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
-    matrix = read_score_matrix(scores, models, benchmarks)
+    matrix = read_score_matrix(sources)
     places = places_table(matrix, beside.own_models)
     mine = places["model"].nunique()
     against = Finding(

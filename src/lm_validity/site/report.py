@@ -22,7 +22,7 @@ from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import STUDY
-from lm_validity.tables.counted import check_metrics, count_scores
+from lm_validity.tables.counted import Sources, check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, write_table
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
@@ -70,17 +70,17 @@ class Given:
 
 @dataclass(frozen=True)
 class ReportJob:
-    """A report to write: its function's name and arguments."""
+    """A report to write: its function's name and what that takes."""
 
     name: str
     output: Path
-    arguments: tuple[Path, ...]
+    sources: Sources | Path
     options: Mapping[str, object]
 
     @classmethod
-    def of(cls, folder: Path, name: str, *tables: Path, **options: object) -> "ReportJob":
-        """The job that writes report `name` from `tables` into `folder`/`name`."""
-        return cls(name, folder / name, tables, options)
+    def of(cls, folder: Path, name: str, sources: Sources | Path, **options: object) -> "ReportJob":
+        """The job that writes report `name` from its sources (bias: the trials) into `folder`/`name`."""
+        return cls(name, folder / name, sources, options)
 
 
 class Sheets(NamedTuple):
@@ -105,41 +105,29 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     """
     jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
-    scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
-    section, items = inputs.section, gathered.items
+    items = gathered.items
+    sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS, items, inputs.plan)
     own_models = (
         () if inputs.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
     )
     if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
-        tables = (scores, models, benchmarks)
-        compared, benchmark_count = _compared(pd.read_parquet(scores), sheets)
+        compared, benchmark_count = _compared(pd.read_parquet(sources.scores), sheets)
         if len(compared) < LEAST_MODELS or benchmark_count < LEAST_BENCHMARKS:
             absent |= dict.fromkeys(
                 ("agreement", "factors"), _too_few(compared, benchmark_count, gathered.scores, sheets)
             )
-            jobs += _of_few(compared, items, folder, inputs)
+            jobs += _of_few(compared, sources, folder, inputs)
         else:
-            jobs += agreement_jobs(folder, tables, inputs, items=items, selections=gathered.selections)
+            jobs += agreement_jobs(folder, sources, inputs, gathered.selections)
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
-            jobs.append(
-                ReportJob.of(
-                    folder,
-                    "signal",
-                    scores,
-                    models,
-                    section=section,
-                    benchmarks=benchmarks,
-                    items=items,
-                    own_models=own_models,
-                )
-            )
+            jobs.append(ReportJob.of(folder, "signal", sources, section=inputs.section, own_models=own_models))
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
         if items is not None:
-            jobs.append(ReportJob.of(folder, "items", scores, items, benchmarks=benchmarks, models=models))
+            jobs.append(ReportJob.of(folder, "items", sources))
     if items is None:
         absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
     if gathered.trials is not None:
@@ -149,16 +137,12 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     return Chosen(jobs, absent)
 
 
-def agreement_jobs(
-    folder: Path, tables: tuple[Path, Path, Path], inputs: Given, **further_tables: Path | None
-) -> list[ReportJob]:
-    """The agreement report, what its scores have in common and, of groups that were named, their readiness; from the
-    scores and both sheets."""
-    options = {"section": inputs.section, "plan": inputs.plan}
-    jobs = [ReportJob.of(folder, "agreement", *tables, **options, **further_tables)]
-    jobs.append(ReportJob.of(folder, "factors", *tables, **options))
+def agreement_jobs(folder: Path, sources: Sources, inputs: Given, selections: Path | None) -> list[ReportJob]:
+    """The agreement report, what its scores have in common and, of groups that were named, their readiness."""
+    jobs = [ReportJob.of(folder, "agreement", sources, section=inputs.section, selections=selections)]
+    jobs.append(ReportJob.of(folder, "factors", sources, section=inputs.section))
     if inputs.agreement.groups:
-        jobs.append(ReportJob.of(folder, "readiness", *tables, section=inputs.agreement, plan=inputs.plan))
+        jobs.append(ReportJob.of(folder, "readiness", sources, section=inputs.agreement))
     return jobs
 
 
@@ -195,7 +179,7 @@ def run_reports(jobs: list[ReportJob], tell: Tell = lambda *lines: None) -> Writ
     for job in jobs:
         start = time.monotonic()
         try:
-            functions[job.name](*job.arguments, job.output, **job.options)
+            functions[job.name](job.sources, job.output, **job.options)
         except InputError as error:
             failed[job.name] = f"{error.problem} {error.hint[:1].upper()}{error.hint[1:]}"
         else:
@@ -241,16 +225,14 @@ def _too_few(compared: list[str], benchmark_count: int, scores: pd.DataFrame, sh
     return reason
 
 
-def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) -> list[ReportJob]:
+def _of_few(models: list[str], sources: Sources, folder: Path, inputs: Given) -> list[ReportJob]:
     """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the ranking of
     more on one benchmark."""
-    scores = folder / "scores.parquet"
     if len(models) == COMPARED:
         names = {"first": models[0], "second": models[1]}
-        return [ReportJob.of(folder, "compare", scores, **names, items=items, mix_versions=inputs.mix_versions)]
+        return [ReportJob.of(folder, "compare", sources, **names, mix_versions=inputs.mix_versions)]
     if len(models) > COMPARED:
-        sheets = (folder / MODELS, folder / BENCHMARKS)
-        return [ReportJob.of(folder, "ranking", scores, *sheets, items=items, only=tuple(models), study=STUDY)]
+        return [ReportJob.of(folder, "ranking", sources, only=tuple(models), study=STUDY)]
     return []
 
 
@@ -338,12 +320,8 @@ def _settings_lines(settings: pd.DataFrame | None, folder: Path, inputs: Given) 
     path = folder / FILE
     write_table(settings, SETTINGS, path)
     try:
-        counted = count_scores(
-            folder / "scores.parquet",
-            folder / MODELS,
-            folder / BENCHMARKS,
-            unlike="kept" if inputs.mix_versions else "out",
-        )
+        sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
+        counted = count_scores(sources, unlike="kept" if inputs.mix_versions else "out")
         notes = (*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
     except InputError:
         notes = ()  # each report says by itself why it cannot be written
@@ -372,7 +350,7 @@ def _write_reports(
         raise InputError(f"no report can be written from these data. {reasons}", hint)
     pages = [job.output for job in jobs if job.name in written]
     if beside is not None:
-        page = beside_page(beside, folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
+        page = beside_page(beside, Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS))
         write_page(page, folder / "beside")
         pages.append(folder / "beside")
     cards = None

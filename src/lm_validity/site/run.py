@@ -14,6 +14,7 @@ from lm_validity.pages.page import write_html
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.first_page import build_site
 from lm_validity.site.report import Given, ReportJob, agreement_jobs, run_reports
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.merge import Merger
 
 SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
@@ -112,17 +113,13 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
 def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[ReportJob]:
     """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
     tables, reports, configured = folder / "tables", folder / "reports", run.configuration
-    scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
-    models, benchmarks = Path(configured.models or ""), Path(configured.benchmarks or "")
-    section, studies, plan = configured.reports, configured.studies, Path(configured.plan) if configured.plan else None
-    jobs = list[ReportJob]()
+    items, studies, jobs = tables / "items.parquet" if with_items else None, configured.studies, list[ReportJob]()
+    sources = Sources(tables / "scores.parquet", configured.models, configured.benchmarks, items, configured.plan)
     if "agreement" in studies:
-        inputs = Given(section=section, plan=plan, agreement=configured.agreement)
-        sheets = scores, models, benchmarks
-        jobs += agreement_jobs(reports, sheets, inputs, items=items, selections=tables / "selections.parquet")
+        inputs = Given(section=configured.reports, agreement=configured.agreement)
+        jobs += agreement_jobs(reports, sources, inputs, tables / "selections.parquet")
     if "signal" in studies:
-        options = {"section": section, "benchmarks": benchmarks, "items": items}
-        jobs.append(ReportJob.of(reports, "signal", scores, models, **options))
+        jobs.append(ReportJob.of(reports, "signal", sources, section=configured.reports))
     if "bias" in studies:
         jobs.append(ReportJob.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
     return jobs

@@ -49,6 +49,18 @@ COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 
 
 @dataclass(frozen=True)
+class Sources:
+    """The files that a report reads: the table of scores, the sheets of models and of benchmarks, the table of items,
+    and the plan of what was to be fine-tuned; None where there is none."""
+
+    scores: str | Path
+    models: str | Path | None = None
+    benchmarks: str | Path | None = None
+    items: str | Path | None = None
+    plan: str | Path | None = None
+
+
+@dataclass(frozen=True)
 class Counted:
     """The scores that count, and what is known about their models and benchmarks.
 
@@ -223,9 +235,7 @@ def _frequencies(values: np.ndarray) -> np.ndarray:
 
 
 def count_scores(
-    scores: str | Path,
-    models: str | Path | None = None,
-    benchmarks: str | Path | None = None,
+    sources: Sources,
     *,
     study: str | None = None,
     groups: Sequence[Group] = (),
@@ -234,20 +244,19 @@ def count_scores(
 ) -> Counted:
     """The scores of a table that count, at all checkpoints.
 
-    models, benchmarks: the sheets. The benchmarks sheet decides which benchmarks count and names their metrics; without
-    one, every benchmark counts, and each must have one metric. The models sheet only adds what is known about each
-    model. study: what the sheets give to other studies only is left out. groups: whose columns `models` has too. only:
-    the models that are compared, by default all. unlike: what becomes of scores of another version of a benchmark's
-    task, or of another part of its items, than most. Raises InputError for bad files, a model of `only` without scores,
-    a score without a model or benchmark, a metric of the sheet that the table does not know, several metrics of a
-    benchmark without a sheet, two directions or two units of one benchmark, and unlike scores that are "refused".
+    The benchmarks sheet decides which benchmarks count and names their metrics; without one, every benchmark counts,
+    and each must have one metric. The models sheet only adds what is known about each model. study: what the sheets
+    give to other studies only is left out. groups: whose columns `models` has too. only: the models that are compared,
+    by default all. unlike: what becomes of scores of another version of a benchmark's task, or of another part of its
+    items, than most. Raises InputError for bad files, a model of `only` without scores, a score without a model or
+    benchmark, a metric of the sheet that the table does not know, several metrics of a benchmark without a sheet, two
+    directions or two units of one benchmark, and unlike scores that are "refused".
 
     The reports of a site ask about the same files: the last two answers are kept while their files stay as they are.
     Where no row of a sheet names its studies, all studies have one answer.
     """
-    models, benchmarks = (None if path is None else str(path) for path in (models, benchmarks))
-    stamps = tuple(map(_stamp, (scores, Path(scores).with_name(FILE), models, benchmarks)))
-    question = _Question(stamps, str(scores), models, benchmarks, tuple(groups), tuple(only))
+    files = (sources.scores, Path(sources.scores).with_name(FILE), sources.models, sources.benchmarks)
+    question = _Question(tuple(map(_stamp, files)), sources, tuple(groups), tuple(only))
     counted = _count(question, study if study is not None and _read(question).by_study else None, unlike)
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
 
@@ -264,9 +273,7 @@ class _Question(NamedTuple):
     """Which scores are to be counted, and the stamps of the files."""
 
     stamps: tuple[object, ...]
-    scores: str
-    models: str | None
-    benchmarks: str | None
+    sources: Sources
     groups: tuple[Group, ...]
     only: tuple[str, ...]
 
@@ -283,21 +290,21 @@ class _Read(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _read(question: _Question) -> _Read:
-    _, scores, models, benchmarks, groups, only = question
-    rows = read_scores(scores)
+    sources, only = question.sources, question.only
+    rows = read_scores(sources.scores)
     for model in only:
         if model not in set(rows["model"]):
             hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
-            raise InputError(f"{scores}: no score of the model {model!r}.", hint)
+            raise InputError(f"{sources.scores}: no score of the model {model!r}.", hint)
     rows = rows[rows["model"].isin(only)] if only else rows
     notes = replay_notes(rows)
     rows = rows.assign(metric=_keys(rows["metric"]))
-    sheet = _no_sheet(rows) if benchmarks is None else read_benchmark_facts(benchmarks)
-    check_metrics(rows, sheet, benchmarks)
+    sheet = _no_sheet(rows) if sources.benchmarks is None else read_benchmark_facts(sources.benchmarks)
+    check_metrics(rows, sheet, sources.benchmarks)
     rows = report_rows(rows, sheet, notes)
     model_sheet = sheet_frame([], ModelFacts)
-    if models is not None:
-        model_sheet = as_in_scores(read_model_facts(models, groups), set(rows["model"]))
+    if sources.models is not None:
+        model_sheet = as_in_scores(read_model_facts(sources.models, question.groups), set(rows["model"]))
     by_study = bool(model_sheet["studies"].notna().any() or sheet["studies"].notna().any())
     return _Read(rows, model_sheet, sheet, tuple(notes), by_study)
 
@@ -305,7 +312,7 @@ def _read(question: _Question) -> _Read:
 @lru_cache(maxsize=2)
 def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
     rows, model_sheet, sheet, notes_read, _ = _read(question)
-    scores, notes = question.scores, list(notes_read)
+    scores, benchmarks, notes = str(question.sources.scores), question.sources.benchmarks, list(notes_read)
     notes += _other_study_notes(model_sheet, rows, "model", study) + _other_study_notes(sheet, rows, "benchmark", study)
     model_sheet, rows = _of_this_study(model_sheet, rows, "model", study)
     sheet, rows = _of_this_study(sheet, rows, "benchmark", study)
@@ -324,7 +331,7 @@ def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
     rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
     facts, direction_notes = settled_directions(rows, sheet, scores)
     notes += direction_notes + unit_notes(rows, facts, scores) + error_notes(checks)
-    of_sheet = (scores, question.benchmarks, averaged.noise, tuple(kept_out))
+    of_sheet = (scores, None if benchmarks is None else str(benchmarks), averaged.noise, tuple(kept_out))
     return Counted(rows, model_sheet, facts, tuple(notes), tuple(checks), *of_sheet)
 
 

@@ -32,6 +32,7 @@ from lm_validity.site.cards.verdict import (
     sentence_of,
 )
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 LIMITS = Cards()
@@ -358,7 +359,7 @@ def test_what_a_known_world_says(tmp_path):
         tmp_path / "b.csv", index=False
     )
     paths = [tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")]
-    report_agreement(*paths, tmp_path / "agreement", section=Reports(resamples=0))
+    report_agreement(Sources(*paths), tmp_path / "agreement", Reports(resamples=0))
     card = make_card(CardSources(paths[0], paths[2], [tmp_path / "agreement"]), "a").to_json()
     found = {each["values"][0]: each["outcome"] for each in card["verdict"]["statements"]}
     assert found["separated_within_2.direct"] == NO and found["reliability.direct"] == YES

@@ -19,6 +19,7 @@ from lm_validity.site.first_page import _sampled, _settings_differing, build_sit
 from lm_validity.site.table import benchmark_table
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.settings import Difference
 from lm_validity.words import decimal
@@ -77,8 +78,8 @@ def made(tmp_path_factory):
     sheet = {"benchmark": [*BENCHMARKS, "nobody"], "metric": "acc", "output_type": "multiple_choice", "chance": 0.1}
     pd.DataFrame(sheet).to_csv(folder / "b.csv", index=False)
     paths = [folder / name for name in ("scores.parquet", "m.csv", "b.csv")]
-    report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
-    report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
+    report_agreement(Sources(*paths), folder / "agreement", Reports(resamples=30))
+    report_signal(Sources(*paths), folder / "signal", Reports(resamples=30))
     answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))
     write_page(Page("bias", "Bias", [], [], answers=[answer]), folder / "bias")
     reports = [folder / "agreement", folder / "signal", folder / "bias"]

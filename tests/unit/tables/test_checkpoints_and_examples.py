@@ -9,7 +9,7 @@ from tests.unit.tables.conftest import read_files
 
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
-from lm_validity.tables.counted import report_rows
+from lm_validity.tables.counted import Sources, report_rows
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Point, parse_arguments, training_point
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
@@ -105,7 +105,7 @@ def test_a_checkpoint_and_a_five_shot_file_do_not_compare_as_final_zero_shot_sco
     write_table(read_lm_eval(files(tmp_path, *documents)), SCORES, tmp_path / "scores.parquet")
     (tmp_path / "m.csv").write_text("model\norg/a\norg/b\n")
     (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
-    matrix = read_score_matrix(tmp_path / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
+    matrix = read_score_matrix(Sources(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv"))))
     assert matrix.value["direct"].tolist() == [[0.4], [0.5]]
     assert any("stay out (1): 5 on quiz (models: 1)" in note for note in matrix.notes)
 
@@ -180,7 +180,7 @@ def test_curves_have_one_number_of_examples(tmp_path):
     ]
     write_table(read_lm_eval(files(tmp_path, *documents)), SCORES, tmp_path / "scores.parquet")
     (tmp_path / "m.csv").write_text("model\na\n")
-    learning = read_learning_curves(tmp_path / "scores.parquet", tmp_path / "m.csv", None, "all")
+    learning = read_learning_curves(Sources(tmp_path / "scores.parquet", tmp_path / "m.csv"), "all")
     curve = learning.curves["quiz"]["a"]
     assert curve.values.tolist() == [0.1, 0.2, 0.3] and curve.checkpoints == ("step1", "step2", "step3")
     assert learning.num_fewshot == {"quiz": 0}

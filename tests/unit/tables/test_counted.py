@@ -15,7 +15,7 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.answers import model_scores
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables import counted as counted_scores
-from lm_validity.tables.counted import count_scores, last_checkpoints
+from lm_validity.tables.counted import Sources, count_scores, last_checkpoints
 from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table
 
 SOURCE = Path(lm_validity.__file__).parent
@@ -58,11 +58,11 @@ def test_a_benchmark_of_no_study_without_a_metric_stays_out_and_is_named(tmp_pat
     rows += [{"model": "a", "benchmark": "y", "value": value, "metric": f"{metric},none"}
              for metric, value in (("stereotype", 0.6), ("difference", 3.0))]  # fmt: skip
     sheet = "benchmark,metric,higher_is_better,studies\nx,acc,1,\ny,,,{}\n"
-    counted = count_scores(*table(tmp_path, rows, benchmarks=sheet.format("none")))
+    counted = count_scores(Sources(*table(tmp_path, rows, benchmarks=sheet.format("none"))))
     assert set(counted.rows["benchmark"]) == {"x"} and values(counted.rows) == {"a": 0.5, "b": 0.5}
     assert any("stay out: y." in note for note in counted.notes)
     with pytest.raises(InputError, match="y has several metrics"):
-        count_scores(*table(tmp_path, rows, benchmarks=sheet.format("")))
+        count_scores(Sources(*table(tmp_path, rows, benchmarks=sheet.format(""))))
 
 
 # ---- one last checkpoint -------------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ def test_every_page_takes_the_same_last_checkpoint(tmp_path):
     ]
     paths = table(tmp_path, rows)
     right = {"a": 0.5, "b": 0.55, "c": 0.6, "d": 0.62}
-    matrix = read_score_matrix(*paths)
+    matrix = read_score_matrix(Sources(*paths))
     found = dict(zip(matrix.models, matrix.value["direct"][:, 0].round(6), strict=True))
     compared = compare_models("a", "d", paths[0], benchmarks=paths[2]).differences[0]
     assert found == right
-    assert values(model_scores(paths[0], benchmarks=paths[2]).rows) == right
+    assert values(model_scores(Sources(paths[0], None, paths[2])).rows) == right
     assert values(CardSources(paths[0], paths[2], [], paths[1]).last_scores) == right
     assert compared.scores == pytest.approx((0.5, 0.62))
 
@@ -127,7 +127,7 @@ def test_a_last_checkpoint_that_is_not_known_is_refused(tmp_path, points, words)
         {"model": "a", "benchmark": "x", "value": 0.5, "checkpoint": name, "iteration": steps, "tokens_b": tokens}
         for name, steps, tokens in points
     ]
-    counted = count_scores(*table(tmp_path, rows))
+    counted = count_scores(Sources(*table(tmp_path, rows)))
     with pytest.raises(InputError, match="a has the checkpoints") as error:
         counted.last()
     assert all(word in error.value.problem for word in words)
@@ -160,7 +160,7 @@ def test_a_metric_without_a_filter_is_the_unfiltered_one_everywhere(tmp_path, in
         ("x", "acc,none", 0.05),
         ("y", "acc,none", 0.05),
     ]
-    assert np.isfinite(read_score_matrix(scores, models, benchmarks).value["direct"]).all()
+    assert np.isfinite(read_score_matrix(Sources(scores, models, benchmarks)).value["direct"]).all()
     assert len(CardSources(scores, benchmarks, []).last_scores) == 6
 
 
@@ -173,17 +173,17 @@ def test_a_misspelt_metric_is_refused_with_the_right_one(tmp_path):
     ]
     sheet = "benchmark,metric\nx,acc_norm\ny,acc_nrom\nz,acc\n"
     with pytest.raises(InputError, match=r"b\.csv, benchmark 'y', column 'metric': .*'acc_nrom,none'") as error:
-        count_scores(*table(tmp_path, rows, sheet))
+        count_scores(Sources(*table(tmp_path, rows, sheet)))
     assert error.value.hint == "did you mean 'acc_norm,none'?"
     unknown = sheet.replace("acc_nrom", "bleu")
     with pytest.raises(InputError, match="'bleu,none'") as error:
-        count_scores(*table(tmp_path, rows, unknown))
+        count_scores(Sources(*table(tmp_path, rows, unknown)))
     assert "acc,none, acc_norm,none" in error.value.hint
 
 
 def test_a_metric_that_other_benchmarks_have_leaves_its_benchmark_out_with_a_note(tmp_path):
     rows = [{"model": m, "benchmark": b, "value": 0.5, "metric": f"{k},none"} for m in "ab" for b, k in ("xf", "ya")]
-    counted = count_scores(*table(tmp_path, rows, "benchmark,metric\nx,f\ny,f\n"))
+    counted = count_scores(Sources(*table(tmp_path, rows, "benchmark,metric\nx,f\ny,f\n")))
     assert counted.benchmarks["benchmark"].tolist() == ["x"]
     assert "y: no score under its metric f,none; the table has a,none." in counted.notes
 
@@ -199,7 +199,7 @@ def test_the_sheets_direction_counts_everywhere_and_what_is_assumed_is_known(tmp
     ]
     sheet = "benchmark,metric,higher_is_better\ntold,acc,\nsheet,acc,0\nopen,own,\n"
     scores, models, benchmarks = table(tmp_path, rows, sheet)
-    facts = count_scores(scores, models, benchmarks).benchmarks.set_index("benchmark")
+    facts = count_scores(Sources(scores, models, benchmarks)).benchmarks.set_index("benchmark")
     assert facts["higher_is_better"].to_dict() == {"told": False, "sheet": False, "open": True}
     assert facts["direction_known"].to_dict() == {"told": True, "sheet": True, "open": False}
     compared = {row.benchmark: -row.change for row in compare_models("a", "b", scores, None, benchmarks).differences}
@@ -263,20 +263,20 @@ def test_the_same_files_are_read_once_and_changed_ones_again(tmp_path, monkeypat
     monkeypatch.setattr(counted_scores, "read_scores", lambda path: read.append(path) or read_scores(path))
     rows = [{"model": model, "benchmark": "x", "value": 0.5} for model in "ab"]
     paths = table(tmp_path, rows)
-    first = count_scores(*paths)
+    first = count_scores(Sources(*paths))
     first.rows["value"] = 0.9
     first.benchmarks["metric"] = "none"
-    again = count_scores(*paths)
+    again = count_scores(Sources(*paths))
     assert values(again.rows) == {"a": 0.5, "b": 0.5} and list(again.benchmarks["metric"]) == ["acc,none"]
     assert len(read) == 1
-    assert set(count_scores(*paths, only="a").rows["model"]) == {"a"} and len(read) == 2
-    count_scores(*table(tmp_path, [row | {"value": 0.6} for row in rows]))
+    assert set(count_scores(Sources(*paths), only="a").rows["model"]) == {"a"} and len(read) == 2
+    count_scores(Sources(*table(tmp_path, [row | {"value": 0.6} for row in rows])))
     settings = pd.DataFrame([{"model": "a", "benchmark": "x", "task_version": "1"}])
-    assert values(count_scores(*paths).rows) == {"a": 0.6, "b": 0.6} and len(read) == 3
+    assert values(count_scores(Sources(*paths)).rows) == {"a": 0.6, "b": 0.6} and len(read) == 3
     write_table(settings, SETTINGS, tmp_path / "settings.parquet")
-    assert "setting_version" in count_scores(*paths).rows and len(read) == 4
+    assert "setting_version" in count_scores(Sources(*paths)).rows and len(read) == 4
     paths[2].write_text("benchmark,metric,higher_is_better\nx,acc,0\n")
-    assert not count_scores(*paths).benchmarks["higher_is_better"].any() and len(read) == 5
+    assert not count_scores(Sources(*paths)).benchmarks["higher_is_better"].any() and len(read) == 5
 
 
 def test_a_model_under_two_names_is_one_in_every_study(tmp_path):
@@ -291,18 +291,18 @@ def test_a_model_under_two_names_is_one_in_every_study(tmp_path):
     ]
     rows += [row | {"model": name} for name in ("copy", "rerun") for row in rows if row["model"] == "m0"]
     models = "model,rerun_of\nm0,\ncopy,\nrerun,m0\n" + "".join(f"m{number},\n" for number in range(1, 6))
-    scores, model_sheet, benchmarks = table(tmp_path, rows, models=models)
+    sources = Sources(*table(tmp_path, rows, models=models))
     expected = {f"m{number}" for number in range(6)}
-    matrix = read_score_matrix(scores, model_sheet, benchmarks)
-    ranked = model_scores(scores, (), benchmarks, model_sheet)
-    curves = read_learning_curves(scores, model_sheet, benchmarks, "all")
+    matrix = read_score_matrix(sources)
+    ranked = model_scores(sources)
+    curves = read_learning_curves(sources, "all")
     assert set(matrix.models) == set(ranked.rows["model"]) == set(curves.curves["x"]) == expected
     assert "m0" in curves.curves["x"] and curves.training_noise["x"].reruns == 1
     for notes in (matrix.notes, ranked.notes, curves.notes):
         assert [note for note in notes if "copy (as m0)" in note] and not [
             note for note in notes if "without any" in note
         ]
-    two = model_scores(scores, ("m0", "copy"), benchmarks, model_sheet)
+    two = model_scores(sources, ("m0", "copy"))
     assert set(two.rows["model"]) == {"m0", "copy"}
 
 
@@ -313,5 +313,5 @@ def test_of_two_names_of_one_model_the_one_of_which_more_is_known_counts(tmp_pat
             for number in range(8) for name in "uvwxyz"]  # fmt: skip
     rows += [row | {"model": "a-copy"} for row in rows if row["model"] == "m3"]
     sheet = "model,parameters_b\na-copy,\n" + "".join(f"m{number},{number + 1}\n" for number in range(8))
-    counted = count_scores(*table(tmp_path, rows, models=sheet)).last()
+    counted = count_scores(Sources(*table(tmp_path, rows, models=sheet))).last()
     assert sorted(counted.without_copies("benchmark", "protocol").rows["model"].unique()) == [f"m{i}" for i in range(8)]

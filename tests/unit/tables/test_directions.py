@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lm_validity.tables.counted import count_scores
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.metrics import settled_directions
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -33,6 +33,6 @@ def test_without_a_sheet_the_metric_of_the_scores_says_the_direction(tmp_path):
         for name, metric in (("rate", "ter,none"), ("right", "acc,none"), ("odd", "odd,none"))
     ]
     write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
-    facts = count_scores(tmp_path / "scores.parquet").benchmarks.set_index("benchmark")
+    facts = count_scores(Sources(tmp_path / "scores.parquet")).benchmarks.set_index("benchmark")
     assert facts["higher_is_better"].to_dict() == {"odd": True, "rate": False, "right": True}
     assert facts["direction_known"].to_dict() == {"odd": False, "rate": True, "right": True}

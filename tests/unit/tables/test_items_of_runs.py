@@ -12,6 +12,7 @@ from lm_validity.studies.items.answers import mean_items, model_answers, model_s
 from lm_validity.studies.items.compare import Margins, judged
 from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import mean_of_items
 from lm_validity.tables.items import read_benchmark_items
@@ -61,7 +62,7 @@ def test_items_are_those_of_the_scores(tmp_path, runs, extra):
     """The likeliest answers beside runs, and a run of fewer items, stay out of scores and of items."""
     more = {"none": [], "greedy": [("a", None, np.ones(40))], "short": [("a", 3, np.ones(12))]}[extra]
     scores, items = written(tmp_path, runs, more)
-    rows = model_scores(scores).rows
+    rows = model_scores(Sources(scores)).rows
     own = mean_items(model_answers(items, rows)).set_index(["model", "doc_id"])["correct"]
     for model, table in runs.items():
         np.testing.assert_allclose(own[model].to_numpy(), table.mean(axis=0))
@@ -110,7 +111,7 @@ def test_scores_alone_know_the_noise_of_runs_too(tmp_path, runs):
 
 def test_the_items_report_has_errors_and_passes(tmp_path, runs):
     """b, w, d and errors by numpy; pass@2 and pass^2 by enumerating the pairs of runs."""
-    rows = (data := analyze_items(*written(tmp_path, runs))).rows
+    rows = (data := analyze_items(Sources(tmp_path / "scores.parquet", items=written(tmp_path, runs)[1]))).rows
     table, of_a = runs["a"], {"subject": "sums", "other": "a"}
     within, between, total = noise(table)
     items, shared = (between - within / 3) / 40, (total - within / 40) / 3
@@ -134,6 +135,8 @@ def test_the_items_report_has_errors_and_passes(tmp_path, runs):
 
 
 def test_graded_answers_have_no_passes(tmp_path, runs):
-    rows = analyze_items(*written(tmp_path, {name: 0.5 + table / 4 for name, table in runs.items()})).rows
+    rows = analyze_items(
+        Sources(tmp_path / "scores.parquet", items=written(tmp_path, {m: 0.5 + t / 4 for m, t in runs.items()})[1])
+    ).rows
     assert rows.labels("k", "pass_at_k") == [1] and rows.all("pass_hat_k")[0].value is None
     assert len(rows.all("runs")) == 2

@@ -8,7 +8,7 @@ from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.tables.counted import count_scores
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.runs import average_runs
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -86,7 +86,7 @@ def test_the_same_run_twice_is_refused(tmp_path):
     rows["run"] = pd.array([1, 1], "Int64")
     write_table(rows, SCORES, tmp_path / "scores.parquet")
     with pytest.raises(InputError, match="run 1 of a on x"):
-        count_scores(tmp_path / "scores.parquet")
+        count_scores(Sources(tmp_path / "scores.parquet"))
 
 
 def test_a_report_over_runs(tmp_path):
@@ -102,7 +102,7 @@ def test_a_report_over_runs(tmp_path):
     (tmp_path / "m.tsv").write_text("model\n" + "".join(f"m{i}\n" for i in range(10)))
     (tmp_path / "b.tsv").write_text("benchmark\tmetric\n" + "".join(f"{b}\tacc\n" for b in "xyz"))
     paths = [tmp_path / name for name in ("scores.parquet", "m.tsv", "b.tsv")]
-    report_agreement(*paths, tmp_path / "out", section=Reports(resamples=0))
+    report_agreement(Sources(*paths), tmp_path / "out", section=Reports(resamples=0))
     results = pd.read_parquet(tmp_path / "out" / "results.parquet")
 
     def of(quantity: str, subject: str | None = None) -> float:

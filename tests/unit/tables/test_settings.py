@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
-from lm_validity.tables.counted import count_scores
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.schema import SCORES, SETTINGS, read_table, write_table
 
 ABILITIES = {"ant": 0.30, "bee": 0.36, "cat": 0.42, "dog": 0.50, "elk": 0.56, "fox": 0.64}
@@ -44,18 +44,18 @@ def test_the_commonest_version_is_compared_and_the_others_are_named(tmp_path):
     scores = made(
         tmp_path, (["bee", "fox"], ["qa_one"], {"task_version": "3.0"}), task_version="1.0", harness="lm-eval"
     )
-    counted = count_scores(scores)
+    counted = count_scores(Sources(scores))
     assert models_on(counted, "qa_one") == ["ant", "cat", "dog", "elk"] and len(models_on(counted, "qa_two")) == 6
     (note,) = [note for note in counted.notes if "stay out" in note]
     assert "qa_one 3 (bee, fox), where 1 is used" in note and "(2)" in note
-    mixed = count_scores(scores, unlike="kept")
+    mixed = count_scores(Sources(scores), unlike="kept")
     assert len(models_on(mixed, "qa_one")) == 6 and any("bee, fox" in note for note in mixed.notes)
 
 
 def test_of_as_many_the_higher_version_counts_and_1_is_10(tmp_path):
     old = (["ant", "bee", "cat"], ["qa_one"], {"task_version": "2"})
     one = (["ant"], ["qa_two"], {"task_version": "1"})
-    counted = count_scores(made(tmp_path, old, one, task_version="10.0"))
+    counted = count_scores(Sources(made(tmp_path, old, one, task_version="10.0")))
     assert models_on(counted, "qa_one") == ["dog", "elk", "fox"] and models_on(counted, "qa_two") == [
         "bee",
         "cat",
@@ -68,7 +68,7 @@ def test_of_as_many_the_higher_version_counts_and_1_is_10(tmp_path):
 def test_versions_of_another_harness_count_by_themselves_and_unknown_ones_stay(tmp_path):
     other = (["ant", "bee"], TASKS, {"task_version": "0", "harness": "lighteval"})
     unknown = (["cat"], TASKS, {"task_version": None})
-    counted = count_scores(made(tmp_path, other, unknown, task_version="1", harness="lm-eval")).last()
+    counted = count_scores(Sources(made(tmp_path, other, unknown, task_version="1", harness="lm-eval"))).last()
     assert all(len(models_on(counted, task)) == 6 for task in TASKS)
     assert [(one.setting, one.words) for one in counted.differing] == [
         ("harness", "harness: lm-eval (4), lighteval (2)")
@@ -87,13 +87,13 @@ def test_versions_of_another_harness_count_by_themselves_and_unknown_ones_stay(t
 )
 def test_scores_of_a_part_of_the_items_stay_out(tmp_path, part, kept):
     scores = made(tmp_path, (["bee", "fox"], TASKS, part), n_items_scored=60, n_items_total=60)
-    counted = count_scores(scores)
+    counted = count_scores(Sources(scores))
     assert all(len(models_on(counted, task)) == kept for task in TASKS)
     assert len([note for note in counted.notes if "parts of the items" in note and "bee, fox" in note]) == (kept < 6)
 
 
 def test_all_of_one_part_are_compared(tmp_path):
-    counted = count_scores(made(tmp_path, limit=100.0))
+    counted = count_scores(Sources(made(tmp_path, limit=100.0)))
     assert len(counted.rows) == 18 and not counted.kept_out
 
 
@@ -101,7 +101,7 @@ def test_other_settings_are_compared_and_said_once(tmp_path):
     chat = (["bee", "dog", "fox"], TASKS, {"chat_template": True, "task_hash": "own"})
     vllm = (["ant"], ["qa_one"], {"backend": "vllm"})
     scores = made(tmp_path, chat, vllm, chat_template=False, backend="hf", task_hash="h", task_version="1")
-    counted = count_scores(scores).last()
+    counted = count_scores(Sources(scores)).last()
     assert len(counted.rows) == 18
     assert [tuple(one) for one in counted.differing] == [
         ("chat_template", "chat template: 3 of 6 models", ("qa_one", "qa_three", "qa_two")),
@@ -121,12 +121,14 @@ def test_unlike_numbers_of_items_are_said_without_settings_too(tmp_path):
     counts = pd.Series(1000, rows.index).mask(unlike, 100).mask(rows["model"] == "fox", 980)  # a few failed
     write_table(rows.assign(n_items=counts), SCORES, tmp_path / "scores.parquet")
     (tmp_path / "settings.parquet").unlink()
-    (difference,) = count_scores(tmp_path / "scores.parquet").last().differing
+    (difference,) = count_scores(Sources(tmp_path / "scores.parquet")).last().differing
     assert difference == ("n_items", "number of items: 100 to 1000", ("qa_two",))
 
 
 def test_like_settings_say_nothing(tmp_path):
-    counted = count_scores(made(tmp_path, chat_template=True, backend="hf", task_version="1", temperature=0.0)).last()
+    counted = count_scores(
+        Sources(made(tmp_path, chat_template=True, backend="hf", task_version="1", temperature=0.0))
+    ).last()
     assert not counted.differing and not counted.kept_out and not [note for note in counted.notes if "setting" in note]
 
 
@@ -137,7 +139,7 @@ def test_a_key_that_settings_leave_open_stands_for_all_and_a_given_one_counts_be
     settings = pd.read_parquet(tmp_path / "settings.parquet")
     final = settings[settings["model"] == "ant"].assign(checkpoint="final", task_version="2")
     write_table(pd.concat([settings, final]), SETTINGS, tmp_path / "settings.parquet")
-    counted = count_scores(scores)
+    counted = count_scores(Sources(scores))
     assert len(counted.rows) == 33
     assert counted.rows.loc[counted.rows["model"] == "ant", "checkpoint"].tolist() == ["step1"] * 3
 

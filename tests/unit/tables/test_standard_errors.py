@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.tables.counted import count_scores
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 
@@ -82,7 +82,7 @@ def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are
     def checks_of(rows, sheet=None):
         """By way of a table, whose rows are in no order."""
         write_table(rows, SCORES, tmp_path / "scores.parquet")
-        return count_scores(tmp_path / "scores.parquet", benchmarks=sheet).checks
+        return count_scores(Sources(tmp_path / "scores.parquet", benchmarks=sheet)).checks
 
     (check,) = checks_of(curves(0.04))
     assert (check.code, check.scores, check.of) == ("beyond_scatter", 60, 60) and check.ratio == pytest.approx(10, 0.2)

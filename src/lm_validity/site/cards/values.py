@@ -20,7 +20,7 @@ from lm_validity.outputs import read_page
 from lm_validity.results.put import Rows, ends_of
 from lm_validity.results.rows import Row
 from lm_validity.results.sections import TOKENS
-from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
+from lm_validity.tables.counted import Counted, Sources, count_scores, in_tokens, last_checkpoints, progress
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
 from lm_validity.tables.sheets import of_study, reruns_of
@@ -156,7 +156,7 @@ class CardSources:
     @cached_property
     def counted(self) -> Counted:
         """The scores that count, with their models and benchmarks."""
-        return count_scores(self.scores, self.models, self.benchmarks)
+        return count_scores(Sources(self.scores, self.models, self.benchmarks))
 
     @property
     def rows(self) -> pd.DataFrame:

@@ -69,6 +69,7 @@ from lm_validity.studies.agreement.values import (
     selected_on_test,
     selection_notes,
 )
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, explain_protocols, listing, no_scores, percent
 
@@ -373,19 +374,12 @@ def _notes(data: FactorData, rows: Rows) -> list[str]:
 # What the page shows of the rows.
 
 
-def report_factors(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    output: str | Path,
-    section: Reports = REPORTS,
-    plan: str | Path | None = None,
-) -> None:
+def report_factors(sources: Sources, output: str | Path, section: Reports = REPORTS) -> None:
     """Write results.parquet, results.csv and the page of the factors report under `output`.
 
-    Without resamples, intervals and ranks are skipped. `plan`: what was to be fine-tuned.
+    Without resamples, intervals and ranks are skipped.
     """
-    page, rows = factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples)
+    page, rows = factors(read_score_matrix(sources), section.resamples)
     write_rows(page, rows, output)
 
 

@@ -33,6 +33,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
 )
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.studies.agreement.values import selected_on_test
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
@@ -49,6 +50,7 @@ FEW_FAMILIES = Reason(
 NO_SPREAD = Reason(
     "The models do not differ but for the group and compute: there is no spread.", ReasonCode.NO_INTERVAL
 )
+
 NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
 NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
 
@@ -181,14 +183,7 @@ def _logits(matrix: ScoreMatrix, column: int, direct: np.ndarray, prepared: np.n
 # What the page shows of the rows.
 
 
-def report_readiness(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    output: str | Path,
-    section: Agreement,
-    plan: str | Path | None = None,
-) -> None:
+def report_readiness(sources: Sources, output: str | Path, section: Agreement) -> None:
     """Write results.parquet, results.csv and the page of the readiness report under `output`.
 
     Raises InputError where the section names no group, as `read_score_matrix` and `group_members`, and where no
@@ -197,8 +192,8 @@ def report_readiness(
     if not section.groups:
         raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     groups = [parse_group(text) for text in section.groups]
-    matrix = read_score_matrix(scores, models, benchmarks, plan, groups=groups)
-    rows = readiness_rows(matrix, groups, models, section.knots)
+    matrix = read_score_matrix(sources, groups=groups)
+    rows = readiness_rows(matrix, groups, sources.models or "", section.knots)
     write_rows(_page(matrix, groups, rows), rows, output)
 
 

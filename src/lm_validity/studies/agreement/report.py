@@ -34,29 +34,23 @@ from lm_validity.studies.agreement.values import (
     shown_limit,
     value_in_words,
 )
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
 from lm_validity.words import UNDER, count, decimal, explain_protocols, listing, with_names
 
 
 def report_agreement(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    output: str | Path,
-    items: str | Path | None = None,
-    section: Reports = REPORTS,
-    selections: str | Path | None = None,
-    plan: str | Path | None = None,
+    sources: Sources, output: str | Path, section: Reports = REPORTS, selections: str | Path | None = None
 ) -> None:
     """Write the numbers, tables and the page of the agreement report under `output`.
 
-    `items`: makes significance paired. `selections`: shows which prompts were chosen after fine-tuning. Without
-    resamples, intervals are skipped. `plan`: the sheet of what was to be fine-tuned; other cells are not missing.
+    Items make significance paired. `selections`: shows which prompts were chosen after fine-tuning. Without resamples,
+    intervals are skipped. Cells that are not in the plan are not missing.
     """
-    matrix = read_score_matrix(scores, models, benchmarks, plan)
+    matrix, items = read_score_matrix(sources), sources.items
     if items is not None:
         matrix = without_shared_items(matrix, items)
-    rows = read_table(scores, SCORES)  # those of prompts that are not selected, too
+    rows = read_table(sources.scores, SCORES)  # those of prompts that are not selected, too
     selected = None if selections is None else read_table(selections, SELECTIONS)
     page, numbers = agreement(Data.of(matrix, section.resamples, items), rows, selected)
     write_rows(page, numbers, output)
@@ -71,6 +65,7 @@ WHICH, WHOM, NOISE, RESTS = (
     "How much of it is noise?",
     "What does it rest on?",
 )
+
 NAMES = {DIRECT: "direct", TRAINED: "train before test"}
 MARKS = {DIRECT: "d", TRAINED: "t"}
 PARTS: tuple[tuple[Part, str], ...] = (("value", ""), ("low", "from"), ("high", "to"))
@@ -493,24 +488,18 @@ SCREENED = TableOf(
 
 
 def report_screening(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    output: str | Path,
-    section: Screening,
-    results: str | Path | None = None,
-    plan: str | Path | None = None,
+    sources: Sources, output: str | Path, section: Screening, results: str | Path | None = None
 ) -> None:
     """Write results.parquet, the table and the page of the screening under `output`.
 
     Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
-    under `results` (results/<run>) count. Perplexity corpora are not screened. `plan`: what was to be fine-tuned; its
-    cells that earlier scores chose are left out.
+    under `results` (results/<run>) count. Perplexity corpora are not screened, and cells of the plan that earlier
+    scores chose are left out.
     """
-    matrix = read_score_matrix(scores, models, benchmarks, plan)
+    matrix = read_score_matrix(sources)
     for protocol in PROTOCOLS:
         if not matrix.has(protocol):
-            raise InputError(f"{scores}: no {protocol} scores.", "screening compares both protocols.")
+            raise InputError(f"{sources.scores}: no {protocol} scores.", "screening compares both protocols.")
     tasks = ~matrix.is_corpus
     facts = matrix.benchmark_facts[tasks]
     examples = facts["training_examples"].to_numpy(dtype=float)

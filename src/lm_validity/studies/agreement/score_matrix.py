@@ -15,7 +15,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.tables.counted import TrainingNoise, count_scores, training_noise
+from lm_validity.tables.counted import Sources, TrainingNoise, count_scores, training_noise
 from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.runs import Sampling
@@ -198,20 +198,13 @@ class ScoreMatrix:
         return [protocol for protocol in PROTOCOLS if self.has(protocol)]
 
 
-def read_score_matrix(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    plan: str | Path | None = None,
-    also: Collection[str] = (),
-    groups: Sequence[Group] = (),
-) -> ScoreMatrix:
+def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequence[Group] = ()) -> ScoreMatrix:
     """Read the selected test rows of each benchmark's metric, and the plan of what was to be fine-tuned.
 
     `also`: models of the sheet that are rows although they may have no score. `groups`: whose columns `model_facts` has
     too. Raises InputError as `count_scores` and `Counted.last`, and for scores of perplexity corpora only.
     """
-    counted = count_scores(scores, models, benchmarks, study=STUDY, groups=groups)
+    counted = count_scores(sources, study=STUDY, groups=groups)
     last = counted.last()
     everyone = set(last.rows["model"])
     if not also:  # of a plan's next round every model is a row
@@ -236,10 +229,10 @@ def read_score_matrix(
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
         raise InputError(
-            f"{scores}: scores of perplexity corpora only ({listing(columns)}).",
+            f"{sources.scores}: scores of perplexity corpora only ({listing(columns)}).",
             "the report compares benchmarks; their rows or their output types in the sheet are missing.",
         )
-    planned = None if plan is None else read_cells(plan)
+    planned = None if sources.plan is None else read_cells(sources.plan)
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     kinds = ("value", "stderr", "n_items", "sampling_error")

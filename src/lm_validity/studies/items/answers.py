@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lm_validity.pages.page import Lede
 from lm_validity.repeats import RunNoise, run_noise
-from lm_validity.tables.counted import Counted, count_scores
+from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.items import is_telling, items_of_scores, open_items
 from lm_validity.tables.metrics import are_fractions
 from lm_validity.tables.settings import NEARLY_ALL, Unlike
@@ -25,20 +25,14 @@ SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
 
 
 def model_scores(
-    path: str | Path,
-    models: Collection[str] = (),
-    benchmarks: str | Path | None = None,
-    sheet_of_models: str | Path | None = None,
-    unlike: Unlike = "out",
-    study: str | None = None,
-    items: str | Path | None = None,
+    sources: Sources, models: Collection[str] = (), unlike: Unlike = "out", study: str | None = None
 ) -> Counted:
     """The last scores that count of `models` (all by default) and have a value, each model once: also where only the
-    answers in `items` show that two are one. Raises InputError as `count_scores`."""
-    counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
+    answers to items show that two are one. Raises InputError as `count_scores`."""
+    counted = count_scores(sources, study=study, only=models, unlike=unlike).last()
     counted = counted.without_copies("benchmark", "protocol")
     counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
-    return counted if items is None else _without_twins(counted, items)
+    return counted if sources.items is None else _without_twins(counted, sources.items)
 
 
 def with_copies(lede: Lede, notes: Sequence[str]) -> Lede:

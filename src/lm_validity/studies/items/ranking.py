@@ -27,6 +27,7 @@ from lm_validity.studies.items.answers import (
 )
 from lm_validity.studies.items.compare import compared_cells
 from lm_validity.studies.items.statistics import LEVEL, NO_TEST, holm_over_pairs, may_be_best, p_by_errors, paired_tests
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import trained_here
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, explain_protocols, listing
@@ -35,6 +36,7 @@ MOST_ROWS = 60  # that the picture shows
 UNKNOWN = Missing(
     Reason("The first model and the others have neither common items nor standard errors.", ReasonCode.NO_ERRORS)
 )
+
 NO_ERROR = Missing(Reason("The score has no standard error.", ReasonCode.NO_ERRORS))
 NO_GAP = Missing(Reason("It is the first model.", ReasonCode.NONE))
 
@@ -50,19 +52,10 @@ class Ranking(NamedTuple):
     trained_here: bool
 
 
-def report_ranking(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    output: str | Path,
-    items: str | Path | None = None,
-    *,
-    only: Collection[str] = (),
-    study: str | None = None,
-) -> None:
+def report_ranking(sources: Sources, output: str | Path, only: Collection[str] = (), study: str | None = None) -> None:
     """Write results, tables and the page of the ranking report under `output`. The other arguments are those of
     `rank_models`. Raises InputError as that."""
-    ranking = rank_models(scores, models, benchmarks, items, only=only, study=study)
+    ranking = rank_models(sources, only, study)
     write_rows(ranking_page(ranking), ranking.rows, output)
 
 
@@ -70,23 +63,15 @@ def report_ranking(
 # What is found on each benchmark.
 
 
-def rank_models(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path,
-    items: str | Path | None = None,
-    *,
-    only: Collection[str] = (),
-    study: str | None = None,
-) -> Ranking:
+def rank_models(sources: Sources, only: Collection[str] = (), study: str | None = None) -> Ranking:
     """The models by score on every benchmark and protocol, with what tests of all pairs say.
 
     only: the models that are ranked, by default all. study: benchmarks of other studies, or of none, stay out.
 
     Raises InputError as `count_scores`.
     """
-    counted = model_scores(scores, only, benchmarks, models, study=study, items=items)
-    raw = None if items is None else model_answers(items, counted.rows)
+    counted = model_scores(sources, only, study=study)
+    raw = None if sources.items is None else model_answers(sources.items, counted.rows)
     answers = {} if raw is None else dict(iter(mean_items(raw).groupby(CELL)))
     sampled = {} if raw is None else dict(iter(raw[raw["run"].notna()].groupby(CELL)))
     cells = cell_scores(counted)

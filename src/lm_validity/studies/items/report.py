@@ -18,6 +18,7 @@ from lm_validity.results.put import Column, Rows
 from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf
 from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs, with_copies
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.words import count, explain_protocols
@@ -42,16 +43,9 @@ class Analysis(NamedTuple):
     trained_here: bool
 
 
-def report_items(
-    scores: str | Path,
-    items: str | Path,
-    output: str | Path,
-    documents: Sequence[Path] = (),
-    benchmarks: str | Path | None = None,
-    models: str | Path | None = None,
-) -> None:
+def report_items(sources: Sources, output: str | Path, documents: Sequence[Path] = ()) -> None:
     """Write results, tables and the page of the items report under `output`."""
-    analysis = analyze_items(scores, items, documents, benchmarks, models)
+    analysis = analyze_items(sources, documents)
     write_rows(items_page(analysis), analysis.rows, output)
 
 
@@ -59,19 +53,14 @@ def report_items(
 # The rows.
 
 
-def analyze_items(
-    scores: str | Path,
-    items: str | Path,
-    documents: Sequence[str | Path] = (),
-    benchmarks: str | Path | None = None,
-    models: str | Path | None = None,
-) -> Analysis:
+def analyze_items(sources: Sources, documents: Sequence[str | Path] = ()) -> Analysis:
     """Analyse the items behind the selected scores, one benchmark at a time: a table may be larger than memory.
 
-    `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
-    where no item belongs to a selected score.
+    `documents`: tables with the texts of the items. Reruns in the models sheet take no part. Raises InputError where no
+    item belongs to a selected score.
     """
-    counted = model_scores(scores, benchmarks=benchmarks, sheet_of_models=models, items=items)
+    counted, items = model_scores(sources), sources.items
+    assert items is not None, "the report is of items"
     rows, graded = Rows("items"), set[str]()
     for benchmark, of_benchmark in counted.rows.groupby("benchmark"):
         raw = model_answers(items, of_benchmark)
@@ -92,7 +81,8 @@ def analyze_items(
                 _negative_rows(at, fit, table, texts)
     if not list(rows):
         raise InputError(
-            f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
+            f"{items}: no item belongs to a selected score of {sources.scores}.",
+            "are both tables of the same run or import?",
         )
     return Analysis(rows, graded, counted.notes, trained_here(counted.rows))
 

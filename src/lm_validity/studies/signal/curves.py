@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import (
     NOT_MEASURED,
+    Sources,
     TrainingNoise,
     count_scores,
     in_tokens,
@@ -115,15 +115,13 @@ class LearningCurves:
 STEPS_HINT = "Give their steps (iteration) or tokens (tokens_b)."
 
 
-def read_learning_curves(
-    scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
-) -> LearningCurves:
+def read_learning_curves(sources: Sources, selection: str) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 
     Raises InputError as `count_scores` and `Counted.along_training`, and where no model has two. Gaps are named in
     `notes`.
     """
-    counted = count_scores(scores, models, benchmarks).along_training().without_copies("benchmark", "checkpoint")
+    counted = count_scores(sources).along_training().without_copies("benchmark", "checkpoint")
     sheet = counted.models
     rows, of_axis = _on_one_axis(counted.rows)
     better = counted.benchmarks.set_index("benchmark")
@@ -137,7 +135,7 @@ def read_learning_curves(
     if not curves:
         unordered = any("say the order" in note for note in of_curves)
         raise InputError(
-            f"{scores}: no model has direct test scores at two checkpoints of a benchmark"
+            f"{sources.scores}: no model has direct test scores at two checkpoints of a benchmark"
             f"{' whose order is known' if unordered else ''}.",
             STEPS_HINT if unordered else "the signal study needs scores along training.",
         )

@@ -29,6 +29,7 @@ from lm_validity.studies.signal.numbers import FILTERS, analyze_items, notes_on,
 from lm_validity.studies.signal.picture import curves_picture, doubles
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import count, decimal, explain_protocols, listing, percent
 
@@ -40,36 +41,24 @@ IN_ANSWER = 8  # benchmarks that an answer of a site's first page draws
 
 
 def report_signal(
-    scores: str | Path,
-    models: str | Path,
-    output: str | Path,
-    benchmarks: str | Path | None = None,
-    items: str | Path | None = None,
-    section: Reports = REPORTS,
-    own_models: tuple[str, ...] = (),
+    sources: Sources, output: str | Path, section: Reports = REPORTS, own_models: tuple[str, ...] = ()
 ) -> None:
     """Write results.parquet, tables and the page of the signal report under `output`.
 
     `own_models`: models of the reader, whose curves stand out among those of others.
     """
-    data = replace(analyze_signal(scores, models, benchmarks, items, section), own_models=own_models)
+    data = replace(analyze_signal(sources, section), own_models=own_models)
     rows = signal_rows(data)
     write_rows(signal_page(data, rows), rows, output)
 
 
-def analyze_signal(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path | None = None,
-    items: str | Path | None = None,
-    section: Reports = REPORTS,
-) -> SignalData:
+def analyze_signal(sources: Sources, section: Reports = REPORTS) -> SignalData:
     """Every benchmark with its scores and nulls, from tables only. Raises InputError for bad input.
 
     One benchmark's items are in memory at a time.
     """
-    learning = read_learning_curves(scores, models, benchmarks, section.checkpoints)
-    options, resamples = section.signal, section.resamples
+    learning = read_learning_curves(sources, section.checkpoints)
+    options, resamples, items = section.signal, section.resamples, sources.items
     with_items = item_benchmarks(items) if items is not None else []
     analyzed = {}
     for name in learning.curves:

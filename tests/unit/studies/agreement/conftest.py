@@ -12,6 +12,7 @@ from lm_validity.studies.agreement.factors import factors
 from lm_validity.studies.agreement.incomplete import put_incomplete
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -65,7 +66,7 @@ def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
 
 def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0):
     """The rows that a report writes, and the notes of its page as one text."""
-    report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", section=Reports(resamples=resamples))
+    report(Sources(*written(tmp_path, rows, models, benchmarks)), tmp_path / "report", Reports(resamples=resamples))
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
     return Rows.read(tmp_path / "report" / "results.parquet"), "\n".join(page["notes"])
 
@@ -76,7 +77,7 @@ def by_subject(rows: Rows, quantity: str, **place) -> dict:
 
 
 def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
-    return read_score_matrix(*written(tmp_path, rows, **sheets))
+    return read_score_matrix(Sources(*written(tmp_path, rows, **sheets)))
 
 
 def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, Rows]:

@@ -21,6 +21,7 @@ from lm_validity.studies.agreement.statistics.benchmark import (
 )
 from lm_validity.studies.agreement.statistics.noise import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
@@ -153,7 +154,7 @@ def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
     pd.DataFrame({"benchmark": ["a", "b"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
         tmp_path / "b.csv", index=False
     )
-    return read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
+    return read_score_matrix(Sources(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv"))))
 
 
 def ranges(scores, matrix) -> Rows:

@@ -13,6 +13,7 @@ from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.factors import report_factors
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
@@ -28,7 +29,7 @@ def report(folder, table, resamples=60, names=NAMES, models=MODELS, stderr=0.01)
     (folder / "models.csv").write_text(models)
     (folder / "benchmarks.csv").write_text(BENCHMARKS)
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_factors(*paths, folder / "factors", Reports(resamples=resamples))
+    report_factors(Sources(*paths), folder / "factors", Reports(resamples=resamples))
     return json.loads((folder / "factors" / "page.json").read_text()), Rows.read(folder / "factors" / "results.parquet")
 
 

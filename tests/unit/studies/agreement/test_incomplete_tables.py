@@ -16,6 +16,7 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.statistics.sparse import pooled_tau
 from lm_validity.studies.agreement.values import coverage_notes
+from lm_validity.tables.counted import Sources
 from lm_validity.words import UNDER
 
 NAMES, TASKS = [f"m{i:02}" for i in range(14)], ["a", "b", "c", "d", "e"]
@@ -38,8 +39,8 @@ def tables() -> dict:
     return {DIRECT: direct, TRAINED: trained}
 
 
-def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
-    """[scores, models, benchmarks, plan] of the planned table; `change` edits the rows of scores, `more` is planned
+def files_of(folder, tables, change=lambda rows: rows, more=()) -> Sources:
+    """The files of the planned table; `change` edits the rows of scores, `more` is planned
     too."""
     rows = score_rows(tables, NAMES)
     planned = [(m, b, "block") for m in NAMES[:BLOCK] for b in TASKS]
@@ -48,15 +49,14 @@ def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
     kept = [p == DIRECT or (m, b) in names for p, m, b in zip(rows.protocol, rows.model, rows.benchmark, strict=True)]
     text = "".join(f"{m}\t{b}\t{why}\n" for m, b, why in planned)
     (folder / "plan.tsv").write_text(f"model\tbenchmark\treason\n{text}")
-    return [*written(folder, change(rows[kept]), MODELS, BENCHMARKS), folder / "plan.tsv"]
+    return Sources(*written(folder, change(rows[kept]), MODELS, BENCHMARKS), plan=folder / "plan.tsv")
 
 
 @pytest.fixture(scope="module")
 def planned(tables, tmp_path_factory) -> tuple:
     """The folder of the report of the planned table, its rows and notes."""
     folder = tmp_path_factory.mktemp("planned")
-    *files, plan = files_of(folder, tables)
-    report_agreement(*files, folder / "report", section=Reports(resamples=0), plan=plan)
+    report_agreement(files_of(folder, tables), folder / "report", Reports(resamples=0))
     page = json.loads((folder / "report" / "page.json").read_text())
     return folder, Rows.read(folder / "report" / "results.parquet"), " ".join(page["notes"])
 
@@ -116,13 +116,13 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
         changed = {b: values.copy() for b, values in tables[TRAINED].items()}
         changed["c"][-4:] -= shift
         more = [(*pair, BY_SCORES) for pair in chosen]
-        matrix = read_score_matrix(*files_of(tmp_path, {DIRECT: tables[DIRECT], TRAINED: changed}, more=more))
+        matrix = read_score_matrix(files_of(tmp_path, {DIRECT: tables[DIRECT], TRAINED: changed}, more=more))
         found.append((matrix, *incomplete_of(matrix, TRAINED)))
     (without, one, predictions), (poisoned, other, _) = found
     np.testing.assert_array_equal(without.oriented(TRAINED), poisoned.oriented(TRAINED))
     assert np.isfinite(without.oriented(TRAINED)).sum() == 44 and np.isfinite(without.measured(TRAINED)).sum() == 48
     # also the assisted tau, whose predictions must not have seen them; and as if they had never been measured
-    never, _ = incomplete_of(read_score_matrix(*files_of(tmp_path, tables)), TRAINED)
+    never, _ = incomplete_of(read_score_matrix(files_of(tmp_path, tables)), TRAINED)
     for name in ("tau_pooled", "tau_assisted"):
         assert one.row(name) == other.row(name) == never.row(name)
     counted = ("cells", "cells_by_scores", "cells_missing", "cells_unplanned")
@@ -142,14 +142,14 @@ def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, t
     metrics = dict(zip(TASKS, ["acc", "acc", "acc", "error", "brier_score"], strict=True))
     files = files_of(tmp_path, tables, lambda rows: rows.assign(metric=rows.benchmark.map(metrics)))
     lines = [f"{b},x,{metric},{int(metric == 'acc')}\n" for b, metric in metrics.items()]
-    files[2].write_text("benchmark,category,metric,higher_is_better\n" + "".join(lines))
-    link = fit_cells(read_score_matrix(*files), TRAINED).process.link
+    files.benchmarks.write_text("benchmark,category,metric,higher_is_better\n" + "".join(lines))
+    link = fit_cells(read_score_matrix(files), TRAINED).process.link
     assert list(link.width) == [1, 1, 1, 1, 0] and list(link.low[:4]) == [0, 0, 0, -1]
 
 
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
-    matrix = read_score_matrix(*without)
+    matrix = read_score_matrix(without)
     found, _ = incomplete_of(matrix, TRAINED)
     assert (found.value("cells_missing"), found.value("cells_unplanned")) == (31, 26)
     assert [found.row("rank_predicted", subject=name).value is None for name in ("m01", "m02")] == [True, False]
@@ -157,8 +157,8 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
-    *files, plan = files_of(tmp_path, tables)
-    report_factors(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
+    files = files_of(tmp_path, tables)
+    report_factors(files, tmp_path / "report", Reports(resamples=0))
     rows = Rows.read(tmp_path / "report" / "results.parquet")
     for quantity in ("explained_variance", "factors"):
         (row,) = rows.all(quantity, protocol=TRAINED)
@@ -169,7 +169,7 @@ def test_the_first_components_share_is_not_given_for_few_models_in_common(tables
 def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_path):
     """Twenty-one random cells of the rest, far off what the others say: coverage 0, and intervals that hold them."""
     rest = [(m, b) for m in NAMES[BLOCK:] for b in "cde"][:21]
-    plan = files_of(tmp_path, tables)[-1]
+    plan = files_of(tmp_path, tables).plan
     plan.write_text(
         "model\tbenchmark\treason\n"
         + "".join(f"{m}\t{b}\tblock\n" for m in NAMES for b in TASKS if (m, b) not in rest)
@@ -183,7 +183,7 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
             changed[b][NAMES.index(m)] = np.clip(value + (-shift if value > 0.5 else shift), 0.02, 0.98)
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
-        matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
+        matrix = read_score_matrix(Sources(*written(tmp_path, rows, MODELS, BENCHMARKS), plan=plan))
         found[name] = fit_cells(matrix, TRAINED).trust
     assert {(trust.source, trust.cells) for trust in found.values()} == {("audit", 21)}
     far, like = found["far off"], found["like the others"]
@@ -211,8 +211,8 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monke
     rows = score_rows(tables, NAMES)
     rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
     files = written(tmp_path, rows, MODELS, BENCHMARKS)
-    report_agreement(*files, tmp_path / "agreement", section=Reports(resamples=20))
-    report_factors(*files, tmp_path / "factors", section=Reports(resamples=20))
+    report_agreement(Sources(*files), tmp_path / "agreement", Reports(resamples=20))
+    report_factors(Sources(*files), tmp_path / "factors", Reports(resamples=20))
     page = json.loads((tmp_path / "agreement" / "page.json").read_text())
     of_agreement = Rows.read(tmp_path / "agreement" / "results.parquet")
     rows = Rows.read(tmp_path / "factors" / "results.parquet")

@@ -8,6 +8,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, run, score_rows
 
 from lm_validity.config.sections import Reports
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SELECTIONS, write_table
 
 
@@ -35,10 +36,8 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     run(tmp_path, pd.concat([rows, *validation]))
     read, times = pq.read_table, Counter()
     monkeypatch.setattr("pyarrow.parquet.read_table", lambda path: times.update([path.name]) or read(path))
-    report_agreement(
-        *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
-        tmp_path / "report", selections=tmp_path / "selections.parquet", section=Reports(resamples=0),
-    )  # fmt: skip
+    sources = Sources(*(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")))
+    report_agreement(sources, tmp_path / "report", Reports(resamples=0), tmp_path / "selections.parquet")
     assert times == {"scores.parquet": 1, "selections.parquet": 1}  # all scores; those that count are remembered
     table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
     assert list(table["benchmark"]) == ["a", "b", "c", "a"] and set(table["model"]) == {"m3"}

@@ -11,6 +11,7 @@ from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
 from lm_validity.site.report import Given, report_site
 from lm_validity.studies.agreement.readiness import report_readiness
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -49,7 +50,7 @@ def written(folder, groups=("seen",), **world):
 
 
 def reported(paths, output, groups=("seen",)):
-    report_readiness(*paths, output, Agreement(groups=tuple(groups)))
+    report_readiness(Sources(*paths), output, Agreement(groups=tuple(groups)))
     return Rows.read(output / "results.parquet"), json.loads((output / "page.json").read_text())
 
 
@@ -167,5 +168,5 @@ def test_scores_that_are_no_fractions_and_protocols_without_scores(tmp_path):
     assert any("sums" in note for note in page["notes"])
     write_table(table[table["protocol"] == DIRECT], SCORES, scores)
     with pytest.raises(InputError, match="both protocols"):
-        report_readiness(scores, models, benchmarks, tmp_path / "none", Agreement(groups=("seen",)))
+        report_readiness(Sources(scores, models, benchmarks), tmp_path / "none", Agreement(groups=("seen",)))
     assert not (tmp_path / "none").exists()

@@ -12,6 +12,7 @@ from lm_validity.missing import Missing
 from lm_validity.studies.items.compare import Margin, Margins, comparison_rows, gate, judged
 from lm_validity.studies.items.compare_page import comparison_page
 from lm_validity.studies.items.report import analyze_items
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import shared_items
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -106,7 +107,7 @@ def test_models_with_other_items_are_compared_on_the_common_ones(write, answers)
     assert far.change == pytest.approx(np.mean((answers["b", "far", DIRECT] - answers["a", "far", DIRECT])[50:]))
     (note,) = [note for note in comparison.notes if "far" in note and "150 of up to 200" in note]
     assert "near" not in note
-    rows = analyze_items(folder / "scores.parquet", folder / "items.parquet").rows
+    rows = analyze_items(Sources(folder / "scores.parquet", items=folder / "items.parquet")).rows
     for name in ("far", "near"):
         alike = (answers["a", name, DIRECT] == answers["b", name, DIRECT]).sum()
         assert rows.value("equal_items", subject=name) == alike

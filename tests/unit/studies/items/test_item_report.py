@@ -10,6 +10,7 @@ from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.items.report import NOT_GRADED, TOO_FEW, analyze_items, items_page
 from lm_validity.studies.items.statistics import fit_2pl, resolution
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -25,8 +26,8 @@ def world(models=60, items=80, protocol=DIRECT, seed=0):
     return {(f"m{index:03}", "cloze", protocol): row for index, row in enumerate(answers)}
 
 
-def files(folder):
-    return folder / "scores.parquet", folder / "items.parquet"
+def files(folder, models=None):
+    return Sources(folder / "scores.parquet", models, items=folder / "items.parquet")
 
 
 def value(analysis, quantity, **place):
@@ -39,7 +40,7 @@ def test_reversed_items_are_listed_with_their_text(write, tmp_path):
     documents = pd.DataFrame({"benchmark": "cloze", "doc_id": [str(i) for i in range(80)]})
     documents = documents.assign(context=[f"text {i}" for i in range(80)], choices=[["a", "b"]] * 80, gold=0)
     write_table(documents, DOCUMENTS, folder / "documents.parquet")
-    rows = analyze_items(*files(folder), [folder / "documents.parquet"]).rows
+    rows = analyze_items(files(folder), [folder / "documents.parquet"]).rows
     first = rows.all("item_discrimination")[0]
     assert first.other == "79" and first.value < 0
     assert rows.all("item_text")[0].text == "text 79" and rows.all("item_negative_certain")[0].value == 1
@@ -56,17 +57,17 @@ def test_reversed_items_are_listed_with_their_text(write, tmp_path):
     assert {name: rows.value(name) for name in expected} == pytest.approx(expected)
     write_table(documents.assign(benchmark="other"), DOCUMENTS, tmp_path / "other.parquet")
     tables = [tmp_path / "other.parquet", folder / "documents.parquet"]
-    assert analyze_items(*files(folder), tables).rows.all("item_text")[0].text == "text 79"
-    assert not analyze_items(*files(folder), tables[:1]).rows.all("item_text")
+    assert analyze_items(files(folder), tables).rows.all("item_text")[0].text == "text 79"
+    assert not analyze_items(files(folder), tables[:1]).rows.all("item_text")
     write_table(documents.assign(gold=5), DOCUMENTS, tables[0])
     with pytest.raises(InputError, match="gold"):
-        analyze_items(*files(folder), tables)
+        analyze_items(files(folder), tables)
 
 
 def test_few_models_and_graded_items_have_no_item_response_model(write):
     two, three_points = world(models=2), {key: 3.0 * values for key, values in world(models=5).items()}
     for cells, neighbours, reason, metric in ((two, 1, TOO_FEW, "acc"), (three_points, 4, NOT_GRADED, "points")):
-        analysis = analyze_items(*files(write(cells, metric=f"{metric},none")))
+        analysis = analyze_items(files(write(cells, metric=f"{metric},none")))
         row = analysis.rows.row("negative_items")
         assert row.value is None and row.reason == reason.reason
         assert value(analysis, "neighbours") == neighbours and value(analysis, "paired_difference") > 0
@@ -80,21 +81,21 @@ def test_reruns_and_copies_are_no_models(write, tmp_path):
     first, *_, last = sorted({key[0] for key in cells})
     (tmp_path / "models.csv").write_text(f"model,rerun_of\n{first},\n{last},{first}\n")
     folder = write(cells)
-    assert value(analyze_items(*files(folder)), "models") == 5
-    assert value(analyze_items(*files(folder), models=tmp_path / "models.csv"), "models") == 4
-    analysis = analyze_items(*files(write(cells | {("copy", "cloze", DIRECT): cells[first, "cloze", DIRECT]})))
+    assert value(analyze_items(files(folder)), "models") == 5
+    assert value(analyze_items(files(folder, tmp_path / "models.csv")), "models") == 4
+    analysis = analyze_items(files(write(cells | {("copy", "cloze", DIRECT): cells[first, "cloze", DIRECT]})))
     assert value(analysis, "models") == 5 and any(f"{first} (as copy)" in note for note in analysis.notes)
 
 
 def test_items_of_other_scores_are_an_error(write, tmp_path):
     folder = write(world(models=3), changes=lambda scores: scores.assign(benchmark="other"))
     with pytest.raises(InputError, match="no item belongs"):
-        analyze_items(*files(folder))
+        analyze_items(files(folder))
 
 
 def test_the_command_writes_the_report(write):
     folder = write(world(models=8) | world(models=8, protocol=TRAINED, seed=1))
-    scores, items = map(str, files(folder))
+    scores, items = (str(folder / f"{name}.parquet") for name in ("scores", "items"))
     arguments = ["items", "--scores", scores, "--items", items, "--output", str(folder / "report")]
     CliRunner().invoke(reports.app, arguments, catch_exceptions=False)
     rows = pd.read_parquet(folder / "report" / "results.parquet")
@@ -108,7 +109,7 @@ def test_the_command_writes_the_report(write):
 )
 def test_the_page_answers_what_its_models_allow(write, models, heading, outcome):
     """Neighbours told apart, and whether items work against the benchmark, which few models cannot tell."""
-    analysis = analyze_items(*files(write(world(models=models))))
+    analysis = analyze_items(files(write(world(models=models))))
     page = items_page(analysis)
     assert page.lede.heading.startswith(heading)
     said = f"{value(analysis, 'neighbours_resolved'):.0f} of {value(analysis, 'neighbours'):.0f}"

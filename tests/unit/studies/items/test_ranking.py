@@ -9,6 +9,7 @@ from scipy import stats
 
 from lm_validity.studies.items.ranking import report_ranking
 from lm_validity.studies.items.statistics import holm_over_pairs, may_be_best, p_by_errors
+from lm_validity.tables.counted import Sources
 
 
 def ranking(write, cells, items=False, changes=None, **columns):
@@ -19,8 +20,8 @@ def ranking(write, cells, items=False, changes=None, **columns):
     sheets["benchmarks"] = f"benchmark,metric,higher_is_better\nfacts,acc,{higher}"
     for name, text in sheets.items():
         (folder / f"{name}.csv").write_text(text + "\n")
-    tables = (folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv", folder / "out")
-    report_ranking(*tables, folder / "items.parquet" if items else None)
+    tables = (folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv")
+    report_ranking(Sources(*tables, folder / "items.parquet" if items else None), folder / "out")
     page = json.loads((folder / "out" / "page.json").read_text())
     return pd.read_parquet(folder / "out" / "results.parquet"), page
 

@@ -10,6 +10,7 @@ from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.results.put import Rows
 from lm_validity.studies.signal.numbers import notes_on, signal_rows
 from lm_validity.studies.signal.report import analyze_signal
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 MODELS = {  # name: (size, architecture, training data, ability)
@@ -139,7 +140,7 @@ def found_in(files, benchmarks=None, *, with_items: bool = True, resamples: int 
     """What the report says of the tables."""
     section = Reports(resamples=resamples, checkpoints=checkpoints, signal=SignalConventions(**conventions))
     items = files.items if with_items and files.items.exists() else None
-    data = analyze_signal(files.scores, files.models, benchmarks, items, section)
+    data = analyze_signal(Sources(files.scores, files.models, benchmarks, items), section)
     return Found(signal_rows(data), notes_on(data))
 
 

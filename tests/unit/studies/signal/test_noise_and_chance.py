@@ -8,6 +8,7 @@ from lm_validity.config.sections import Reports
 from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal, signal_page
 from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality, walked_quality
+from lm_validity.tables.counted import Sources
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 
@@ -98,7 +99,7 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
 def signal_page_of(folder, resamples=0):
     """The sentences of the findings of the tables in the folder."""
     section, paths = Reports(resamples=resamples), [folder / f"{name}.csv" for name in ("models", "benchmarks")]
-    data = analyze_signal(folder / "scores.parquet", *paths, section=section)
+    data = analyze_signal(Sources(folder / "scores.parquet", *paths), section)
     return [finding.sentence for finding in signal_page(data, signal_rows(data)).findings]
 
 

@@ -8,6 +8,7 @@ from lm_validity.config.sections import Reports
 from lm_validity.pages.page import page_document
 from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal, settling, signal_page
+from lm_validity.tables.counted import Sources
 
 LONG = "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4
 NAMES = ["facts", "flat", "שפה", LONG]
@@ -34,7 +35,7 @@ def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_
     listed += "".join(f"{name},acc,0.25,{0 if name in lower_is_better else 1}\n" for name in names)
     files = write_scores(folder, rows, listed, sheet)
     section = Reports(resamples=resamples)
-    data = analyze_signal(files.scores, files.models, folder / "benchmarks.csv", section=section)
+    data = analyze_signal(Sources(files.scores, files.models, folder / "benchmarks.csv"), section)
     found = signal_rows(data)
     return page_document(signal_page(data, found)), found
 

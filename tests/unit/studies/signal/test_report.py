@@ -12,6 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.results.rows import UNIQUE
 from lm_validity.studies.signal.report import analyze_signal, report_signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, signal_quality
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, read_table, write_table
 
 SCIENCE = [model for model, facts in MODELS.items() if facts[2] == "science"]
@@ -79,7 +80,7 @@ def test_filters_are_never_shown_in_sample_only(found):
 
 
 def test_what_is_written(rising, found, tmp_path):
-    report_signal(rising.scores, rising.models, tmp_path, section=Reports(resamples=60), items=rising.items)
+    report_signal(Sources(rising.scores, rising.models, items=rising.items), tmp_path, Reports(resamples=60))
     page = json.loads((tmp_path / "page.json").read_text())
     assert [section["title"] for section in page["sections"]] == [
         "Signal quality",
@@ -156,7 +157,7 @@ TWICE = r"two selected test scores of small-deep on facts \(direct\) at checkpoi
 def test_bad_scores_are_named(tmp_path, rows, change, words):
     files = write(tmp_path, rows, change(score_rows(rows)))
     with pytest.raises(InputError, match=words):
-        report_signal(files.scores, files.models, tmp_path / "r")
+        report_signal(Sources(files.scores, files.models), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -187,7 +188,7 @@ def analyzed(folder, models, resamples=0, tokens_b=20.0):
         f"{name},{size},{shape}\n" for name, (size, shape, _) in models.items()
     )
     files = write_scores(folder, rows, models=sheet)
-    data = analyze_signal(files.scores, files.models, section=Reports(resamples=resamples))
+    data = analyze_signal(Sources(files.scores, files.models), Reports(resamples=resamples))
     return data.benchmarks["facts"], found_in(files, resamples=resamples)
 
 

@@ -23,14 +23,14 @@ from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, register
 from lm_validity.config.load import section_of
 from lm_validity.config.sections import Cards, Configuration
 from lm_validity.files import Document, write_text
-from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
-from lm_validity.results.rows import UNIQUE, Row
+from lm_validity.results.put import UNIQUE, Row
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.formats.import_files import FORMATS
 from lm_validity.tables.roles import WORDS
 from lm_validity.tables.schema import COLUMNS
+from lm_validity.words import ReasonCode
 
 FOLDER = Path(__file__).parent / "reference"
 CASES = Path(__file__).parent.parent / "tests" / "contact" / "cases"

@@ -11,7 +11,6 @@ import numpy as np
 from benchmarks.coverage.results import NOTHING, Result, one
 
 from lm_validity.config.plan import LEAST
-from lm_validity.missing import Missing
 from lm_validity.statistics import Interval
 from lm_validity.studies.bias.numbers import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks
@@ -21,6 +20,7 @@ from lm_validity.studies.signal.statistics.quality import (
     resampling_interval,
     signal_quality,
 )
+from lm_validity.words import Missing
 
 MEAN, SPREAD, TASK_NOISE = 0.01, 0.01, 0.005  # accuracy: mean and standard deviation of effects, error of one
 TASK_WORLDS = {

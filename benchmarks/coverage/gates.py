@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import optimize
 from scipy.special import expit
 
-from lm_validity.repeats import run_noise
+from lm_validity.statistics import run_noise
 from lm_validity.studies.items import statistics
 from lm_validity.studies.items.compare import (
     Answers,

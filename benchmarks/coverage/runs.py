@@ -17,9 +17,9 @@ from numpy.polynomial import hermite_e
 from scipy import stats
 from scipy.special import expit
 
-from lm_validity.missing import Missing
-from lm_validity.repeats import SampledScore, error_of_mean, pass_at_k, pass_hat_k, run_noise, typical_spread
+from lm_validity.statistics import SampledScore, error_of_mean, pass_at_k, pass_hat_k, run_noise, typical_spread
 from lm_validity.studies.items.statistics import paired_difference, satterthwaite
+from lm_validity.words import Missing
 
 RUNS, ITEMS, SHOCKS = (1, 2, 4, 10), (30, 200, 2000), (0.0, 0.1, 0.2)
 LOSS, MODELS, LEVEL = 0.05, 8, 0.95

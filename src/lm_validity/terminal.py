@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_validity.outputs import read_page
+from lm_validity.files import read_page
 
 if TYPE_CHECKING:  # every command imports this module, and the pages' imports pandas
     from lm_validity.pages.page import PageDocument

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.golden.rows import RECORDS, STUDIES, record_of, rows_of
 
-from lm_validity.results.rows import UNIQUE
+from lm_validity.results.put import UNIQUE
 
 RECORDED = {study: json.loads((RECORDS / f"{study}.json").read_text(encoding="utf-8")) for study in STUDIES}
 # The optimizer of the bias model stops near the mode: what it finds depends on the processor's last digits.

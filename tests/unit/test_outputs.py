@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import register_commands
 from lm_validity.errors import InputError
-from lm_validity.files import file_sha256
-from lm_validity.outputs import LIST, check_file, replaced_folder
+from lm_validity.files import LIST, check_file, file_sha256, replaced_folder
 from lm_validity.site.first_page import ORDER
 from lm_validity.tables.schema import SCORES, write_table
 

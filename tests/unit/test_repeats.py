@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from lm_validity.missing import Missing, ReasonCode
-from lm_validity.repeats import (
+from lm_validity.statistics import (
     RunNoise,
     SampledScore,
     best_of,
@@ -19,6 +18,7 @@ from lm_validity.repeats import (
     spread_of_runs,
     typical_spread,
 )
+from lm_validity.words import Missing, ReasonCode
 
 
 def sampled(answers):

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm_validity.missing import Missing
 from lm_validity.pages.page import Page
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows, ends_of, labels_of
-from lm_validity.results.sections import Dots, Heat, PanelOf, Says, SectionOf, Series, TableOf
+from lm_validity.results.sections import Dots, Heat, PanelOf, Says, SectionOf, Series, TableOf, write_rows
+from lm_validity.words import Missing
 
 
 def some_rows() -> Rows:

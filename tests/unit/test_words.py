@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from lm_validity.missing import Missing, ReasonCode, is_known, known, number
-from lm_validity.words import decimal, no_scores, with_interval
+from lm_validity.words import Missing, ReasonCode, decimal, is_known, known, no_scores, number, with_interval
 
 REASON = "Fewer than two models have scores."
 

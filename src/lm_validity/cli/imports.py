@@ -11,8 +11,7 @@ import typer
 
 from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
 from lm_validity.errors import InputError
-from lm_validity.files import as_written
-from lm_validity.outputs import replaced_folder
+from lm_validity.files import as_written, replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:

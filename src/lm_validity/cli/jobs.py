@@ -18,10 +18,9 @@ from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_fold
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import write_json
+from lm_validity.files import check_file, replaced_folder, write_json
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
 from lm_validity.monitor.render import describe_plans
-from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
 from lm_validity.run.grid import tables_of

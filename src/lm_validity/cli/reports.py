@@ -22,8 +22,7 @@ from lm_validity.cli.options import (
 )
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
-from lm_validity.files import made_from
-from lm_validity.outputs import check_file, replaced_folder
+from lm_validity.files import check_file, made_from, replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def register(root: typer.Typer) -> None:
 @contextmanager
 def _folder_of(output: Path, command: str, *inputs: Path | None) -> Iterator[Path]:
     """A folder for a report, whose page then says in its foot what it was made from."""
-    from lm_validity.outputs import read_page
+    from lm_validity.files import read_page
     from lm_validity.pages.page import write_html
 
     with replaced_folder(output, command, inputs=inputs, names=PAGE) as folder:

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
-from lm_validity.files import write_json, write_text
+from lm_validity.files import replaced_folder, write_json, write_text
 from lm_validity.miniature.world import (
     ATTRIBUTES,
     BEGIN,
@@ -39,7 +39,6 @@ from lm_validity.miniature.world import (
     pretraining_documents,
     words_of_language,
 )
-from lm_validity.outputs import replaced_folder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.

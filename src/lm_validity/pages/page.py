@@ -19,8 +19,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from lm_validity.files import replace_file, write_text
-from lm_validity.missing import Missing
-from lm_validity.words import UNDER, no_scores
+from lm_validity.words import UNDER, Missing, no_scores
 
 if TYPE_CHECKING:
     from jinja2 import Environment

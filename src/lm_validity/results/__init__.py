@@ -1,2 +1,2 @@
-"""A report's results: what a row is (`rows`), how rows are put and found (`put`), what a page makes of them
-(`sections`), and the files of a report (`files`)."""
+"""A report's results: rows, how they are put and found (`put`), what a page makes of them, and the files of a report
+(`sections`)."""

@@ -7,13 +7,49 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.missing import Missing, Reason, ReasonCode
-from lm_validity.results.rows import NONE, RANGE, Row
+from lm_validity.words import Missing, Reason, ReasonCode
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a row of results.parquet is.
+
+UNIQUE = ("study", "quantity", "subject", "other", "protocol", "conditions", "interval_for")
+RANGE = Missing(Reason("This is a range, without a value in its middle.", ReasonCode.RANGE))
+Conditions = dict[str, float | str | None]
+NONE = Missing(Reason("There is none here.", ReasonCode.NONE))
+
+
+class Row(NamedTuple):
+    """A row of results.parquet; docs/reference/results.md says what is in its columns."""
+
+    study: str
+    quantity: str
+    subject: str | None
+    other: str | None
+    protocol: str | None
+    conditions: str
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float | None
+    interval_for: str | None
+    n: int | None
+    unit: str
+    text: str | None
+    reason: str | None
+    reason_code: str | None
+    basis: str | None
+
+    @property
+    def said(self) -> Conditions:
+        """The row's conditions as a dictionary, from the JSON text of its column."""
+        conditions: Conditions = json.loads(self.conditions)
+        return conditions
+
 
 Condition = str | int | float | None
 Value = float | str | Missing

@@ -25,9 +25,8 @@ from lm_validity.config.rows import read_rows
 from lm_validity.config.sheets import AcceptedLoss
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import absent, write_text
-from lm_validity.missing import is_known, number
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Rows
+from lm_validity.results.sections import write_rows
 from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, table_kind
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.studies.items.answers import model_answers
@@ -50,7 +49,7 @@ from lm_validity.tables.metrics import ASSUMED
 from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, read_scores, write_table
 from lm_validity.tables.settings import FILE, Unlike, difference_notes
 from lm_validity.tables.sheets import read_model_facts
-from lm_validity.words import count, listing
+from lm_validity.words import count, is_known, listing, number
 
 EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}
 MOST_LINES, MOST_NOTES = 12, 3  # in the terminal

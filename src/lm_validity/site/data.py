@@ -11,7 +11,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing
 from lm_validity.pages.page import Answer, Finding, Page, Picture, Section, Table
 from lm_validity.pages.svg import NAMES, Axis, rug, shortened, svg, text, ticks
 from lm_validity.results.put import Rows
@@ -20,7 +19,7 @@ from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, read_scores
-from lm_validity.words import count, listing
+from lm_validity.words import Missing, count, listing
 
 Z_95 = 1.959964
 NO_ERROR = Missing("The score has no standard error.")

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import write_text
-from lm_validity.outputs import read_page
+from lm_validity.files import read_page, write_text
 from lm_validity.pages.page import (
     FORMAT,
     AnswerDocument,

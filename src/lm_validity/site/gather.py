@@ -11,8 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.files import as_written, read_json_or
-from lm_validity.outputs import made_of_results
+from lm_validity.files import as_written, made_of_results, read_json_or
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import KEY, SCORES, read_scores, readable, write_table

@@ -12,8 +12,7 @@ import pandas as pd
 from lm_validity.config.plan import parse_group, read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_from, write_text
-from lm_validity.outputs import replaced_folder
+from lm_validity.files import made_from, replaced_folder, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.values import CardSources

@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from lm_validity.config.sections import Cards
 from lm_validity.pages import svg as draw
-from lm_validity.results.put import Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.site.cards.card import (
     FOLDER,
     Card,

@@ -19,7 +19,6 @@ import pandas as pd
 from lm_validity.config.plan import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.missing import Reason, ReasonCode
 from lm_validity.tables.metrics import settled_directions, unit_notes
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, TRAINED, read_scores, replay_notes
@@ -43,7 +42,7 @@ from lm_validity.tables.sheets import (
     sheet_frame,
 )
 from lm_validity.tables.standard_errors import CheckedErrors, ErrorCheck, checked_errors, error_notes
-from lm_validity.words import listing, with_names
+from lm_validity.words import Reason, ReasonCode, listing, with_names
 
 COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 

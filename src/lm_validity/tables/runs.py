@@ -8,9 +8,15 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, number
-from lm_validity.repeats import best_of, error_of_mean, falls_against_itself, far_runs, spread_of_runs, typical_spread
-from lm_validity.words import count, with_names
+from lm_validity.statistics import (
+    best_of,
+    error_of_mean,
+    falls_against_itself,
+    far_runs,
+    spread_of_runs,
+    typical_spread,
+)
+from lm_validity.words import Missing, count, number, with_names
 
 # what two runs of one score have in common
 _SAME = ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "prompt_variant",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from lm_validity.config.sections import NAME
 from lm_validity.errors import InputError
-from lm_validity.files import made_folder, make_writable
-from lm_validity.outputs import check_folder
+from lm_validity.files import check_folder, made_folder, make_writable
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to the repository's own folders

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.missing import Missing
 from lm_validity.pages.page import (
     Finding,
     Lede,
@@ -26,7 +25,7 @@ from lm_validity.pages.page import (
     write_page,
 )
 from lm_validity.pages.svg import dot, line, svg
-from lm_validity.words import no_scores
+from lm_validity.words import Missing, no_scores
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
 

@@ -13,10 +13,9 @@ import pytest
 
 from lm_validity.config.sections import Cards, Reports
 from lm_validity.files import write_json
-from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Rows
+from lm_validity.results.sections import write_rows
 from lm_validity.site.cards.card import Card, card_html, card_markdown, folder_name, make_card
 from lm_validity.site.cards.values import CardSources, basis_words, known, shown, tokens_words, value_of
 from lm_validity.site.cards.verdict import (
@@ -34,6 +33,7 @@ from lm_validity.site.cards.verdict import (
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import Missing, Reason, ReasonCode
 
 LIMITS = Cards()
 POINTS = {"first_point": 10.0, "last_point": 100.0}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
 from lm_validity.errors import InputError
-from lm_validity.outputs import replaced_folder
+from lm_validity.files import replaced_folder
 from lm_validity.tables.counted import report_rows
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, model_place

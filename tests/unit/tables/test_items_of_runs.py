@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from tests.unit.compared import compare_models
 
-from lm_validity.missing import is_known
 from lm_validity.studies.items.answers import mean_items, model_answers, model_scores
 from lm_validity.studies.items.compare import Margins, judged
 from lm_validity.studies.items.report import analyze_items, items_page
@@ -17,6 +16,7 @@ from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import mean_of_items
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
+from lm_validity.words import is_known
 
 KEY = {"checkpoint": "final", "benchmark": "sums", "protocol": "direct", "prompt": "plain", "split": "test"}
 

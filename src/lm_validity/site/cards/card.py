@@ -16,8 +16,7 @@ from lm_validity.config.plan import parse_group
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Link, Outcome, Panel, from_template, legend_of, write_csv
-from lm_validity.results.put import Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import POINTS, Dots, Lines, Points, Series
 from lm_validity.site.cards.values import (
     QUANTITIES,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lm_validity.config.sections import Cards
-from lm_validity.results.put import Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.site.cards.values import known, read_table, value_of, value_text
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import UNDER

@@ -4,10 +4,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.missing import Missing, Reason, ReasonCode, known
-from lm_validity.repeats import NO_RUNS
 from lm_validity.results.put import Rows
-from lm_validity.statistics import models_above_chance
+from lm_validity.statistics import NO_RUNS, models_above_chance
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics import benchmark as statistics
@@ -16,7 +14,7 @@ from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value
 from lm_validity.tables.counted import NOT_MEASURED, of_metric
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, known
 
 # ratios of two models' sizes: of like size, and all pairs whatever their sizes
 LIKE, ANY = (1.0, 2.0), (1.0, None)

@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from lm_validity.missing import Missing, Reason, known
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement import values as said
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error, use_paired_tests
@@ -19,7 +18,7 @@ from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
 from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, no_scores, with_names
+from lm_validity.words import UNDER, Missing, Reason, known, no_scores, with_names
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models

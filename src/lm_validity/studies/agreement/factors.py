@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from lm_validity.config.sections import REPORTS, Reports
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page
-from lm_validity.results.files import write_rows
-from lm_validity.results.put import Column, Ends, Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Column, Ends, Row, Rows, ends_of
 from lm_validity.results.sections import (
     Dots,
     PanelOf,
@@ -27,6 +24,7 @@ from lm_validity.results.sections import (
     TableOf,
     Written,
     interval_words,
+    write_rows,
 )
 from lm_validity.statistics import LEVEL, section_generator
 from lm_validity.studies.agreement.data import JACKKNIFED, Data
@@ -71,7 +69,18 @@ from lm_validity.studies.agreement.values import (
 )
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, explain_protocols, listing, no_scores, percent
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    explain_protocols,
+    known,
+    listing,
+    no_scores,
+    percent,
+)
 
 SHOWN, COMPARED = 5, 3  # components of a protocol, and of those beside shuffled tables and of common cells
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance

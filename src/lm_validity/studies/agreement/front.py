@@ -9,7 +9,6 @@ import numpy as np
 from markupsafe import Markup
 
 from lm_validity.config.sections import Cards
-from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
@@ -20,7 +19,7 @@ from lm_validity.studies.agreement.data import JACKKNIFED, Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
 from lm_validity.studies.agreement.values import Estimate, Range, Value, estimate, in_words, range_of, shown_limit
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import MINUS, count, decimal
+from lm_validity.words import MINUS, Missing, count, decimal, is_known, number
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What stands above the folds: the finding, the ranks as carpets, three panels; and the answers for the first page of a

@@ -11,11 +11,9 @@ import numpy as np
 from scipy import stats
 
 from lm_validity.config.plan import AUDIT
-from lm_validity.missing import Missing, Reason, ReasonCode, known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Finding, Section
-from lm_validity.results.put import Column, Ends, Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Column, Ends, Row, Rows, ends_of
 from lm_validity.results.sections import Says, SectionOf, TableOf
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import BY_CHANCE, JACKKNIFED, Data
@@ -25,7 +23,19 @@ from lm_validity.studies.agreement.statistics import sparse
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.values import Range, Value
 from lm_validity.tables.schema import DIRECT
-from lm_validity.words import UNDER, count, decimal, listing, percent, with_interval
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    decimal,
+    known,
+    listing,
+    number,
+    percent,
+    with_interval,
+)
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on

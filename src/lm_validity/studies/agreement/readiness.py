@@ -10,13 +10,10 @@ from scipy.special import logit
 from lm_validity.config.plan import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel
-from lm_validity.results.files import write_rows
-from lm_validity.results.put import Column, Ends, Rows, ends_of, reason_of
-from lm_validity.results.rows import Row
-from lm_validity.results.sections import POINTS, Dots, Points, Says, SectionOf, Series, TableOf
+from lm_validity.results.put import Column, Ends, Row, Rows, ends_of, reason_of
+from lm_validity.results.sections import POINTS, Dots, Points, Says, SectionOf, Series, TableOf, write_rows
 from lm_validity.statistics import holm
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
@@ -36,7 +33,7 @@ from lm_validity.studies.agreement.values import selected_on_test
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
-from lm_validity.words import count, decimal, explain_protocols, listing, with_names
+from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing, with_names
 
 LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
 MOST_DRAWN = 12  # benchmarks of the picture

@@ -13,11 +13,9 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports, Screening
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.missing import is_known
 from lm_validity.pages.page import Finding, Page, Section, Table
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Condition, Part, Rows
-from lm_validity.results.sections import Dots, Heat, Says, SectionOf, Series, TableOf
+from lm_validity.results.sections import Dots, Heat, Says, SectionOf, Series, TableOf, write_rows
 from lm_validity.studies.agreement import benchmarks, incomplete, similar, tau
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.front import above_the_folds
@@ -36,7 +34,7 @@ from lm_validity.studies.agreement.values import (
 )
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import UNDER, count, decimal, explain_protocols, listing, with_names
+from lm_validity.words import UNDER, count, decimal, explain_protocols, is_known, listing, with_names
 
 
 def report_agreement(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.put import Rows
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.data import JACKKNIFED, Data, draws
@@ -32,7 +31,7 @@ from lm_validity.studies.agreement.values import (
     over_families,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import count, no_scores
+from lm_validity.words import Missing, Reason, ReasonCode, count, known, no_scores
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))

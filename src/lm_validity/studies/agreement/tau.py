@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.put import Rows
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import Data, draws
@@ -36,6 +35,7 @@ from lm_validity.studies.agreement.values import (
     over_families,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.words import Missing, Reason, ReasonCode, known
 
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW

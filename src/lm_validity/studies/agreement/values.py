@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.results.put import Condition, Rows, ends_of
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix
@@ -13,7 +12,21 @@ from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceil
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, decimal, listing, no_scores, with_interval, with_names
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    decimal,
+    is_known,
+    known,
+    listing,
+    no_scores,
+    number,
+    with_interval,
+    with_names,
+)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Why a number is missing or has no interval.

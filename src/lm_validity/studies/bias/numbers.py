@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.results.put import Rows, ends_of, labels_of, reason_of
 from lm_validity.statistics import holm
 from lm_validity.studies.bias.statistics import effects, model
@@ -23,6 +22,7 @@ from lm_validity.studies.bias.statistics.effects import SLICES, meta_analysis
 from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
 from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING, setting_counts
+from lm_validity.words import Missing, Reason, ReasonCode, known
 
 ONE_SUBSAMPLE = Missing(
     Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)

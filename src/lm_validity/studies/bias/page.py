@@ -7,10 +7,18 @@ import numpy as np
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.pages.page import Answer, Finding, Lede, Page
-from lm_validity.results.files import write_rows
-from lm_validity.results.put import Column, Condition, Rows, ends_of
-from lm_validity.results.rows import Row
-from lm_validity.results.sections import Dots, PanelOf, Says, SectionOf, Series, TableOf, Written, interval_words
+from lm_validity.results.put import Column, Condition, Row, Rows, ends_of
+from lm_validity.results.sections import (
+    Dots,
+    PanelOf,
+    Says,
+    SectionOf,
+    Series,
+    TableOf,
+    Written,
+    interval_words,
+    write_rows,
+)
 from lm_validity.studies.bias import numbers
 from lm_validity.studies.bias.numbers import model_rows, unreliable_fits
 from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials

@@ -7,9 +7,8 @@ import numpy as np
 
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Finding, Page
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows
-from lm_validity.results.sections import Dots, Lines, Says, SectionOf, Series, TableOf
+from lm_validity.results.sections import Dots, Lines, Says, SectionOf, Series, TableOf, write_rows
 from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.model import equal_tailed, prior_predictive

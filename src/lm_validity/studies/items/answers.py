@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm_validity.pages.page import Lede
-from lm_validity.repeats import RunNoise, run_noise
+from lm_validity.statistics import RunNoise, run_noise
 from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.items import is_telling, items_of_scores, open_items
 from lm_validity.tables.metrics import are_fractions

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known
-from lm_validity.results.put import Rows
-from lm_validity.results.rows import NONE
+from lm_validity.results.put import NONE, Rows
 from lm_validity.studies.items.answers import (
     CELL,
     answers_matrix,
@@ -38,7 +36,7 @@ from lm_validity.tables.counted import Counted
 from lm_validity.tables.items import Shared, shared_items
 from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike, without_settings
-from lm_validity.words import count, listing, with_names
+from lm_validity.words import Missing, Reason, ReasonCode, count, is_known, listing, with_names
 
 NO_ITEMS = Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS))
 TESTS = {

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS, NAMES, points
 from lm_validity.results.put import Column, Rows
 from lm_validity.results.sections import POINTS, Dots, Lines, Says, SectionOf, Series, TableOf
 from lm_validity.studies.items.compare import Comparison, Judged
 from lm_validity.studies.items.statistics import LEVEL, RUNS_DO_NOT_DECIDE
-from lm_validity.words import count, decimal, explain_protocols, percent
+from lm_validity.words import Missing, count, decimal, explain_protocols, is_known, number, percent
 
 MOST_FLIPS = 1000  # on the page; the CSV has all
 FEW = 7  # benchmarks on a site's first page

@@ -8,12 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages.page import Answer, Finding, Lede, Page
 from lm_validity.pages.svg import KINDS, NAMES, points
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows
-from lm_validity.results.sections import Dots, Says, SectionOf, Series, TableOf
+from lm_validity.results.sections import Dots, Says, SectionOf, Series, TableOf, write_rows
 from lm_validity.studies.items.answers import (
     CELL,
     answers_matrix,
@@ -30,7 +28,7 @@ from lm_validity.studies.items.statistics import LEVEL, NO_TEST, holm_over_pairs
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import trained_here
 from lm_validity.tables.standard_errors import PERPLEXITY
-from lm_validity.words import count, decimal, explain_protocols, listing
+from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing
 
 MOST_ROWS = 60  # that the picture shows
 UNKNOWN = Missing(

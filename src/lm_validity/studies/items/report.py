@@ -9,19 +9,17 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Finding, Lede, Page, Panel
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.repeats import RunNoise, SampledScore, pass_at_k, pass_hat_k
-from lm_validity.results.files import write_rows
 from lm_validity.results.put import Column, Rows
-from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf
+from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf, write_rows
+from lm_validity.statistics import RunNoise, SampledScore, pass_at_k, pass_hat_k
 from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs, with_copies
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
-from lm_validity.words import count, explain_protocols
+from lm_validity.words import Missing, Reason, ReasonCode, count, explain_protocols
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol

@@ -10,9 +10,8 @@ import numpy as np
 from scipy import optimize, special, stats
 from scipy.special import expit, logit
 
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
-from lm_validity.repeats import NO_RUNS, RunNoise
-from lm_validity.statistics import Interval, holm
+from lm_validity.statistics import NO_RUNS, Interval, RunNoise, holm
+from lm_validity.words import Missing, Reason, ReasonCode, is_known, number
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Item response theory: how hard each item is, and how well it tells able models from others (2PL).

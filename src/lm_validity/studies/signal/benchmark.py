@@ -14,7 +14,6 @@ from numpy.random import Generator
 from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
-from lm_validity.missing import Missing, Reason, ReasonCode, known, number
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, ModelFacts, align, select
 from lm_validity.studies.signal.statistics import quality as scores_of
@@ -23,7 +22,7 @@ from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.studies.signal.statistics.quality import SignalQuality
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows, ScienceLead, WindowMasks
 from lm_validity.tables.counted import NOT_MEASURED, TrainingNoise
-from lm_validity.words import scale_of
+from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
 
 Value = float | Missing
 Found = bool | Missing  # whether something is found: False does not say that it is not there

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import Normalisation, SignalConventions
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
-from lm_validity.results.put import Rows, ends_of
-from lm_validity.results.rows import RANGE
+from lm_validity.results.put import RANGE, Rows, ends_of
 from lm_validity.studies.signal import benchmark as base
 from lm_validity.studies.signal.benchmark import (
     CONTROLS,
@@ -34,7 +32,7 @@ from lm_validity.studies.signal.statistics import ranking as ranks
 from lm_validity.studies.signal.statistics.quality import above_chance_from
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows
 from lm_validity.tables.items import BenchmarkItems
-from lm_validity.words import listing
+from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, listing, number
 
 STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 to 994.5 billion tokens

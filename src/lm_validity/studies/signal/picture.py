@@ -6,13 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from lm_validity.missing import is_known, number
 from lm_validity.pages.page import Outcome, Panel, Picture, panel_grid
 from lm_validity.pages.svg import Axis, LogAxis, curve, line, lines_svg, round_values, shortened, text
-from lm_validity.results.put import Rows, ends_of
-from lm_validity.results.rows import Row
+from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
-from lm_validity.words import count, decimal, shared_beginning
+from lm_validity.words import count, decimal, is_known, number, shared_beginning
 
 MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 24, 60, 30_000  # that are drawn
 DOUBLING = 1.8  # from a checkpoint to the next

@@ -7,12 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
-from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Answer, Finding, Lede, Outcome, Page, Panel, Picture
-from lm_validity.results.files import write_rows
-from lm_validity.results.put import Column, Condition, Rows, ends_of, labels_of
-from lm_validity.results.rows import Row
-from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written
+from lm_validity.results.put import Column, Condition, Row, Rows, ends_of, labels_of
+from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written, write_rows
 from lm_validity.studies.signal.benchmark import (
     CONTROLS,
     FALLING,
@@ -31,7 +28,7 @@ from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import count, decimal, explain_protocols, listing, percent
+from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, listing, percent
 
 NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 WHO_TELLS = "The benchmarks sheet has no chance level, and there are no items that tell it."

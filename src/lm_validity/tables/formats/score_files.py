@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import as_written, write_json, write_text
-from lm_validity.outputs import LIST, made_of_results
+from lm_validity.files import LIST, as_written, made_of_results, write_json, write_text
 from lm_validity.tables.schema import (
     CHECKED,
     SCORES,

@@ -21,7 +21,6 @@ from tests.unit.studies.agreement.conftest import (
 )
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing, is_known
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.report import agreement
@@ -31,7 +30,7 @@ from lm_validity.studies.agreement.statistics.resampling import transformed_inte
 from lm_validity.studies.agreement.values import estimate, range_of
 from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import read_scores
-from lm_validity.words import UNDER
+from lm_validity.words import UNDER, Missing, is_known
 
 # fourteen models of five families on five benchmarks of three categories
 MANY = [f"m{i}" for i in range(14)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
 
-from lm_validity.missing import is_known
 from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps
 from lm_validity.studies.agreement.values import estimate, range_of
+from lm_validity.words import is_known
 
 NAMES = [f"m{i:02}" for i in range(16)]
 TASKS = [f"task{i}" for i in range(8)]

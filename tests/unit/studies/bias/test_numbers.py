@@ -12,11 +12,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
-from lm_validity.missing import Missing
 from lm_validity.results.put import Rows, ends_of
 from lm_validity.studies.bias.numbers import cell_rows, mean_rows, task_rows, trial_rows
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks, meta_analysis, sign_flip_p, simulate_pca
 from lm_validity.studies.bias.trials import pair_arms, paired_counts
+from lm_validity.words import Missing
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
 BIAS, BOOST = {"effect": "bias"}, {"effect": "boost"}

@@ -8,12 +8,12 @@ from scipy.special import expit
 from tests.unit.compared import compare_models
 
 from lm_validity.errors import InputError
-from lm_validity.missing import Missing
 from lm_validity.studies.items.compare import Margin, Margins, comparison_rows, gate, judged
 from lm_validity.studies.items.compare_page import comparison_page
 from lm_validity.studies.items.report import analyze_items
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import shared_items
+from lm_validity.words import Missing
 
 DIRECT, TRAINED = "direct", "train_before_test"
 

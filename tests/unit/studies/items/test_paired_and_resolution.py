@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.missing import Missing, number
 from lm_validity.studies.items.statistics import (
     McNemarTest,
     items_needed,
@@ -14,6 +13,7 @@ from lm_validity.studies.items.statistics import (
     resolution,
     unpaired_difference,
 )
+from lm_validity.words import Missing, number
 
 
 def answers(generator, items, first, second, clusters=None, spread=0.0):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.missing import is_known
 from lm_validity.studies.items.statistics import (
     RUNS_DO_NOT_DECIDE,
     McNemarTest,
@@ -13,6 +12,7 @@ from lm_validity.studies.items.statistics import (
     joint_verdict,
     verdicts,
 )
+from lm_validity.words import is_known
 
 
 def judged(tests, margins, items=None, sampling=None):

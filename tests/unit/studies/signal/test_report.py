@@ -9,7 +9,7 @@ from signal_world import MODELS, Files, World, found_in, item_rows, score_rows, 
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.results.rows import UNIQUE
+from lm_validity.results.put import UNIQUE
 from lm_validity.studies.signal.report import analyze_signal, report_signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, signal_quality
 from lm_validity.tables.counted import Sources

@@ -9,9 +9,9 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import softmax
 
-from lm_validity.missing import Missing, Reason, ReasonCode, is_known
 from lm_validity.studies.bias.statistics import latent
 from lm_validity.studies.bias.statistics.model import INTERVAL
+from lm_validity.words import Missing, Reason, ReasonCode, is_known
 
 LEVEL, POWER = 0.05, 0.8
 

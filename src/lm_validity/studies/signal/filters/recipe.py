@@ -23,8 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from lm_validity.config.load import read_values
 from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import Document, json_text, write_text
-from lm_validity.outputs import check_folder, replaced_folder
+from lm_validity.files import Document, check_folder, json_text, replaced_folder, write_text
 from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import Candidates, ItemFilter, Selection
 from lm_validity.studies.signal.statistics import items as splits

@@ -426,6 +426,7 @@ class Claim(Evaluation, total=False):
     prepared_on: str | None  # what the model was trained on before the test
     group: str | None  # of tasks, in whose score this task's is
     suite: str | None  # that tells tasks of one name apart
+    drawn: str | None  # the seed with which answers were drawn, "" where unknown; null: they were not
     made: Settings  # how this score was made, where the file says more of it than of the others
 
 

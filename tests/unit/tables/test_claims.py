@@ -17,8 +17,8 @@ from lm_validity.tables.schema import (
 
 
 def test_records_have_the_columns_of_their_tables():
-    assert set(Claim.__annotations__) == {*SCORES.names, "group", "suite", "made"}
-    assert CLAIMS == ("group", "suite")
+    assert set(Claim.__annotations__) == {*SCORES.names, "group", "suite", "drawn", "made"}
+    assert CLAIMS == ("group", "suite", "drawn")
     assert set(Item.__annotations__) == set(ITEMS.names)
     assert set(Settings.__annotations__) == set(SETTINGS.names) - set(SETTINGS_KEY)
 

@@ -28,7 +28,7 @@ def test_scores_and_items(tmp_path):
     items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id", "run"])
     assert items[["benchmark", "doc_id", "correct", "response"]].values.tolist() == [
         ["quiz", "1", 1, "A"], ["quiz", "2", 0, "A"], ["quiz", "3", 0, "A"],
-        ["sums", "s0", 1, "0"], ["sums", "s0", 1, "0"], ["sums", "s1", 1, "2"], ["sums", "s1", 0, "2"],
+        ["sums", "s0", 1, "0"], ["sums", "s0", 1, "0"], ["sums", "s1", 1, "2"], ["sums", "s1", 0, "5"],
     ]  # fmt: skip
     assert dict(items["metric_values"].iloc[5]) == {"accuracy,match": 1.0}
 

@@ -1,272 +1,67 @@
-"""How a spec reads a file: the way to its scores, and where each column of a score stands.
+"""How a spec reads a file: what is said of the whole file, where its scores are, and what their columns can hold.
 
-A path is keys joined by points, from the place of a score. `^` begins at the file's root, `NAME.json:` in a file beside
-it; `@0` is the name of the first level that the way went through as `*`, which `{0}` puts into a path; `=TEXT` is the
-text, `%` the path of the file. Of alternatives (`a|b`) the first that leads to something counts. A source is a path, or
-paths and the function that makes a value of what they lead to.
+A path is keys joined by points, from the entry of a score. `^` begins at the file's root, `NAME.json:` in a file beside
+it; `=TEXT` is the text, `%` the path of the file. Of alternatives (`a|b`) the first that leads to something counts. A
+source is a path, or paths and the function that makes a value of what they lead to.
 """
 
-import csv
-import io
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
+import pyarrow as pa
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
-from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, mean_of_items
-from lm_validity.tables.schema import Claim, Item, as_record
+from lm_validity.files import Document, absent, check_encodable
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.schema import DEFAULTS, ITEMS, SCORES, SETTINGS, SETTINGS_KEY, Claim, Item, as_record, may_hold
 from lm_validity.words import count
 
 Source = str | tuple[Any, ...]
 Columns = Mapping[str, Source]
+_MEND = "mend it, or leave it out where it is unknown."
 _NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.I)  # a number as a text, which is refused
-_OTHER_HINT = "mend it, or leave it out."
-_ANSWER = ("model", "benchmark", "metric", "doc_id")
+_LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
+_LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Values of others' files, checked before they become a column of a table.
 
-class Place(NamedTuple):
-    """What a score's way led to, the root and path of its file, and the names of the levels between."""
-
-    value: Any
-    root: Any
-    path: Path
-    keys: tuple[str, ...] = ()
-
-    def find(self, paths: str) -> Any:
-        """What the first of the paths leads to that leads to something; None where none does."""
-        if paths == "%" or paths.startswith("="):
-            return self.path if paths == "%" else paths[1:]
-        for path in paths.split("|"):
-            found = self.keys[int(path[1:])] if path.startswith("@") else self._follow(path)
-            if found is not None and found != "":
-                return found
-        return None
-
-    def _follow(self, path: str) -> Any:
-        name, colon, way = path.rpartition(":")
-        value = _beside(self.path.with_name(name)) if colon else self.root if way.startswith("^") else self.value
-        for key in filter(None, way.lstrip("^").split(".")):
-            value = value.get(key.format(*self.keys)) if isinstance(value, dict) else None
-        return value
-
-    def take(self, source: Source) -> Any:
-        """The value of a source; a function is asked only where one of its paths leads to something."""
-        if isinstance(source, str):
-            return self.find(source)
-        *paths, change = source
-        found = [self.find(path) for path in paths]
-        return change(*found) if any(value is not None for value in found) else None
-
-    def below(self, key: object, value: Any) -> "Place":
-        """A place one level further."""
-        return self._replace(value=value, keys=(*self.keys, str(key)))
-
-    def follow(self, way: str) -> Iterator["Place"]:
-        """The places at the end of a way, in which `*` stands for each key or entry of a level."""
-        head, _, rest = way.partition(".")
-        if not head:
-            yield self
-        elif head == "*" and isinstance(self.value, list | dict):
-            for key, value in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
-                yield from self.below(key, value).follow(rest)
-        elif isinstance(self.value, dict) and head in self.value:
-            yield from self._replace(value=self.value[head]).follow(rest)
-
-
-@lru_cache(maxsize=256)
-def _beside(path: Path) -> Any:
-    return checked.read_json_file(path, _OTHER_HINT) if path.is_file() else None
-
-
-def forget_files() -> None:
-    """Read files beside others anew: they may have changed since the last import."""
-    _beside.cache_clear()
-
-
-CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "model": lambda value, where: checked.required_text(value, where, "name it: --model 'PATH=NAME'."),
-    "benchmark": lambda value, where: checked.required_text(value, where, _OTHER_HINT),
-    "doc_id": lambda value, where: str(value),
-    "value": lambda value, where: checked.score(value, where, _OTHER_HINT),
-    "stderr": checked.standard_error,
-    "n_items": lambda value, where: checked.whole(value, where, 0) or None,  # some write 0 for unknown
-    "num_fewshot": lambda value, where: checked.whole(value, where, 0),
-    **dict.fromkeys(("iteration", "run", "seed"), lambda value, where: checked.whole(value, where, 0)),
-    "tokens_b": checked.number,
-    **dict.fromkeys(("higher_is_better", "selected"), checked.flag),
-}
-# Settings, and what may be one of them: anything else is unknown
-_KINDS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("temperature", "top_p", "limit"), checked.finite),
-    **dict.fromkeys(("max_gen_toks", "seed", "n_items_scored", "n_items_total"),
-                    lambda value: value if type(value) is int else None),
-    "chat_template": lambda value: value if isinstance(value, bool) else None,
-    "task_version": str,
+_TYPES = {pa.string(): str, pa.bool_(): bool, pa.float64(): float, pa.int64(): int}
+_KINDS = {field.name: _TYPES.get(field.type, str) for schema in (ITEMS, SETTINGS, SCORES) for field in schema}
+_PROBLEMS = {
+    str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is not a whole number"
 }  # fmt: skip
+_MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
+_OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "facts", "notes"))  # fields of ScoreFile
 
 
-def check_columns(columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Columns of a claim with their values checked. Raises InputError, with the place, for what none can hold."""
-    return {
-        name: CHECKS.get(name, checked.text)(value, f"{where}, {name!r}")
-        for name, value in columns.items()
-        if value is not None
-    }
+def read_json_file(path: Path, hint: str = _MEND) -> Any:
+    """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
+    try:
+        if (size := path.stat().st_size) > _LARGEST_FILE:
+            raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+    except FileNotFoundError as error:
+        raise absent(path) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}).", hint) from error
+    if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
+        check_encodable(json.dumps(document, ensure_ascii=False), str(path))
+    return document
 
 
-def known_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings whose values are of their kind."""
-    kept = dict[str, Any]()
-    for name, value in settings.items():
-        kind: Callable[[Any], Any] = _KINDS.get(name, _text)
-        if value is not None and (of_kind := kind(value)) is not None:
-            kept[name] = of_kind
-    return kept
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A format. `when`: paths that lead to something in its files, or a question about a file. `each`: the way to its
-    scores, or a function that gives their places. `columns`: of a score; with `doc_id` they are answers, whose means
-    are the scores. `common`: what all share; the
-    columns of a mapping under "" are columns too. `of_file`: fields of ScoreFile; `made`, `made_of_score`: settings.
-    `named_by`: the model by a file's path, where nothing else names it. `beside`: names of files that others are read
-    with. `split`: a file's parts, which are read like files. `load`: what makes a root of a file that is not JSON.
-    `finish`: what no path can say, of the file, its root and the places of its rows."""
-
-    name: str
-    when: tuple[str, ...] | Callable[[Opened], bool]
-    columns: Columns
-    each: str | Callable[[Place], Iterable[Place]] = ""
-    common: Columns = field(default_factory=dict)
-    of_file: Columns = field(default_factory=dict)
-    made: Columns = field(default_factory=dict)
-    made_of_score: Columns = field(default_factory=dict)
-    named_by: Callable[[Opened], str | None] = lambda opened: None
-    beside: tuple[str, ...] = ()
-    split: Callable[[Opened], list[Opened]] = lambda opened: [opened]
-    load: Callable[[Opened], Any] = lambda opened: opened.document
-    finish: Callable[[ScoreFile, Place, list[Place]], ScoreFile] = lambda file, root, places: file
-    suffixes: tuple[str, ...] = (".json",)
-
-    def recognises(self, opened: Opened) -> bool:
-        """Whether a file is one of these."""
-        if not isinstance(self.when, tuple):
-            return self.when(opened)
-        place = Place(opened.document, opened.document, opened.path)
-        if opened.path.name in self.beside:
-            return True
-        return all(place.find(path) is not None for path in self.when)
-
-    def read(self, opened: Opened) -> list[ScoreFile]:
-        """The scores of a file, of answers a file for each model. Raises InputError, with the place, for what no column
-        can hold, where nothing names the model, and for a file that is not as its harness writes it."""
-        try:
-            documents = [] if opened.path.name in self.beside else self.split(opened)
-            return [file for each in documents for file in self._read(each)]
-        except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
-            problem = (
-                f"{opened.path}: not as {self.name} writes its files ({type(error).__name__}: {first_line(error)})."
-            )
-            raise InputError(problem, "has somebody edited it? else write its scores as a table.") from error
-
-    def _read(self, opened: Opened) -> list[ScoreFile]:
-        path, document = opened.path, self.load(opened)
-        root = Place(document, document, path)
-        common = check_columns(_taken(root, self.common), str(path))
-        shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
-        rows, places, missing = self._rows_at(root, shared)
-        if missing and not rows:
-            raise InputError(
-                f"{path}: none of its {count(missing, 'score')} is a finite number.", "run that task again."
-            )
-        if "model" not in self.columns:
-            name = opened.model or common.get("model") or self.named_by(opened)
-            common["model"] = CHECKS["model"](name, f"{path}, the model")
-        elif opened.model:
-            rows = [row | {"model": opened.model} for row in rows]
-        by_path = "model" not in self.columns and not opened.model and root.take(self.common.get("model", "^-")) is None
-        fields = {name: value for name, source in self.of_file.items() if (value := root.take(source)) is not None}
-        made = known_settings({"harness": self.name, **_taken(root, self.made)}) if self.made else {}
-        file = ScoreFile(path, rows, as_record(Claim, common), missing=missing, made=made, by_path=by_path, **fields)  # type: ignore[arg-type]
-        return [self.finish(each, root, places) for each in (_of_answers(file) if "doc_id" in self.columns else [file])]
-
-    def _rows_at(self, root: Place, shared: dict[str, Any]) -> tuple[list[Any], list[Place], int]:
-        """The checked rows of all places that count, these places, and how many scores are missing."""
-        path = root.path
-        rows, places, missing = list[dict[str, Any]](), list[Place](), 0
-        for place in self.each(root) if callable(self.each) else root.follow(self.each):
-            found = _taken(place, self.columns)
-            value, where = found.get("value"), f"{path}, {'.'.join(place.keys) or 'the score'}"
-            if value is None or value != value or (isinstance(value, str) and not _NUMBER.search(value)):
-                missing += 1
-                continue
-            row = check_columns(shared | found, where)
-            for name in {"benchmark", "model", "doc_id"} & {"benchmark", *self.columns}:
-                checked.required_text(row.get(name), f"{where}, {name!r}", _OTHER_HINT)
-            settings = known_settings(_taken(place, self.made_of_score))
-            places.append(place)
-            rows.append(row | ({"made": settings} if settings else {}))
-        return rows, places, missing
-
-
-def same(*names: str) -> dict[str, Source]:
-    """Columns that are called as the keys of a place."""
-    return {name: name for name in names}
-
-
-def _taken(place: Place, columns: Columns) -> dict[str, Any]:
-    values = {name: place.take(source) for name, source in columns.items()}
-    return values | (values.pop("", None) or {})
-
-
-def _of_answers(file: ScoreFile) -> list[ScoreFile]:
-    """A file of scores and items for each model in a file of answers: the means over documents, of several answers to
-    one their mean. The first metric is the items' `correct`."""
-    answers = pd.DataFrame([{**file.common, **row} for row in file.rows], columns=[*_ANSWER, "value"])
-    means = answers.groupby([*_ANSWER], sort=False)["value"].agg(["mean", "size"])
-    files = []
-    for model, of_model in means.groupby("model", sort=False):
-        rows = [
-            Claim(benchmark=benchmark, metric=metric) | mean_of_items(values.to_numpy())
-            for (benchmark, metric), values in of_model.groupby(["benchmark", "metric"], sort=False)["mean"]
-        ]
-        several = int((of_model["size"] > 1).sum())
-        note = f"{file.path.name}: the mean of several answers counts: {count(several, 'item')}."
-        notes = (*file.notes, note) if several else file.notes
-        common = file.common | Claim(model=str(model))
-        files.append(replace(file, rows=rows, common=common, notes=notes, items=partial(_items, of_model["mean"])))
-    return files
-
-
-def _items(means: pd.Series) -> Iterator[Item]:
-    for benchmark, of_benchmark in means.droplevel("model").groupby("benchmark", sort=False):
-        table = of_benchmark.droplevel("benchmark").unstack("metric")
-        table = table[of_benchmark.index.unique("metric")]
-        for document, *values in table.itertuples():
-            named = [(metric, value) for metric, value in zip(table, values, strict=True) if not math.isnan(value)]
-            item: Item = {"benchmark": str(benchmark), "doc_id": document, "metric_values": None}
-            yield (
-                item
-                | Item(correct=None if math.isnan(values[0]) else values[0])
-                | (Item(metric_values=named) if len(values) > 1 else Item())
-            )
-
-
-def json_lines(path: Path, hint: str = _OTHER_HINT) -> list[Any]:
+def json_lines(path: Path, hint: str = _MEND) -> list[Any]:
     """The values of a file of JSON lines. Raises InputError, with the line, for what is none."""
     values = []
     for number, line in enumerate(read_text(path, hint).split("\n"), 1):
@@ -277,6 +72,275 @@ def json_lines(path: Path, hint: str = _OTHER_HINT) -> list[Any]:
     return values
 
 
-def csv_rows(path: Path, hint: str = _OTHER_HINT) -> list[dict[str, str]]:
-    """The rows of a CSV file by its header."""
-    return list(csv.DictReader(io.StringIO(read_text(path, hint), newline="")))
+def part(value: object, *names: str) -> Document:
+    """An object, or that under `names`, each in the one before; {} where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: object) -> list[Document]:
+    """A list of objects; [] for anything else."""
+    return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else []
+
+
+def finite(value: object) -> float | None:
+    """A finite number as a float; None for anything else: texts, booleans, NaN, numbers that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        as_float = float(value)
+    except OverflowError:
+        return None
+    return as_float if math.isfinite(as_float) else None
+
+
+def parsed(value: object) -> object:
+    """The number of a text; what is no number of a text stays as it is, and what is empty is None."""
+    try:
+        return float(value) if isinstance(value, str) and value else value or None
+    except ValueError:
+        return value
+
+
+def date_of(*values: object) -> float | None:
+    """The first date of several values, in seconds since 1970: a number, also as a text, or a text with a date in it;
+    None where there is none that a calendar has."""
+    for value in values:
+        seconds = finite(parsed(value))
+        if seconds is not None and 0 <= seconds <= _LAST_DATE:
+            return seconds
+        if isinstance(value, str) and (date := date_in(value)) is not None:
+            return date
+    return None
+
+
+def is_sampled(options: Document) -> bool:
+    """Whether answers were drawn at random, by the options of generation as a file has them: numbers or texts."""
+    warm = (finite(parsed(options.get("temperature"))) or 0) > 0
+    return warm and str(options.get("do_sample", True)).lower() not in ("false", "0", "none")
+
+
+def fitting(column: str, value: object) -> Any:
+    """The value as its column holds it, 9.0 as a whole number too; None where it is of another type."""
+    kind = _KINDS.get(column, str)
+    if kind in (str, bool):
+        return value if isinstance(value, kind) else None
+    number = finite(value)
+    if number is None or kind is float:
+        return number
+    return int(number) if number == math.floor(number) else None
+
+
+def checked(column: str, value: object, where: str) -> Any:
+    """The value as its column holds it. Raises InputError, with the place, for what it cannot have, null too."""
+    kind, fits = _KINDS.get(column, str), fitting(column, value)
+    if fits is None or not may_hold(column, fits):
+        problem = "is out of range" if fits is not None and kind is not str else _PROBLEMS[kind]
+        hint = "name it: --model 'PATH=NAME'." if column == "model" else _MEND
+        raise InputError(f"{where}, {column!r}: {repr(value)[:60]} {problem}.", hint)
+    return fits
+
+
+def _checked_row(columns: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Columns of a claim with their values checked, without those that are unknown; null in place of a default stays.
+    An error that is no number and 0 items, which some programs write, are unknown."""
+    row = dict[str, Any]()
+    for name, value in columns.items():
+        is_unknown = (name == "stderr" and finite(value) is None) or (name == "n_items" and value == 0)
+        if value is not None and not is_unknown:
+            row[name] = checked(name, value, where)
+        elif value is None and name in DEFAULTS:
+            row[name] = None
+    return row
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Specs.
+
+
+class Place(NamedTuple):
+    """The entry of a score, the root and path of its file, and the files beside it that were read."""
+
+    value: Any
+    root: Any
+    path: Path
+    beside: dict[str, Any]
+
+    def find(self, paths: str) -> Any:
+        """What the first of the paths leads to that leads to something; None where none does."""
+        if paths == "%" or paths.startswith("="):
+            return self.path if paths == "%" else paths[1:]
+        for path in paths.split("|"):
+            name, colon, way = path.rpartition(":")
+            found = self._beside(name) if colon else self.root if way.startswith("^") else self.value
+            for key in filter(None, way.lstrip("^").split(".")):
+                found = found.get(key) if isinstance(found, dict) else None
+            if found is not None and found != "":
+                return found
+        return None
+
+    def _beside(self, name: str) -> Any:
+        if name not in self.beside:
+            path = self.path.with_name(name)
+            self.beside[name] = read_json_file(path) if path.is_file() else None
+        return self.beside[name]
+
+    def take(self, columns: Columns) -> dict[str, Any]:
+        """The values of sources by column; a function is asked only where one of its paths leads to something."""
+        values = dict[str, Any]()
+        for name, source in columns.items():
+            if isinstance(source, str):
+                values[name] = self.find(source)
+                continue
+            *paths, change = source
+            found = [self.find(path) for path in paths]
+            values[name] = change(*found) if any(value is not None for value in found) else None
+        return values
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A format. `when`: paths that lead to something in its files, or a question about a file. `of_file`: what holds of
+    a whole file: columns of all its scores (also those of a mapping under ""), settings, fields of ScoreFile. `scores`:
+    where each score stands, in words, and its entry. `columns`: of a score and its settings in an entry; without it
+    entries have them by their names. Scores with a `doc_id` are answers, whose means are the scores. `named_by`: the
+    model by a file's path, where nothing else names it. `beside`: names of files that others are read with. `load`: the
+    roots of a file. `finish`: what no path can say, of the file and its root."""
+
+    name: str
+    when: tuple[str, ...] | Callable[[Opened], bool]
+    scores: Callable[[Place], Iterable[tuple[object, Any]]]
+    of_file: Columns = field(default_factory=dict)
+    columns: Columns | None = None
+    named_by: Callable[[Opened], str | None] = lambda opened: None
+    beside: tuple[str, ...] = ()
+    load: Callable[[Opened], list[Any]] = lambda opened: [opened.document]
+    finish: Callable[[ScoreFile, Place], ScoreFile] = lambda file, root: file
+    suffixes: tuple[str, ...] = (".json",)
+
+    def recognises(self, opened: Opened) -> bool:
+        """Whether a file is one of these."""
+        if not isinstance(self.when, tuple):
+            return self.when(opened)
+        root = Place(opened.document, opened.document, opened.path, {})
+        return opened.path.name in self.beside or all(root.find(path) is not None for path in self.when)
+
+    def read(self, opened: Opened) -> list[ScoreFile]:
+        """The scores of a file, of answers a file for each model. Raises InputError, with the place, for what no column
+        can hold, where nothing names the model, and for a file that is not as its harness writes it."""
+        try:
+            documents = [] if opened.path.name in self.beside else self.load(opened)
+            return [file for document in documents for file in self._read(opened, document)]
+        except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
+            described = f"{type(error).__name__}: {first_line(error)}"
+            problem = f"{opened.path}: not as {self.name} writes its files ({described})."
+            raise InputError(problem, "has somebody edited it? else write its scores as a table.") from error
+
+    def _read(self, opened: Opened, document: Any) -> list[ScoreFile]:
+        path = opened.path
+        root = Place(document, document, path, {})
+        said = root.take(self.of_file)
+        columns = (said.pop("", None) or {}) | {name: said[name] for name in said.keys() - _OF_FILE - _MADE}
+        common = {name: value for name, value in _checked_row(columns, str(path)).items() if value is not None}
+        shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
+        rows, missing = self._rows_at(root, shared)
+        if not rows:
+            problem = f"none of its {count(missing, 'score')} is a finite number" if missing else "no scores in it"
+            raise InputError(f"{path}: {problem}.", "run that task again, or leave the file out.")
+        if opened.model:
+            rows = [row | {"model": opened.model} if "model" in row else row for row in rows]
+        own_name = opened.model or common.get("model")
+        if any("model" not in row for row in rows):
+            common["model"] = checked("model", own_name or self.named_by(opened), f"{path}, the model")
+        fields: dict[str, Any] = {name: said[name] for name in said.keys() & _OF_FILE if said[name] is not None}
+        fields["made"] = _settings({"harness": self.name} | said) if self.of_file.keys() & _MADE else {}
+        file = ScoreFile(
+            path, rows, as_record(Claim, common), missing=missing, stamp=date_in(path.stem),
+            by_path="model" in common and not own_name, **fields,
+        )  # fmt: skip
+        files = of_answers(file) if any("doc_id" in row for row in rows) else [file]
+        return [self.finish(each, root) for each in files]
+
+    def _rows_at(self, root: Place, shared: dict[str, Any]) -> tuple[list[Any], int]:
+        """The checked rows of all places that count, and how many scores are missing."""
+        rows, missing = list[dict[str, Any]](), 0
+        for key, entry in self.scores(root):
+            columns = entry if self.columns is None else root._replace(value=entry).take(self.columns)
+            value, where = columns.get("value"), f"{root.path}, {key}"
+            if value is None or value != value or (isinstance(value, str) and not _NUMBER.search(value)):
+                missing += 1
+                continue
+            row = _checked_row(shared | {name: columns[name] for name in columns.keys() - _MADE}, where)
+            checked("benchmark", row.get("benchmark"), where)
+            made = _settings(columns)
+            rows.append(row | ({"made": made} if made else {}))
+        return rows, missing
+
+
+def _settings(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among columns, as far as their values are of their kinds."""
+    fits = {name: fitting(name, columns[name]) for name in columns.keys() & _MADE}
+    return {name: value for name, value in fits.items() if value is not None}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answers and items.
+
+
+class Answer(NamedTuple):
+    """The value that a metric has of a model's answer to a document; the metric may be unknown."""
+
+    item: Item
+    metric: str | None
+    value: float
+
+
+def items_of(answers: Iterable[Answer]) -> Iterator[Item]:
+    """An item for each document of a benchmark and each run of it: the means of its answers' values by metric, of which
+    the benchmark's first is `correct`."""
+    items = dict[tuple[object, ...], Item]()
+    values = defaultdict[tuple[object, ...], dict[str | None, list[float]]](lambda: defaultdict(list))
+    firsts = dict[object, str | None]()
+    for item, metric, value in answers:
+        key: tuple[object, ...] = (item.get("benchmark"), item["doc_id"], item.get("run"))
+        items.setdefault(key, item)
+        firsts.setdefault(key[0], metric)
+        values[key][metric].append(value)
+    for key, item in items.items():
+        means = {metric: sum(of_metric) / len(of_metric) for metric, of_metric in values[key].items()}
+        named = [(metric, mean) for metric, mean in means.items() if metric is not None]
+        yield item | Item(correct=means.get(firsts[key[0]]), metric_values=named or None)
+
+
+def scores_of(items: Iterable[Item]) -> list[Claim]:
+    """The mean of each metric over the items of a benchmark, with its error and their number."""
+    values = defaultdict[tuple[str, str], list[float]](list)
+    for item in items:
+        for metric, value in item.get("metric_values") or ():
+            values[item["benchmark"], metric].append(value)
+    return [
+        Claim(benchmark=benchmark, metric=metric) | mean_of_items(np.array(column))
+        for (benchmark, metric), column in values.items()
+    ]
+
+
+def of_answers(file: ScoreFile) -> list[ScoreFile]:
+    """A file of scores and items for each model in a file of answers; of several answers to one document their mean."""
+    rows: Any = file.rows
+    by_model = defaultdict[str, list[Any]](list)
+    for row in rows:
+        by_model[row.get("model", file.common.get("model"))].append(row)
+    files = []
+    for model, of_model in by_model.items():
+        answers = [Answer(Item(benchmark=row["benchmark"], doc_id=row["doc_id"]), row["metric"], row["value"])
+                   for row in of_model]  # fmt: skip
+        items = [*items_of(answers)]
+        lower = {row["metric"] for row in of_model if row.get("higher_is_better") is False}
+        scores = [row | Claim(higher_is_better=False) if row["metric"] in lower else row for row in scores_of(items)]
+        repeated = len(answers) - sum(len(item["metric_values"] or ()) for item in items)
+        note = f"{file.path.name}: the mean of several answers counts: {count(repeated, 'answer')} more than items."
+        notes = (*file.notes, note) if repeated else file.notes
+        common = file.common | Claim(model=model)
+        files.append(replace(file, rows=scores, common=common, notes=notes, items=items.copy))
+    return files

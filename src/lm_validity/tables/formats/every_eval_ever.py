@@ -21,11 +21,23 @@ from lm_validity import __version__
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document, check_encodable, write_json
-from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec, json_lines
+from lm_validity.tables.formats.engine import (
+    Answer,
+    Place,
+    Spec,
+    checked,
+    date_of,
+    finite,
+    fitting,
+    is_sampled,
+    items_of,
+    json_lines,
+    parsed,
+    part,
+)
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, parse_arguments, training_point
 from lm_validity.tables.metrics import metric_direction
-from lm_validity.tables.schema import PROTOCOLS, SCORES, Claim, Item
+from lm_validity.tables.schema import SCORES, Item
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 
 VERSION = "0.3.0"  # of the schema that exported files follow
@@ -35,9 +47,6 @@ _HINT = "see github.com/evaleval/every_eval_ever for the format."
 _OF_FILE = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "run", "split")
 _NUMBERS = ("iteration", "tokens_b", "seed", "run")
 _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
-_CI95 = 1.959964
-
-
 # What lm-eval's metrics are called there, where it is not the same
 _IDENTIFIERS = {"acc": "accuracy", "em": "exact_match", "ppl": "perplexity"}
 
@@ -45,18 +54,18 @@ _IDENTIFIERS = {"acc": "accuracy", "em": "exact_match", "ppl": "perplexity"}
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 _OF_SPLIT = re.compile(r"(?:test|val|validation|eval)_(\w+)")
-_METRIC, _DETAILS, _DRAWN = "metric_config", "metric_config.additional_details", "generation_config.generation_args"
-_INTERVAL = "score_details.uncertainty.confidence_interval"
+_CI95 = 1.959964
 
 
-def _named(name: str, metric: object, described: object, library: object, dataset: object) -> tuple[str, str | None]:
+def _named(name: str, metric: object, result: Document, library: object) -> tuple[str, str | None]:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash; of a
     metric behind its split (`test_mcc`) the benchmark is the dataset."""
     if metric:
-        return name, metric_key(checked.required_text(metric, f"{name}, metric", _HINT))
-    of_split = _OF_SPLIT.fullmatch(name)
+        return name, metric_key(checked("metric", metric, name))
+    dataset, of_split = part(result, "source_data").get("dataset_name"), _OF_SPLIT.fullmatch(name)
     if isinstance(dataset, str) and of_split and metric_direction(of_split[1]) is not None:
         return dataset, metric_key(of_split[1])
+    described = part(result, "metric_config").get("evaluation_description")
     if library != "lm_eval" or not isinstance(described, str):
         return name, None
     key, _, rest = described.partition(" (filter: ")
@@ -64,187 +73,144 @@ def _named(name: str, metric: object, described: object, library: object, datase
     return name.removesuffix(f"/{rest}") if rest else name, f"{key},{rest or 'none'}"
 
 
-def _results(root: Place) -> Iterator[Place]:
-    """The results of an evaluation, with the benchmark and the metric that are meant."""
+def _own(details: object) -> dict[str, Any]:
+    """What `export every-eval-ever` wrote for the format has no place for it."""
+    return {key.removeprefix(OWN): value for key, value in part(details).items() if key.startswith(OWN)}
+
+
+def _results(root: Place) -> Iterator[tuple[object, Document]]:
+    """The results of an evaluation, with the benchmark and the metric that are meant. Scores in percent, by the name of
+    the unit, else by the largest score that there can be, become shares; half a 95% interval gives the error."""
+    library = root.find("^eval_library.name")
     for number, result in enumerate(root.root["evaluation_results"], 1):
-        if not isinstance(result, dict):
-            raise InputError(f"{root.path}, result {number} is not an object but {repr(result)[:60]}.", _HINT)
-        where = f"{root.path}, result {number}, 'evaluation_name'"
-        name, place = (
-            checked.required_text(result.get("evaluation_name"), where, _HINT),
-            Place(result, root.root, root.path),
+        name = checked("benchmark", part(result).get("evaluation_name"), f"{root.path}, result {number}, the name")
+        config, generation = part(result, "metric_config"), part(result, "generation_config")
+        said, drawn = _own(config.get("additional_details")), part(generation, "generation_args")
+        metric = config.get("metric_id") or config.get("metric_name")
+        benchmark, metric = _named(name, metric, result, library)
+        if metric == "mean_win_rate,none":  # HELM's, of places among models
+            continue
+        unit = str(config.get("metric_unit")).casefold()
+        is_percent = not said and (unit in ("percent", "percentage", "%") or config.get("max_score") == 100)
+        factor = 0.01 if is_percent else 1.0
+        value, uncertainty = part(result, "score_details").get("score"), part(result, "score_details", "uncertainty")
+        error, interval = uncertainty.get("standard_error"), part(uncertainty, "confidence_interval")
+        error = error.get("value") if isinstance(error, dict) else error
+        if finite(error) is None and interval.get("confidence_level") == 0.95:
+            low, high = (finite(interval.get(end)) for end in ("lower", "upper"))
+            error = None if low is None or high is None or high < low else (high - low) / 2 / _CI95
+        scored = uncertainty.get("num_samples")
+        if scored is None or interval:  # then those may be resamples
+            scored = part(result, "source_data").get("samples_number")
+        shots = part(generation, "additional_details").get("num_fewshot")
+        lower = config.get("lower_is_better")
+        columns = {
+            "benchmark": said.get("benchmark") or benchmark,
+            "metric": said.get("metric") or metric,
+            "value": value if (score := finite(value)) is None else score * factor,
+            "stderr": None if (size := finite(error)) is None else size * factor,
+            "n_items": scored,
+            "higher_is_better": not lower if isinstance(lower, bool) else lower,
+            "num_fewshot": parsed(shots or part(config, "additional_details").get("num_fewshot")),
+            "drawn": "" if is_sampled(drawn) else None,
+            "temperature": drawn.get("temperature"),
+            "top_p": drawn.get("top_p"),
+            "max_gen_toks": drawn.get("max_tokens"),
+        }
+        yield (
+            f"result {number} ({name})",
+            columns | ({"selected": said["selected"] == "true"} if "selected" in said else {}),
         )
-        benchmark, metric = _named(name, *map(place.find, (
-            f"{_METRIC}.metric_id|{_METRIC}.metric_name", f"{_METRIC}.evaluation_description", "^eval_library.name",
-            "source_data.dataset_name")))  # fmt: skip
-        if metric != "mean_win_rate,none":  # HELM's, of places among models
-            yield root.below(f"result {number} ({name})", result | {"_benchmark": benchmark, "_metric": metric})
 
 
-def _factor(own: object, unit: object, most: object) -> float:
-    """What makes shares of scores in percent, by the name of the unit, else by the largest score that there can be."""
-    is_percent = own is None and (str(unit).casefold() in ("percent", "percentage", "%") or most == 100)
-    return 0.01 if is_percent else 1.0
-
-
-def _scaled(value: object, *unit: object) -> object:
-    number = checked.finite(value)
-    return value if number is None else number * _factor(*unit)
-
-
-def _half_width(interval: object, *unit: object) -> float | None:
-    """The standard error of a 95% interval."""
-    low, high, level = (
-        checked.finite(checked.part(interval).get(name)) for name in ("lower", "upper", "confidence_level")
-    )
-    if low is None or high is None or level != 0.95 or high < low:
-        return None
-    return (high - low) / 2 / _CI95 * _factor(*unit)
-
-
-def _error(said: object, interval: object, *unit: object) -> object:
-    said = said.get("value") if isinstance(said, dict) else said
-    return _half_width(interval, *unit) if checked.finite(said) is None else _scaled(said, *unit)
-
-
-def _own(details: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `export every-eval-ever` wrote for a whole file; None in a file of others."""
-    own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
-    return (
-        {name: checked.parsed(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE}
-        if own
-        else None
-    )
-
-
-def _point(details: Any, of_model: Any) -> Mapping[str, Any]:
-    own = _own(details) if isinstance(details, dict) else None
-    if own is not None:
-        return own
-    arguments = parse_arguments(checked.part(of_model).get("model_args"))
-    revision = checked.part(of_model).get("revision")
+def _point(details: object, of_model: object) -> Mapping[str, Any]:
+    if own := _own(details):
+        return {name: parsed(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE}
+    arguments, revision = parse_arguments(part(of_model).get("model_args")), part(of_model).get("revision")
     return training_point(arguments | ({"revision": str(revision)} if revision else {})).claim()
 
 
-def _split(opened: Opened) -> list[Opened]:
+def _load(opened: Opened) -> list[Any]:
     """The evaluations of a file that has one in each line; samples are read with the file that they are beside."""
     path = opened.path
     if path.suffix != ".jsonl":
-        return [opened]
+        return [opened.document]
     if path.stem.endswith(_SAMPLES):
         if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
             raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
         return []
-    documents = json_lines(path, _HINT)
-    for number, document in enumerate(documents, 1):
-        if not isinstance(checked.part(document).get("evaluation_results"), list):
-            raise InputError(f"{path}, line {number}: no list 'evaluation_results' in it.", _HINT)
-    return [opened._replace(document=document) for document in documents]
+    return json_lines(path, _HINT)
 
 
 def _recognises(opened: Opened) -> bool:
     keys = (b"evaluation_id", b"sample_id" if opened.path.stem.endswith(_SAMPLES) else b'"evaluation_results"')
     if opened.path.suffix == ".jsonl":
         return all(key in opened.head.partition(b"\n")[0] for key in keys)
-    return isinstance(checked.part(opened.document).get("evaluation_results"), list)
+    return isinstance(part(opened.document).get("evaluation_results"), list)
 
 
-_UNIT = (f"{_DETAILS}.{OWN}metric|{_DETAILS}.{OWN}benchmark", f"{_METRIC}.metric_unit", f"{_METRIC}.max_score")
-_OF_MODEL = "^model_info.additional_details"
-EVERY_EVAL_EVER = Spec(
-    "every_eval_ever",
-    _recognises,
-    {
-        "benchmark": f"{_DETAILS}.{OWN}benchmark|_benchmark",
-        "metric": f"{_DETAILS}.{OWN}metric|_metric",
-        "value": ("score_details.score", *_UNIT, _scaled),
-        "stderr": ("score_details.uncertainty.standard_error", _INTERVAL, *_UNIT, _error),
-        "n_items": ("score_details.uncertainty.num_samples", _INTERVAL, "source_data.samples_number",
-                    lambda scored, interval, total: total if scored is None or interval is not None else scored),
-        "higher_is_better": (f"{_METRIC}.lower_is_better",
-                             lambda lower: not lower if isinstance(lower, bool) else lower),
-        "num_fewshot": (f"generation_config.additional_details.num_fewshot|{_DETAILS}.num_fewshot", checked.parsed),
-        "selected": (f"{_DETAILS}.{OWN}selected", lambda text: text == "true"),
-    },
-    _results,
-    common={
-        "model": ("^model_info.id", "%", lambda name, path: checked.required_text(
-            name, f"{path}, 'model_info', 'id'", _HINT)),
-        "": ("^source_metadata.additional_details", _OF_MODEL, "%", lambda own, of_model, path: _point(own, of_model)),
-    },
-    made={
-        "harness": ("^eval_library.name", lambda name: str(name).replace("_", "-")),
-        "harness_version": ("^eval_library.version", lambda version: None if version == "unknown" else str(version)),
-        "backend": ("^model_info.inference_engine.name", str),
-    },
-    made_of_score={"temperature": f"{_DRAWN}.temperature", "top_p": f"{_DRAWN}.top_p",
-                   "max_gen_toks": f"{_DRAWN}.max_tokens"},
-    of_file={
-        "date": ("^evaluation_timestamp", "^retrieved_timestamp", "%", lambda *texts: next(
-            (date for text in texts[:2] if (date := checked.date(text) or date_in(str(text))) is not None),
-            date_in(texts[2].stem))),
-        "weights": ("^model_info.id", f"{_OF_MODEL}.revision", lambda name, revision: f"{name}@{revision or ''}"),
-        "settings": ("^evaluation_results", lambda results: " ".join(sorted(
-            {json.dumps(checked.part(result).get("generation_config"), sort_keys=True) for result in results}))),
-        "facts": (f"{_OF_MODEL}.params_billions", "^model_info.id", "%", lambda size, name, path: size and {
-            name: {"parameters_b": checked.score(checked.parsed(size), f"{path}, 'params_billions'", _HINT)}}),
-    },
-    finish=lambda *file: _finished(*file),
-    split=_split,
-    suffixes=(".json", ".jsonl"),
-)  # fmt: skip
-
-
-def _finished(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
-    """The file with its sampled benchmarks, and the items of the samples beside it. Raises InputError for a protocol
-    that is none, and for a broken file of samples."""
-    if file.common.get("protocol") not in (None, *PROTOCOLS):
-        problem = f"{root.path}, '{OWN}protocol': {file.common['protocol']!r} is no protocol."
-        raise InputError(problem, f"one of {', '.join(PROTOCOLS)}.")
-    meant, sampling = dict[str, Claim](), dict[str, str]()
-    for place, row in zip(places, file.rows, strict=True):
-        meant.setdefault(str(place.find("evaluation_name")), row)
-        meant[str(place.find("evaluation_result_id") or place.find("evaluation_name"))] = row
-        if checked.is_sampled(place.find(_DRAWN) or {}):
-            sampling[row["benchmark"]] = ""
+def _with_samples(file: ScoreFile, root: Place) -> ScoreFile:
+    """The file with the items of the samples beside it. Raises InputError for a broken file of samples."""
     named = root.find("^detailed_evaluation_results.file_path")
     names = (*([Path(named).name] if isinstance(named, str) else []), f"{root.path.stem}{_SAMPLES}.jsonl")
     samples = next((path for name in names if (path := root.path.with_name(name)).is_file()), None)
     if samples is None:
-        return replace(file, sampling=sampling)
-    items = [*_items(samples, meant)]  # broken lines are found before anything is written
-    return replace(file, sampling=sampling, items=lambda: items)
+        return file
+    items = [*items_of(_answers(samples, root))]  # broken lines are found before anything is written
+    return replace(file, items=lambda: items)
 
 
-# ---- items -----------------------------------------------------------------------------------------------------------
-
-
-def _items(path: Path, meant: Mapping[str, Claim]) -> Iterator[Item]:
-    """A row for each document, with the values of all metrics; of several answers to one document the first counts.
-    Raises InputError, with the line, for what is no sample."""
-    items = dict[tuple[str, str], Item]()
+def _answers(path: Path, root: Place) -> Iterator[Answer]:
+    """The samples; of several answers to one document the first counts. Raises InputError, with the line, for what is
+    no sample."""
+    meant = dict[object, Document]()
+    for result, (_, columns) in zip(root.root["evaluation_results"], _results(root), strict=False):
+        meant.setdefault(result["evaluation_name"], columns)
+        meant[result.get("evaluation_result_id")] = columns
+    seen = set[tuple[object, ...]]()
     for number, sample in enumerate(json_lines(path, _HINT), 1):
         where = f"{path}, line {number}"
-        name, document = (
-            checked.required_text(checked.part(sample).get(key), f"{where}, {key!r}", _HINT)
-            for key in ("evaluation_name", "sample_id")
-        )
-        value = checked.score(checked.part(sample, "evaluation").get("score"), f"{where}, 'score'", _HINT)
-        check_encodable(f"{name}{document}", where)
-        row = meant.get(str(sample.get("evaluation_result_id"))) or meant.get(name) or Claim(benchmark=name)
-        raw = checked.part(sample, "output").get("raw")
+        name = checked("benchmark", part(sample).get("evaluation_name"), where)
+        document = checked("doc_id", sample.get("sample_id") or None, where)
+        value = checked("value", part(sample, "evaluation").get("score"), where)
+        check_encodable(document, where)
+        columns = meant.get(sample.get("evaluation_result_id") or name) or meant.get(name) or {}
+        raw = part(sample, "output").get("raw")
         response = raw[0] if isinstance(raw, list) and raw else raw
-        first = Item(
-            benchmark=row["benchmark"], doc_id=document, correct=value, num_fewshot=row.get("num_fewshot"),
-            doc_hash=checked.text(sample.get("sample_hash"), f"{where}, 'sample_hash'"),
+        item = Item(
+            benchmark=columns.get("benchmark", name), doc_id=document, num_fewshot=columns.get("num_fewshot"),
+            doc_hash=fitting("doc_hash", sample.get("sample_hash")),
             response=response.encode(errors="replace").decode() if isinstance(response, str) else None,
         )  # fmt: skip
-        item = items.setdefault((row["benchmark"], document), first)
-        if (metric := row.get("metric")) is not None:
-            values = dict(item.get("metric_values") or ())
-            values.setdefault(metric, value)
-            item["metric_values"] = [*values.items()]
-    yield from items.values()
+        answer = Answer(item, columns.get("metric"), value)
+        if (key := (item["benchmark"], document, answer.metric)) not in seen:
+            seen.add(key)
+            yield answer
+
+
+_OF_MODEL = "^model_info.additional_details"
+EVERY_EVAL_EVER = Spec(
+    "every_eval_ever",
+    _recognises,
+    _results,
+    {
+        "model": "^model_info.id",
+        "": ("^source_metadata.additional_details", _OF_MODEL, "%", lambda own, of_model, path: _point(own, of_model)),
+        "harness": ("^eval_library.name", lambda name: str(name).replace("_", "-")),
+        "harness_version": ("^eval_library.version", lambda version: None if version == "unknown" else str(version)),
+        "backend": ("^model_info.inference_engine.name", str),
+        "date": ("^evaluation_timestamp", "^retrieved_timestamp", "%",
+                 lambda evaluated, retrieved, path: date_of(evaluated, retrieved) or date_in(path.stem)),
+        "weights": (f"{_OF_MODEL}.revision", str),
+        "settings": ("^evaluation_results", lambda results: " ".join(sorted(
+            {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
+        "facts": (f"{_OF_MODEL}.params_billions", "^model_info.id", "%", lambda size, name, path: size and {
+            name: {"parameters_b": checked("value", parsed(size), f"{path}, 'params_billions'")}}),
+    },
+    load=_load,
+    finish=_with_samples,
+    suffixes=(".json", ".jsonl"),
+)  # fmt: skip
 
 
 # ---- export ----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ import pandas as pd
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import absent, as_written, replace_file
-from lm_validity.tables.formats import checked, every_eval_ever, import_inspect, lm_eval, specs
-from lm_validity.tables.formats.engine import Spec, forget_files
+from lm_validity.tables.formats import every_eval_ever, import_inspect, lm_eval, specs
+from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.import_samples import (
     SampleFile,
     is_samples,
@@ -40,7 +40,6 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     check_file,
-    date_in,
     find_files,
     model_place,
     with_progress,
@@ -172,7 +171,6 @@ def _read_all(
     samples: list[Found] = []
     tables: list[Found] = []
     model_paths = defaultdict[str, set[str]](set)
-    forget_files()
     told = options.columns is not None or options.reading is not None
     for found_file in with_progress(files, "files"):
         if is_samples(found_file.path) and not told:
@@ -243,7 +241,7 @@ def _opened(file: Found, options: ImportOptions) -> Opened | None:
     model = _of_place(file.path, options.names)
     if file.path.suffix in (".json", ""):
         try:
-            return Opened(file.path, file.named, checked.read_json_file(file.path, _HINT), model=model)
+            return Opened(file.path, file.named, read_json_file(file.path, _HINT), model=model)
         except InputError:
             return None
     try:
@@ -265,7 +263,7 @@ def _placed(file: ScoreFile, opened: Opened, model_paths: dict[str, set[str]]) -
             model_paths[model_path.name].add(model_path.path)
         if common.get("checkpoint", "final") == "final" and model_path.point.iteration is not None:
             common |= model_path.point.claim()
-    return replace(file, common=common, identity=identity, stamp=date_in(opened.path.stem))
+    return replace(file, common=common, identity=identity)
 
 
 def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
-from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec, same
-from lm_validity.tables.formats.score_files import EVERY, Opened, ScoreFile, date_in, mean_of_items, training_point
-from lm_validity.tables.schema import Item
+from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, items_of, objects, part
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, mean_of_items, training_point
+from lm_validity.tables.schema import Claim, Item
 from lm_validity.tables.settings import NEARLY_ALL
 
 _HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
@@ -54,45 +53,45 @@ def _member(path: Path, name: str) -> Any:
 def _log(opened: Opened) -> Document:
     """A log, or its header. Raises InputError for what is none, and for a run that did not end well."""
     log = opened.document if opened.path.suffix == ".json" else _member(opened.path, "header.json")
-    run = checked.part(log, "eval")
+    run = part(log, "eval")
     missing = [name for name in ("config", "model_args", "task_args") if not isinstance(run.get(name), dict)]
     if missing:
         raise InputError(f"{opened.path}: not a log of Inspect (no {missing[0]}).", _HINT)
     if log.get("status") != "success" or not isinstance(log.get("results"), dict):
         problem = f"{opened.path}: the run has no scores (it ended as {log.get('status')!r})."
         raise InputError(problem, "`inspect eval-retry`.")
-    return checked.part(log)
+    return part(log)
 
 
 def _scorers(log: Document) -> dict[str, Document]:
     """The values of each scorer's metrics by name, and under "" the number of items that were scored."""
     return {
         str(scorer.get("name")): {"": scorer.get("scored_samples")}
-        | {name: checked.part(metric).get("value") for name, metric in checked.part(scorer, "metrics").items()}
-        for scorer in checked.objects(log["results"].get("scores"))
+        | {name: part(metric).get("value") for name, metric in part(scorer, "metrics").items()}
+        for scorer in objects(log["results"].get("scores"))
     }
 
 
-def _scores(root: Place) -> Iterator[Place]:
+def _scores(root: Place) -> Iterator[tuple[object, Document]]:
     """The scores, `metric,scorer`. Of a mean over epochs each of these, which is a run: another way to join them (the
     commonest answer, one of k) gives one score."""
     log, results = root.root, root.root["results"]
     epochs = log["eval"]["config"].get("epochs") or 1
-    totals = (checked.part(log["eval"], "dataset").get("samples"), (results.get("total_samples") or 0) // epochs)
+    totals = (part(log["eval"], "dataset").get("samples"), (results.get("total_samples") or 0) // epochs)
     total = max((number for number in totals if type(number) is int), default=0) or None
     answers = _answers(root) if epochs > 1 else pd.DataFrame(columns=["key"])
     for scorer, values in _scorers(log).items():
         error = next((values[name] for name in values if name in _ERRORS), None)
         items = values.pop("") or (results.get("completed_samples") or 0) // epochs or None
         for name, value in values.items():
-            if name in _NO_SCORES or checked.finite(value) is None:
+            if name in _NO_SCORES or finite(value) is None:
                 continue
             key = f"{name},{scorer}"
-            cell = {"metric": key, "value": value, "n_items": items, "scored": items, "total": total}
+            cell = {"metric": key, "value": value, "n_items": items, "n_items_scored": items, "n_items_total": total}
             cell["stderr"] = error if name in _MEANS else None
             own = answers[answers["key"] == key]
             for run in (_epochs(own, float(value)) if len(own) else []) or [{}]:
-                yield root.below(key, cell | run)
+                yield key, cell | run
 
 
 def _epochs(answers: pd.DataFrame, value: float) -> list[Document]:
@@ -105,7 +104,7 @@ def _epochs(answers: pd.DataFrame, value: float) -> list[Document]:
 
 def _value(value: object) -> float:
     """What a scorer's value counts, as in Inspect's own means."""
-    number = checked.finite(float(value) if isinstance(value, bool) else value)
+    number = finite(float(value) if isinstance(value, bool) else value)
     if number is None and isinstance(value, str):
         try:
             return _VALUES[value.strip().lower()] if value.strip().lower() in _VALUES else float(value)
@@ -122,43 +121,37 @@ def _answers(root: Place) -> pd.DataFrame:
     rows = [
         (key, str(sample.get("id")), sample.get("epoch") or 1, _value(score["value"]), score.get("answer"))
         for key, scorer in keys.items()
-        for sample in checked.objects(samples)
-        if not isinstance((score := checked.part(sample, "scores", scorer)).get("value"), dict | list | None)
+        for sample in objects(samples)
+        if not isinstance((score := part(sample, "scores", scorer)).get("value"), dict | list | None)
     ]
     return pd.DataFrame(rows, columns=["key", "document", "epoch", "value", "answer"])
 
 
-def _items(root: Place, shared: Item, *, by_epoch: bool) -> Iterator[Item]:
-    """A row for each sample, `by_epoch` for each of its epochs, else their mean; the first scorer's is `correct`."""
-    answers = _answers(root)
-    if answers.empty:
-        return
-    first = answers[answers["key"] == answers["key"].iloc[0]]
-    responses = first.drop_duplicates("document").set_index("document")["answer"]
-    names = ["document", "epoch"] if by_epoch else ["document"]
-    means = answers.groupby([*names, "key"], sort=False)["value"].mean()
-    for place, of_place in means[means.index.get_level_values("document").isin(responses.index)].groupby(names):
-        named = [*zip(of_place.index.get_level_values("key"), of_place.tolist(), strict=True)]
-        item: Item = {"doc_id": str(place[0]), "correct": named[0][1], "metric_values": named}
-        run = int(place[1]) - 1 if by_epoch else None
-        yield shared | item | Item(run=run, response=responses[place[0]])
-
-
-def _with_items(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
-    """The file with its items; limited where fewer than nearly all items of a score were scored: their runs failed."""
-    counts = [(place.value["scored"], place.value["total"]) for place in places]
+def _with_items(file: ScoreFile, root: Place) -> ScoreFile:
+    """The file with its items, of runs by epoch; limited where fewer than nearly all items of a score were scored:
+    their runs failed."""
+    counts = [(made.get("n_items_scored"), made.get("n_items_total")) for row in file.rows if (made := row.get("made"))]
     is_whole = all(scored is None or total is None or scored >= NEARLY_ALL * total for scored, total in counts)
-    several = bool(file.rows) and all("run" in row for row in file.rows)
-    shared: Item = (
-        {}
-        if not file.rows
-        else {"benchmark": file.rows[0]["benchmark"], "num_fewshot": file.rows[0].get("num_fewshot")}
-    )
-    return replace(
-        file,
-        limited=file.limited or not is_whole,
-        items=partial(_items, root, shared, by_epoch=several),
-        log=str(root.find("^eval.eval_id|^eval.run_id") or "") if several else "",
+    several = all("run" in row for row in file.rows)
+    log = str(root.find("^eval.eval_id|^eval.run_id") or "") if several else ""
+    items = partial(_items, root, file.rows[0], by_epoch=several)
+    return replace(file, limited=file.limited or not is_whole, items=items, log=log)
+
+
+def _items(root: Place, score: Claim, *, by_epoch: bool) -> Iterator[Item]:
+    """An item for each sample that the first scorer scored, `by_epoch` for each of its epochs, else their mean."""
+    shared = Item(benchmark=score["benchmark"], num_fewshot=score.get("num_fewshot"))
+    return (
+        item
+        for item in items_of(
+            Answer(
+                shared | Item(doc_id=row.document, run=row.epoch - 1 if by_epoch else None, response=row.answer),
+                row.key,
+                row.value,
+            )
+            for row in _answers(root).itertuples()
+        )
+        if item["correct"] is not None
     )
 
 
@@ -178,36 +171,30 @@ INSPECT = Spec(
     lambda opened: opened.head.startswith(b"PK") if opened.path.suffix == ".eval" else (
         isinstance(opened.document, dict) and isinstance(opened.document.get("eval"), dict)
         and {"status", "plan"} <= set(opened.document)),
-    same("metric", "value", "stderr", "n_items", "run"),
     _scores,
-    common={
+    {
         "model": ("^eval.model_args.model_path|^eval.model", _model),
         "benchmark": ("^eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
         "num_fewshot": ("^eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
         "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)}).claim()),
-    },
-    of_file={
         "date": ("^eval.created", lambda text: date_in(str(text))),
         "limited": (f"{_CONFIG}.limit|{_CONFIG}.sample_id", lambda limit: True),
         "weights": ("^eval.model", "^eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
         "settings": ("^eval", lambda run: json.dumps({
             "generation": run.get("model_generate_config"), "task": run.get("task_args"),
             "epochs": run["config"].get("epochs")}, sort_keys=True)),
-        "sampling": (_GENERATE, f"{_GENERATE}.seed", lambda drawn, seed: {
-            EVERY: "" if seed is None else str(seed)} if checked.is_sampled(drawn) else None),
-    },
-    made={
+        "drawn": (_GENERATE, f"{_GENERATE}.seed", lambda drawn, seed: (
+            "" if seed is None else str(seed)) if is_sampled(drawn) else None),
         "harness_version": "^eval.packages.inspect_ai",
-        "task_version": "^eval.task_version",
+        "task_version": ("^eval.task_version", str),
         "limit": (f"{_CONFIG}.limit", _limit),
         "temperature": f"{_GENERATE}.temperature",
         "top_p": f"{_GENERATE}.top_p",
         "max_gen_toks": f"{_GENERATE}.max_tokens",
         "backend": ("^eval.model", lambda name: str(name).partition("/")[0]),
     },
-    made_of_score={"n_items_scored": "scored", "n_items_total": "total"},
-    load=_log,
+    load=lambda opened: [_log(opened)],
     finish=_with_items,
     suffixes=(".eval", ".json"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
-from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.engine import finite, is_sampled
 from lm_validity.tables.formats.score_files import (
     Found,
     ImportLog,
@@ -148,13 +148,13 @@ def _value(name: str, value: object) -> float | None:
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, list):
-        return checked.finite(value)
+        return finite(value)
     if len(value) != 2:
         return None
     if name in _PAIRS:
         return float(value[0] == value[1])
     if name in _WEIGHTED:
-        total, weight = checked.finite(value[0]), checked.finite(value[1])
+        total, weight = finite(value[0]), finite(value[1])
         try:
             return None if total is None or not weight else _WEIGHTED[name](total / weight)
         except OverflowError:
@@ -246,7 +246,7 @@ def _match(file: Found, task: str, score_files: list[ScoreFile], given_name: str
     if best is None:
         common = _completed({"model": given_name or folder_name(file.path), "benchmark": task})
         identity = {} if given_name else folder_identity(file.path)
-        return SampleFile(file.path, [], common, date, identity, task=task, named=file.named)
+        return SampleFile(file.path, [], common, date, identity=identity, task=task, named=file.named)
     if not of_date and len({result.common["model"] for result in score_files}) > 1:
         raise InputError(
             f"{file.path}: result files of several models are in its folder, none of its date.",
@@ -336,7 +336,7 @@ def _is_sampled(path: Path) -> bool:
             requests = _requests(json.loads(handle.readline()).get("arguments"))
     except (OSError, ValueError, TypeError, AttributeError):
         return False
-    return any(isinstance(part, dict) and checked.is_sampled(part) for request in requests for part in request)
+    return any(isinstance(part, dict) and is_sampled(part) for request in requests for part in request)
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:

@@ -265,9 +265,9 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     groups = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
     for number, file in enumerate(files):
         common = with_defaults(file.common)
-        for index, row in enumerate(file.rows if file.sampling or file.log else ()):
+        for index, row in enumerate(file.rows):
             said = common | row
-            if (file.drawn(row["benchmark"]) is not None) if said.get("run") is None else file.log:
+            if said.get("drawn") is not None if said.get("run") is None else file.log:
                 key = (*map((said | Claim(run=None)).get, KEY), file.weights, file.settings)
                 groups[key].append((number, index))
     runs: dict[tuple[int, int], int] = {}
@@ -285,7 +285,7 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
 def _when(file: ScoreFile, row: Claim) -> tuple[object, ...]:
     """What orders the runs of a score: those that are equal in it are copies. Seeds that are numbers are in their
     order, before others."""
-    seed = file.drawn(row["benchmark"]) or ""
+    seed = (file.common | row).get("drawn") or ""
     stamp = 0.0 if file.log else file.stamp or 0.0
     values = tuple(each["value"] for each in file.rows)
     first = (int(seed), "") if seed.isdigit() else (-1, seed)

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.engine import Place, Spec, same
+from lm_validity.tables.formats.engine import Place, Spec, date_of, finite, is_sampled, objects, part
 from lm_validity.tables.formats.score_files import (
     NAMES,
     PARAMETERS,
@@ -53,11 +53,9 @@ _SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_
 
 
 def _recognises(opened: Opened) -> bool:
-    results = checked.part(opened.document).get("results")
+    results = part(opened.document).get("results")
     if not isinstance(results, dict):
-        return isinstance(results, list) and (
-            not results or any("task_name" in checked.part(entry) for entry in results)
-        )
+        return isinstance(results, list) and (not results or any("task_name" in part(entry) for entry in results))
     tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
     entries = [(name, value) for task in tasks for name, value in task.items()]
     return not entries or any(
@@ -65,17 +63,13 @@ def _recognises(opened: Opened) -> bool:
     )
 
 
-def _load(opened: Opened) -> Document:
-    """The file, with all of its parts. Raises InputError for one that has no metrics or another kind of part."""
-    path, document = opened.path, checked.part(opened.document)
-    results = document["results"]
-    tasks = results if isinstance(results, list) else results.values()
-    if not any(isinstance(metrics, dict) and metrics for metrics in tasks):
-        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
+def _load(opened: Opened) -> list[Document]:
+    """The file, with all of its parts. Raises InputError for another kind of part."""
+    path, document = opened.path, part(opened.document)
     sections = {name: document.get(name) or {} for name in _SECTIONS}
     for name in (name for name, section in sections.items() if not isinstance(section, dict)):
         raise InputError(f"{path}: {name!r} is not an object but {str(sections[name])[:60]}.", HINT)
-    return {name: value for name, value in document.items() if value or name not in _SECTIONS} | sections
+    return [{name: value for name, value in document.items() if value or name not in _SECTIONS} | sections]
 
 
 def _arguments(document: Document) -> dict[str, str]:
@@ -118,16 +112,16 @@ def _weights(document: Document) -> str:
     return "@".join([base, *filter(None, (*further, str(document["config"].get("model_revision") or "")))])
 
 
-def _sampling(document: Document) -> dict[str, str]:
-    """The seed by task whose answers were drawn with a temperature, as far as the file says so."""
+def _sampled(document: Document) -> set[str]:
+    """The tasks whose answers were drawn with a temperature, as far as the file says so."""
     over = document["config"].get("gen_kwargs")
-    over = parse_arguments(over) if isinstance(over, str) else checked.part(over)
+    over = parse_arguments(over) if isinstance(over, str) else part(over)
     return {
-        task: _seed(document)
+        task
         for task, of_task in document["configs"].items()
         if isinstance(of_task, dict)
         and of_task.get("output_type", "generate_until") == "generate_until"
-        and checked.is_sampled(checked.part(of_task, "generation_kwargs") | over)
+        and is_sampled(part(of_task, "generation_kwargs") | over)
     }
 
 
@@ -140,7 +134,7 @@ def _seed(document: Document) -> str:
 
 def _settings(document: Document) -> str:
     """What changes scores beside weights and task, as one text; without the seed of what was sampled."""
-    left_out = _NO_SETTINGS | ({"seed"} if _sampling(document) else set())
+    left_out = _NO_SETTINGS | ({"seed"} if _sampled(document) else set())
     settings = {name: value for name, value in _arguments(document).items() if name not in left_out}
     said = {
         name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
@@ -152,7 +146,7 @@ def _settings(document: Document) -> str:
 
 def _identity(document: Document) -> dict[str, str]:
     """What tells two models of one name apart: parameters and quantisation."""
-    arguments, parameters = _arguments(document), checked.finite(document["config"].get("model_num_parameters"))
+    arguments, parameters = _arguments(document), finite(document["config"].get("model_num_parameters"))
     changed = [f"{name}={arguments[name]}" for name in _CHANGES
                if arguments.get(name, "").lower() not in ("", "false", "none")]  # fmt: skip
     identity = {"quantisation": ", ".join(changed) or "none"}
@@ -165,7 +159,7 @@ def _groups(document: Document) -> dict[str, list[str]]:
     Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
     MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
     """
-    results = checked.part(document, "results")
+    results = part(document, "results")
     names, own_scores = set(document["groups"]), {**document["groups"], **results}
     subtasks = {name: list(members) for name, members in document["group_subtasks"].items() if members}
     if not subtasks:  # lm-eval 0.4.0 does not list them
@@ -177,8 +171,8 @@ def _groups(document: Document) -> dict[str, list[str]]:
         kinds = {frozenset(metric for metric in results[task] if "," in metric) for task in tasks}
         start = re.split(r"[-_]", name)[0]
         alike = len(tasks) > 2 and len(kinds) == 1 and all(re.split(r"[-_]", task)[0] == start for task in tasks)
-        scores = checked.part(own_scores, name)
-        has_error = any(checked.finite(scores[metric]) is not None for metric in scores if "_stderr" in metric)
+        scores = part(own_scores, name)
+        has_error = any(finite(scores[metric]) is not None for metric in scores if "_stderr" in metric)
         if alike and has_error and not any(name in below[other] for other in groups):
             groups[name] = tasks
     return groups
@@ -194,13 +188,14 @@ def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
     return members
 
 
-def _scores(root: Place) -> Iterator[Place]:
+def _scores(root: Place) -> Iterator[tuple[object, Document]]:
     """The scores of all tasks, and of the groups whose own score counts."""
     document = root.root
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in document["group_subtasks"].items() if members} | set(document["groups"])
     kept = _groups(document)
     group_of = {task: group for group, tasks in kept.items() for task in tasks}
+    sampled, seed = _sampled(document), _seed(document)
     results = document["results"]
     if kept and isinstance(results, dict):
         results = document["groups"] | results
@@ -208,13 +203,14 @@ def _scores(root: Place) -> Iterator[Place]:
         if task in groups and task not in kept:
             continue
         members = kept.get(task, [task])
-        shared = _of_task(document, task, members, root.path) | {"group": group_of.get(task), "prompt_variant": variant}
+        shared = _of_task(document, task, members) | {"group": group_of.get(task), "prompt_variant": variant}
+        shared["drawn"] = seed if sampled.intersection((task, *members)) else None
         directions = document["higher_is_better"].get(task) or document["higher_is_better"].get(members[0]) or {}
         for key, value, error in _metrics(metrics):
             name = key.partition(",")[0]
             cell = {"metric": key, "value": value, "stderr": error, "higher_is_better": directions.get(name)}
             for run in _runs(metrics.get("run_stats"), name, value) or [{}]:
-                yield root.below(task, shared | cell | run).below(key, shared | cell | run)
+                yield f"{task}, {key}", shared | cell | run
 
 
 def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
@@ -225,10 +221,10 @@ def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
         if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
             continue
         if filter_name or (before_filters and not _COUNTS.fullmatch(name)):
-            yield (key if filter_name else f"{key},none", checked.finite(value), _error_of(metrics, name, filter_name))
+            yield (key if filter_name else f"{key},none", finite(value), _error_of(metrics, name, filter_name))
 
 
-def _of_task(document: Document, task: str, members: list[str], path: Path) -> Document:
+def _of_task(document: Document, task: str, members: list[str]) -> Document:
     """What all scores of a task, or of a group whose tasks agree in it, have in common."""
     examples = {_examples(document, member) for member in members}
 
@@ -238,17 +234,17 @@ def _of_task(document: Document, task: str, members: list[str], path: Path) -> D
         return values.pop() if len(values) == 1 else None
 
     def total(name: str) -> int | None:
-        counts = [(document["n-samples"].get(member) or {}).get(name) for member in members]
-        numbers = [checked.whole(number, f"{path}, 'n-samples', {task!r}, {name!r}") for number in counts]
-        return None if None in numbers else sum(filter(None, numbers))
+        counts: list[Any] = [(document["n-samples"].get(member) or {}).get(name) for member in members]
+        return None if None in counts else sum(counts)
 
     return {
         "benchmark": task,
         "num_fewshot": examples.pop() if len(examples) == 1 else None,
         "n_items": total("effective"),
-        "total": total("original"),
-        "version": agreed("versions"),
-        "hash": agreed("task_hashes"),
+        "n_items_scored": total("effective"),
+        "n_items_total": total("original"),
+        "task_version": agreed("versions"),
+        "task_hash": agreed("task_hashes"),
     }
 
 
@@ -257,14 +253,14 @@ def _examples(document: Document, task: str) -> object:
     of_run = document["config"].get("num_fewshot")
     if isinstance(of_run, list):  # of each task, in an order that the file does not say
         of_run = of_run[0] if of_run and of_run.count(of_run[0]) == len(of_run) else None
-    said = (document["n-shot"].get(task), checked.part(document["configs"], task).get("num_fewshot"), of_run)
+    said = (document["n-shot"].get(task), part(document["configs"], task).get("num_fewshot"), of_run)
     return next((shots for shots in said if shots is not None), None)
 
 
 def _tasks(results: list[object] | Document, path: Path) -> Iterator[tuple[str, object, Document]]:
     """Each task's name, the wording of its prompt and its metrics, in any of the layouts."""
     for task, metrics in enumerate(results) if isinstance(results, list) else results.items():
-        if isinstance(results, list) and not isinstance(checked.part(metrics).get("task_name"), str):
+        if isinstance(results, list) and not isinstance(part(metrics).get("task_name"), str):
             raise InputError(f"{path}: a result without 'task_name': {str(metrics)[:60]}.", HINT)
         if not isinstance(metrics, dict):
             continue
@@ -278,8 +274,8 @@ def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
     """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
 
     The error beside the mean is one of runs alone; a run's is that of its items."""
-    known = checked.objects(stats)
-    values = [checked.finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in known]
+    known = objects(stats)
+    values = [finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in known]
     numbers = [value for value in values if value is not None]
     if mean is None or not 2 <= len(numbers) == len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
         return []
@@ -288,7 +284,7 @@ def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
         total = stat.get("num_total")
         items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
         error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
-        runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
+        runs.append({"run": run, "value": value, "stderr": error, "n_items": items, "n_items_scored": items})
     return runs
 
 
@@ -301,37 +297,26 @@ def _error_of(metrics: Document, name: str, filter_name: str) -> object:
     return next((metrics[key] for key in keys if key in metrics), None)
 
 
-def _finished(file: ScoreFile, root: Place, places: list[Place]) -> ScoreFile:
-    """The file with the groups of its tasks, and the folder of a model that only that names: `org__name`, which lm-eval
-    made of a hub id, is one model anywhere."""
-    members = {row["benchmark"]: group for row in file.rows if (group := row.get("group"))}
+def _finished(file: ScoreFile, root: Place) -> ScoreFile:
+    """The file with the folder of a model that only that names: `org__name`, which lm-eval made of a hub id, is one
+    model anywhere."""
     identity = file.identity | (folder_identity(root.path) if file.by_path else {})
-    name = str(file.common["model"])
-    weights = file.weights if _name(root.root) else name + file.weights
-    return replace(file, members=members, identity=identity, weights=weights, by_path=file.by_path and "/" not in name)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return replace(file, identity=identity, by_path=file.by_path and "/" not in str(file.common["model"]))
 
 
 LM_EVAL = Spec(
     "lm-eval",
     _recognises,
-    same("benchmark", "prompt_variant", "num_fewshot", "metric", "value", "stderr", "n_items", "higher_is_better",
-          "group", "run"),
     _scores,
-    common={"model": ("^", _name), "": ("^", "%", _point_of)},
-    of_file={
-        "date": ("^date", "%", lambda date, path: checked.date(date) or date_in(path.stem)),
+    {
+        "model": ("^", _name),
+        "": ("^", "%", _point_of),
+        "date": ("^date", "%", lambda date, path: date_of(date) or date_in(path.stem)),
         "identity": ("^", _identity),
         "limited": ("^config.limit", lambda limit: True),
         "weights": ("^", _weights),
         "settings": ("^", _settings),
-        "sampling": ("^", _sampling),
-    },
-    made={
-        "harness_version": ("^lm_eval_version|^git_hash", _text),
+        "harness_version": "^lm_eval_version|^git_hash",
         "chat_template": ("^", lambda file: bool(file["chat_template"]) if "chat_template" in file else None),
         "system_instruction": ("^", lambda file: str(
             file.get("system_instruction_sha") or file.get("system_instruction") or "none"
@@ -344,8 +329,6 @@ LM_EVAL = Spec(
         "adapter": ("^", lambda file: (arguments.get("peft") or arguments.get("delta") or "none")
                     if (arguments := _arguments(file)) else None),
     },
-    made_of_score={"task_version": "version", "task_hash": "hash", "n_items_scored": "n_items",
-                   "n_items_total": "total"},
     named_by=_named_by,
     load=_load,
     finish=_finished,

@@ -133,7 +133,6 @@ def _below(folder: Path) -> Iterable[Path]:
 # ----------------------------------------------------------------------------------------------------------------------
 # What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables.
 
-EVERY = "*"  # in `ScoreFile.sampling`: all tasks
 Thing = TypeVar("Thing")
 _SECONDS_BETWEEN_LINES = 5.0
 _MOST_LINES = 12  # that are printed of an import; all is in import.json
@@ -288,40 +287,37 @@ class Opened(NamedTuple):
 class ScoreFile:
     """The claims of one file, `rows`, and what all of them have in common.
 
-    Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970. `identity`:
-    what a file says of its model beside the name, such as the number of its parameters. `weights` (path, revision,
-    adapter) and `settings` (what else changes numbers): a newer date decides only between files in which both are
-    equal; "" is unknown. `limited`: not all documents were scored. Scores that are no finite number are not in `rows`
-    but counted in `missing`. `members`: the group of each task whose scores are in the group's. `facts`: columns of the
-    models sheet by model. `items`: gives the items when it is called. `sampling`: the seed ("" where unknown) by task
-    whose answers were drawn with a temperature; EVERY for all tasks. `made`: the settings of all rows; a row may have
-    its own under `made`. `log`: the id of a log that has several runs of its own; those of other logs are further ones.
-    `by_path`: only the path names the model.
+    Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970; `stamp`: in the
+    file's name. `identity`: what a file says of its model beside the name, such as the number of its parameters.
+    `weights` (path, revision, adapter) and `settings` (what else changes numbers): a newer date decides only between
+    files in which both are equal; "" is unknown. `limited`: not all documents were scored. Scores that are no finite
+    number are not in `rows` but counted in `missing`. `facts`: columns of the models sheet by model. `items`: gives the
+    items when it is called. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a
+    log that has several runs of its own; those of other logs are further ones. `by_path`: only the path names the
+    model.
     """
 
     path: Path
     rows: list[Claim]
     common: Claim = field(default_factory=Claim)
     date: float | None = None
+    stamp: float | None = None
     identity: dict[str, str] = field(default_factory=dict)
     limited: bool = False
     missing: int = 0
     notes: tuple[str, ...] = ()
     weights: str = ""
     settings: str = ""
-    stamp: float | None = None
-    members: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Facts] = field(default_factory=dict)
     items: Callable[[], Iterable[Item]] | None = None
-    sampling: Mapping[str, str] = field(default_factory=dict)
     made: Settings = field(default_factory=Settings)
     log: str = ""
     by_path: bool = False
 
-    def drawn(self, benchmark: str) -> str | None:
-        """The seed with which answers to a benchmark, or to a task of a group, were drawn; None where they were not."""
-        tasks = [benchmark, *(task for task, group in self.members.items() if group == benchmark), EVERY]
-        return next((self.sampling[task] for task in tasks if task in self.sampling), None)
+    @property
+    def members(self) -> dict[str, str]:
+        """The group of each task whose scores are in the group's."""
+        return {row["benchmark"]: group for row in self.rows if (group := row.get("group"))}
 
     @property
     def rank(self) -> tuple[bool, tuple[float, ...], int]:

@@ -44,16 +44,13 @@ help: ## list the targets
 published: .venv/installed-reports ## the page of 61 published models: a minute with the installation, without torch
 	@$(BIN)/lm-validity report examples/published --output results/published
 
-# On a terminal one bar; else a line at every tenth of the steps, and what fails. Jobs start by a fork.
+# To a pipe a line at every tenth of the steps, and what fails; the workflow draws a bar on a terminal. Jobs are forked.
 demo: ## the page of 61 published models, then the embedded example through the workflow and its report
 	@test -f results/published/index.html || $(MAKE) --no-print-directory published
 	@echo 'To look at meanwhile: results/published/index.html. The demo takes 6 minutes on two idle cores, once installed.'
 	@$(MAKE) --silent --no-print-directory .venv/installed
-	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
-		$(ACTIVATED) $(WARM) --logger rich; \
-	else \
-		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason 2>&1 | \
-			awk -f workflow/scripts/progress.awk; \
+	@if [ -t 2 ]; then $(ACTIVATED) $(WARM) --quiet host; else \
+		set -o pipefail; $(ACTIVATED) $(WARM) --quiet host reason 2>&1 | awk -f workflow/scripts/progress.awk; \
 	fi
 	@$(BIN)/lm-validity findings
 

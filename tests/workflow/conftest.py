@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from lm_validity.cli.warm import IMPORTED, warm_commands
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 TOKEN = "hf_nobodysTokenThatMustNotShow"
+COMMON = ("--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy")
 STARTED_WITH = dict(os.environ)  # without what libraries add when a test imports them
 
 
@@ -41,6 +43,20 @@ class Project:
             pytest.fail(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
         return done
 
+    def in_terminal(self, *command: str) -> str:
+        """What a command that succeeds writes to a terminal."""
+        screen, terminal = pty.openpty()
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        written = b""
+        with subprocess.Popen(command, cwd=self.folder, env=self.environment(TERM="xterm"), **streams) as process:
+            os.close(terminal)
+            with contextlib.suppress(OSError):  # nobody writes there any more
+                while part := os.read(screen, 1 << 16):
+                    written += part
+        os.close(screen)
+        assert process.returncode == 0, written[-6000:].decode()
+        return written.decode()
+
     def environment(self, **more: str) -> dict:
         """No network, one thread a process, the package of this environment."""
         path = f"{self.front}{BIN}:{STARTED_WITH['PATH']}"
@@ -51,8 +67,7 @@ class Project:
 
     def snakemake(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess:
         """Run the workflow on two cores, going on after a failed job, as the profiles do."""
-        common = ("--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy")
-        return self.run(*self.snakemake_command(*common, *arguments), code=code)
+        return self.run(*self.snakemake_command(*COMMON, *arguments), code=code)
 
     def lm_validity(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess:
         return self.run("lm-validity", *arguments, code=code)
@@ -161,11 +176,12 @@ def finished(tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="session")
 def replayed(tmp_path_factory) -> Project:
-    """One complete run of replay/replay.yaml."""
+    """One complete run of replay/replay.yaml, and in terminal.txt what it showed in a terminal."""
 
     def make(project: Project) -> None:
         shutil.copytree(Path(__file__).with_name("replay"), project.folder / "replay", dirs_exist_ok=True)
-        project.snakemake("--configfile", "replay/replay.yaml")
+        command = project.snakemake_command(*COMMON, "--configfile", "replay/replay.yaml")
+        (project.folder / "terminal.txt").write_text(project.in_terminal(*command))
 
     return made_once(tmp_path_factory, "replayed", make)
 

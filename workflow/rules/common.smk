@@ -34,6 +34,7 @@ try:
         failed_jobs,
         keep_polled_jobs,
         record_controller,
+        show_ends_of_logs,
         skip_hidden_jobs,
     )
     from lm_validity.run.grid import Grid, reports_of, tables_of
@@ -113,6 +114,7 @@ except (InputError, OSError) as error:
     raise WorkflowError(str(error))
 
 keep_polled_jobs()
+show_ends_of_logs()
 skip_hidden_jobs(workflow.output_settings.quiet or ())
 
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.

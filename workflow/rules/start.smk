@@ -70,7 +70,7 @@ def say_what_is_left(folder, dry):
             f"{render_left(Estimator(RUN), state, asked_again(jobs))} (lm-validity cost)"
         ] * dry
         named = os.path.relpath(workflow.configfiles[-1])
-        lines += [render_stale(state, cell_jobs(jobs), named)] * is_planned
+        lines += [render_stale(state, cell_jobs(jobs).values(), named)] * is_planned
     except (InputError, OSError) as error:
         lines = [f"not known what is left ({error})"]
     for line in filter(None, lines):
@@ -85,17 +85,19 @@ def planned_jobs():
 
 
 def cell_jobs(jobs):
-    """Those that compute cells, as the grid knows them."""
-    return [
-        job_of(job.rule.name, job.wildcards) for job in jobs if job.rule.name in RULES
-    ]
+    """Those that compute cells, as the grid knows them, by their ids."""
+    return {
+        job.jobid: job_of(job.rule.name, job.wildcards)
+        for job in jobs
+        if job.rule.name in RULES
+    }
 
 
 def asked_again(jobs):
     """The jobs of cells that a dry run plans, where it plans to read models or documents anew too: only then is known
     whether their finished cells are still of the present recipe."""
     read_anew = any(re.match("prefetch_|split_", job.rule.name) for job in jobs)
-    return cell_jobs(jobs) if read_anew else []
+    return cell_jobs(jobs).values() if read_anew else []
 
 
 # Snakemake has nothing that is called at the end of a dry run, nor where nothing is to be done.
@@ -107,8 +109,12 @@ if workflow.is_main_process and not IS_MODULE:
 
 
 onstart:
+    from lm_validity.monitor.render import draw_bar
+
     gc.enable()
     start_run()
+    quiet = workflow.output_settings.quiet or ()
+    draw_bar(logger, RUN, cell_jobs(planned_jobs()), quiet)
 
 
 # Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().

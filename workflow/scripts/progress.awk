@@ -2,10 +2,6 @@
 /^Job stats:/ { table = 1 }
 table && !/^total/ { next }
 /^total/ { table = 0; print "jobs:", $2; next }
-# A log that is shown stands between two lines of ===.
-log_lines && /^=+$/ { if (++rules < 2) next; for (i = n > 15 ? n - 14 : 1; i <= n; i++) print "    " text[i]; log_lines = 0; next }
-log_lines { text[++n] = $0; next }
-/^Logfile / { print; log_lines = 1; rules = n = 0; next }
 # A job that begins: its name, and what is indented below it.
 /^((local)?(rule|checkpoint) |Job [0-9]|group job)/ { begins = 1; next }
 begins && /^ / { next }

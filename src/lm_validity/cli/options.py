@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
@@ -126,16 +125,10 @@ def report_folders(run: Run) -> list[Path]:
 
 
 def snakemake_command(*arguments: str) -> tuple[str, ...]:
-    """Snakemake's command line. In a terminal, where its logger plugin is installed, a local run shows a bar a rule."""
+    """Snakemake's command line. Raises ModuleNotFoundError where it is not installed."""
     if find_spec("snakemake") is None:
         raise ModuleNotFoundError(name="snakemake")
-    # what an executor or another profile shows is its own
-    plain = [word for word in arguments if re.match(r"--logger\b|--executor\b|-e\b|--profile=", word)]
-    plain += [name for word, name in pairwise(arguments) if word == "--profile" and Path(name).name != "local"]
-    progress_bars = (
-        not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
-    )
-    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if progress_bars else ()))
+    return (sys.executable, "-m", "snakemake", *arguments)
 
 
 def site_reports(site: Path) -> list[Path]:

@@ -1,16 +1,20 @@
 """Status, cost and plans as lines of a terminal; status, and what was computed, as pages too."""
 
+import contextlib
+import logging
 import os
+import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote as quote_for_shell
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 from urllib.parse import quote
 
 from lm_validity.config.load import Run
-from lm_validity.errors import PREFETCH
+from lm_validity.errors import PREFETCH, InputError
 from lm_validity.monitor.cost import (
     TRAINING_RULES,
     Estimator,
@@ -21,12 +25,14 @@ from lm_validity.monitor.cost import (
     training_costs,
     unplanned_pairs,
 )
-from lm_validity.monitor.status import STATES, CellState, Progress, RunState
+from lm_validity.monitor.status import STATES, CellState, Progress, RunState, list_folder, progress
 from lm_validity.run.cell import Cell, Job, label
+from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import size_class
 from lm_validity.run.store import Store
 from lm_validity.run.workload import UNCOUNTED
+from lm_validity.run.workspace import read_manifest
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
 
@@ -215,8 +221,127 @@ def _sign(counts: Counter[str], *, not_planned: bool) -> str:
 def _duration(seconds: float) -> str:
     minutes = seconds / 60
     if minutes < 90:
-        return f"{max(1, round(minutes))} min"
+        return f"{round(minutes)} min" if minutes > 1.5 else f"{round(seconds)} s"
     return f"{minutes / 60:.1f} h" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A run that goes on in a terminal, as one bar.
+
+PRINTED = (None, "error", "job_error", "group_error")  # kinds of Snakemake's records that are shown above the bar
+ROUTINE = re.compile(r"Select jobs to execute|Trying to restart job|Job \S+ has been submitted")
+BAR_WIDTH = 24
+
+
+def draw_bar(logger: logging.Logger, run: Run, jobs: Mapping[int, Job[Cell]], quiet: Collection[object]) -> None:
+    """From now on Snakemake shows a run as a bar, where its own handler writes to a terminal and is not to be quiet.
+
+    jobs: by Snakemake's ids, the planned ones that compute cells; theirs are the cells that are counted.
+    """
+    for printer in logger.handlers:
+        stream = printer.stream if isinstance(printer, logging.StreamHandler) else None
+        hushed = {"ALL", "PROGRESS"} & {getattr(kind, "name", "") for kind in quiet}
+        if stream is not None and stream.isatty() and not hushed and os.environ.get("TERM") != "dumb":
+            logger.removeHandler(printer)
+            logger.addHandler(Bar(printer, stream, run, jobs))
+
+
+class Bar(logging.Handler):
+    """The last line of a terminal: cells done, rate, time left and Snakemake's steps. `printer` prints above it what is
+    to be read: warnings, and what fails. Cells count as they come into the store, or are done in their job's manifest.
+    """
+
+    def __init__(self, printer: logging.Handler, stream: TextIO, run: Run, jobs: Mapping[int, Job[Cell]]):
+        super().__init__()
+        self._printer, self._stream, self._jobs, self._grid = printer, stream, jobs, Grid(run)
+        self._store, self._begun, estimator = run.results / "store", time.time(), Estimator(run)
+        self._seconds = {cell: estimator.seconds(cell) for job in jobs.values() for cell in job.cells}
+        self._cells = {label(cell): cell for cell in self._seconds}
+        self._finished: dict[Cell, float | None] = {}
+        self._failed, self._step, self._steps = 0, 0, 0
+        self._writing, self._ended = threading.RLock(), threading.Event()
+        self._redraw()
+        threading.Thread(target=self._keep_drawing, daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a job that is finished, and the steps; print what is to be read."""
+        values = vars(record)
+        event = values.get("event")
+        if event == "job_finished" and values["job_id"] in self._jobs:
+            self._count(self._jobs[values["job_id"]])
+        elif event == "progress":
+            self._step, self._steps = values["done"], values["total"]
+        elif event in PRINTED and not ROUTINE.match(str(record.msg)):
+            with self._writing:
+                self._stream.write("\r\033[K")
+                self._printer.handle(record)
+                self._write()
+
+    def close(self) -> None:
+        """Leave the bar as it is at the end."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._redraw()
+            self._stream.write("\n")
+            self._printer.close()
+        super().close()
+
+    def _keep_drawing(self) -> None:
+        """Once a second, and on a large grid or a slow disk in a fiftieth of the time."""
+        seconds = 0.0
+        while not self._ended.wait(max(1.0, 50 * seconds)):
+            start = time.perf_counter()
+            self._look(self._seconds)
+            self._redraw()
+            seconds = time.perf_counter() - start
+
+    def _look(self, cells: Iterable[Cell]) -> None:
+        """Take note of those of the cells that have come into the store."""
+        for folder in {(cell.rule, cell.model) for cell in cells if cell not in self._finished}:
+            for entry in list_folder(self._store.joinpath(*folder)):
+                cell = self._cells.get("/".join((*folder, entry.name.rpartition("--")[0])))
+                with contextlib.suppress(OSError):
+                    if cell is not None and cell not in self._finished and entry.stat().st_mtime > self._begun:
+                        self._finished[cell] = entry.stat().st_mtime
+
+    def _count(self, job: Job[Cell]) -> None:
+        """Take note of the cells of a finished job, by its manifests."""
+        self._look(job.cells)
+        for path in self._grid.manifests(job):
+            with contextlib.suppress(InputError):
+                for entry in read_manifest(path):
+                    self._failed += entry.status == "failed"
+                    if entry.status == "done":
+                        self._finished.setdefault(entry.cell, None)
+
+    def _redraw(self) -> None:
+        states = [
+            CellState(cell, "done" if cell in self._finished else "missing", finished=self._finished.get(cell))
+            for cell in self._seconds
+        ]
+        so_far, words = progress(states, self._seconds.__getitem__), list[str]()
+        if states:
+            words.append(f"{so_far.done:,} of {so_far.cells:,} cells")
+        if self._failed:
+            words.append(f"{self._failed:,} failed")
+        if so_far.rate and so_far.done < so_far.cells:
+            words.append(f"{so_far.rate:,.0f} an hour")
+        if so_far.remaining_seconds:
+            words.append(f"{_duration(so_far.remaining_seconds)} left")
+        if self._steps:
+            words.append(f"step {self._step:,} of {self._steps:,}")
+        with self._writing:
+            self._share = so_far.done / so_far.cells if states else self._step / max(1, self._steps)
+            self._words = ", ".join(words)
+            self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
+            width = min(BAR_WIDTH, max(0, columns - len(self._words) - 4))
+            line = f"[{'#' * int(self._share * width):.<{width}}] {self._words}"
+            self._stream.write(f"\r{line[: columns - 1]}\033[K")
+            self._stream.flush()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

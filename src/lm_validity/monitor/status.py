@@ -168,14 +168,15 @@ def progress(
 def _list_store(root: Path) -> dict[str, float]:
     """folder -> time of its renaming into place. Folders appear whole; what is being written begins with a dot."""
     times = {}
-    for rule in _folders(root):
-        for model in _folders(rule.path):
-            for cell in _folders(model.path):
+    for rule in list_folder(root):
+        for model in list_folder(rule.path):
+            for cell in list_folder(model.path):
                 times[f"{rule.name}/{model.name}/{cell.name}"] = cell.stat().st_mtime
     return times
 
 
-def _folders(path: str | Path) -> list[os.DirEntry[str]]:
+def list_folder(path: str | Path) -> list[os.DirEntry[str]]:
+    """The folders in a folder but hidden ones; none where it is not there."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
@@ -290,6 +291,18 @@ def skip_hidden_jobs(quiet: Collection[object]) -> None:
         dry_run.Executor.printjob = lambda self, job: None
 
 
+def show_ends_of_logs() -> None:
+    """Of a failed job's logs Snakemake shows the last lines, not all (`show-failed-logs`)."""
+    logs: Any = sys.modules["snakemake.logging"]
+    logs.show_logs = lambda paths: [line for path in paths for line in last_lines(Path(path))]
+
+
+def last_lines(log: Path) -> list[str]:
+    """The name of a log and its last lines, indented."""
+    return [f"Logfile {log}:", *(f"    {line}" for line in _text(log).splitlines()[-SHOWN_OF_A_LOG:])]
+
+
+SHOWN_OF_A_LOG = 15
 _IN_RULE = re.compile(r"^Error in rule (\w+):$", re.MULTILINE)
 _LOG = re.compile(r"^ {4}log: ([^\n]*?) \(check log file", re.MULTILINE)
 _JOB = re.compile(r"^ {4}jobid: (\d+)$", re.MULTILINE)

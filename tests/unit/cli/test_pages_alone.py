@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cli import EXTRAS, main, options
+from lm_validity.cli import EXTRAS, main
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -57,25 +57,3 @@ def test_a_command_names_the_extra_that_it_needs(module, extra, words, monkeypat
 def test_every_extra_that_is_named_exists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "terminal", "shown"),
-    [
-        (("--cores", "2"), True, True),
-        (("--profile", "profiles/local", "--configfile", "my.yaml"), True, True),
-        (("--cores", "2"), False, False),
-        (("--profile", "slurm"), True, False),
-        (("--profile=slurm",), True, False),
-        (("--executor", "slurm"), True, False),
-        (("--logger", "other"), True, False),
-    ],
-)
-def test_bars_are_for_local_runs_in_a_terminal(arguments, terminal, shown, monkeypatch):
-    for stream in (sys.stdout, sys.stderr):
-        monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    monkeypatch.setattr(options, "find_spec", lambda name: name)
-    command = options.snakemake_command(*arguments)
-    assert command[3:] == (*arguments, *(("--logger", "rich") if shown else ()))
-    monkeypatch.setattr(options, "find_spec", lambda name: name if name == "snakemake" else None)
-    assert options.snakemake_command(*arguments)[3:] == arguments

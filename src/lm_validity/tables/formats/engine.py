@@ -289,11 +289,12 @@ def _settings(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Answer(NamedTuple):
-    """The value that a metric has of a model's answer to a document; the metric may be unknown."""
+    """The value that a metric has of a model's answer to a document; the metric may be unknown, and without a value
+    the document only is there."""
 
     item: Item
     metric: str | None
-    value: float
+    value: float | None
 
 
 def items_of(answers: Iterable[Answer]) -> Iterator[Item]:
@@ -305,12 +306,13 @@ def items_of(answers: Iterable[Answer]) -> Iterator[Item]:
     for item, metric, value in answers:
         key: tuple[object, ...] = (item.get("benchmark"), item["doc_id"], item.get("run"))
         items.setdefault(key, item)
-        firsts.setdefault(key[0], metric)
-        values[key][metric].append(value)
+        if value is not None:
+            firsts.setdefault(key[0], metric)
+            values[key][metric].append(value)
     for key, item in items.items():
         means = {metric: sum(of_metric) / len(of_metric) for metric, of_metric in values[key].items()}
         named = [(metric, mean) for metric, mean in means.items() if metric is not None]
-        yield item | Item(correct=means.get(firsts[key[0]]), metric_values=named or None)
+        yield item | Item(correct=means.get(firsts.get(key[0])), metric_values=named or None)
 
 
 def scores_of(items: Iterable[Item]) -> list[Claim]:

@@ -23,14 +23,7 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.formats import every_eval_ever, import_inspect, lm_eval, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
-from lm_validity.tables.formats.import_samples import (
-    SampleFile,
-    is_samples,
-    match_all_samples,
-    read_all_samples,
-    write_items,
-)
-from lm_validity.tables.formats.joining import check_identities, score_table, with_runs
+from lm_validity.tables.formats.joining import check_identities, score_table, with_runs, write_items
 from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
     PARAMETERS,
@@ -112,7 +105,8 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
             except _BROKEN as error:
                 shutil.rmtree(above, ignore_errors=True)  # half of it may be there
                 problem = f"{archive}: cannot be unpacked ({first_line(error)})."
-                log.skip(archive, problem, "unpack it, and give the folder.", named=is_archive)
+                log.named |= {archive} if is_archive else set()
+                log.skip(archive, problem, "unpack it, and give the folder.")
                 continue
             log.origins[str(unpacked)] = str(archive)
             places.append(unpacked if is_archive else above)
@@ -139,17 +133,14 @@ def _import(
     paths: Sequence[Path], given: Sequence[Path], output: Path, options: ImportOptions, log: ImportLog
 ) -> Import:
     """`import_files` of what is unpacked."""
-    results, samples = _read_all(paths, given, options, log)
-    check_identities([*results, *samples])
+    results = _read_all(paths, given, options, log)
+    check_identities(results)
     with ExitStack() as stack:
-        with_items = [file for file in results if file.items is not None]
-        of_samples = read_all_samples(samples, log)
-        results += [_completed(file, options, "lm-eval") for file in of_samples if file.rows]
         scores = _settled(results, options, log)
-        if of_samples or with_items:
+        if any(file.items is not None for file in results):
             # Replaced when everything is written: the tables belong together
             path = stack.enter_context(replace_file(output / "items.parquet"))
-            log.items = write_items(of_samples, with_items, path, log)
+            log.items = write_items(results, path, log)
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.name_as_given()
@@ -157,9 +148,7 @@ def _import(
     return Import(scores, log)
 
 
-def _read_all(
-    paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog
-) -> tuple[list[ScoreFile], list[SampleFile]]:
+def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> list[ScoreFile]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
     suffixes = {*READABLE, *(suffix for file_format in FORMATS for suffix in file_format.suffixes)}
     files, other_files, own_tables = find_files(paths, tuple(suffixes))
@@ -167,14 +156,15 @@ def _read_all(
     log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
     _check_places(options, files)
+    log.named |= {found_file.path for found_file in files if found_file.named}
     results: list[ScoreFile] = []
-    samples: list[Found] = []
+    samples: list[Path] = []
     tables: list[Found] = []
     model_paths = defaultdict[str, set[str]](set)
     told = options.columns is not None or options.reading is not None
     for found_file in with_progress(files, "files"):
-        if is_samples(found_file.path) and not told:
-            samples.append(found_file)
+        if lm_eval.task_of(found_file.path) is not None and not told:
+            samples.append(found_file.path)
             continue
         try:
             opened = None if told else _opened(found_file, options)
@@ -189,22 +179,56 @@ def _read_all(
             results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
-            log.skip(found_file.path, error.problem, error.hint, named=found_file.named)
+            log.skip(found_file.path, error.problem, error.hint)
     results += _of_tables(tables, given, options, log, beside=bool(results or samples))
-    results = with_runs(results)
-    names_given = {file.path: name for file in samples if (name := _of_place(file.path, options.names))}
-    matched = match_all_samples(samples, results, names_given, log)
-    for file in (file for file in matched if not file.scores):
-        file.common["protocol"] = _protocol_of(file.path, options) or file.common["protocol"]
-    log.formats += Counter({"lm-eval": len(matched)})
+    results = _with_samples(samples, results, options, log)
     log.files = log.formats.total()
-    if not results and not matched:
+    if not results:
         raise _nothing_read(paths, log)
     several = {name: sorted(paths) for name, paths in sorted(model_paths.items()) if len(paths) > 1}
     log.notes += [f"{name}: taken as one model, of the paths {listing(paths, 2)}." for name, paths in several.items()]
-    log.groups = {group: task for file in results for task, group in sorted(file.members.items(), reverse=True)}
+    log.members = {task: group for file in results for task, group in file.members.items()}
     log.facts = _facts(results, model_paths)
-    return results, matched
+    return results
+
+
+def _with_samples(
+    samples: Sequence[Path], results: list[ScoreFile], options: ImportOptions, log: ImportLog
+) -> list[ScoreFile]:
+    """The files with the numbers of runs, and with those of lm-eval's samples: without a result file in their folder
+    that has scores of their task they give scores, else items only."""
+    places = defaultdict[tuple[Path, str | None], list[int]](list)
+    for number, result in enumerate(results):
+        for task in {row["benchmark"] for row in result.rows} | set(result.members):
+            places[result.path.parent, task].append(number)
+    alone = defaultdict[tuple[Path, str | None], list[object]](list)
+    beside = dict[Path, list[int]]()
+    for path in with_progress(samples, "files of samples"):
+        place = path.parent, lm_eval.task_of(path)
+        if place in places:
+            beside[path] = places[place]
+            continue
+        try:
+            file = lm_eval.samples_alone(path, _of_place(path, options.names), log)
+        except InputError as error:
+            log.skip(path, error.problem, error.hint)
+            continue
+        items = [*file.items()] if file.items is not None else []
+        if items in alone[place]:
+            log.repeat(f"{path}: a copy of another file of its folder")
+            continue
+        alone[place].append(items)
+        results.append(_completed(file, options, "lm-eval"))
+        log.formats["lm-eval"] += 1
+    results = with_runs(results)
+    for path, numbers in beside.items():
+        try:
+            name = _of_place(path, options.names)
+            results.append(lm_eval.samples_beside(path, name, [results[number] for number in numbers], log))
+            log.formats["lm-eval"] += 1
+        except InputError as error:
+            log.skip(path, error.problem, error.hint)
+    return results
 
 
 def _of_tables(
@@ -218,9 +242,10 @@ def _of_tables(
         return []
     read = read_tables(tables, options, given, lambda path: Path(log.as_given(str(path))), beside=beside)
     log.line, log.reading = read.line, read.reading
+    log.named -= set(read.skipped)  # their line says it
     for path, reason in read.skipped.items():
         log.skip(path, f"{path}: {reason}", "give it by itself, and say what its columns are with --columns.")
-    log.formats[TABLE] += len(tables) - len(read.skipped)
+    log.formats += Counter({TABLE: len(tables) - len(read.skipped)})
     completed = [_completed(file, options, TABLE) for file in read.files]
     for file in completed:
         check_file(file)

@@ -1,22 +1,26 @@
-"""Scores of many files in one table, each once: groups of tasks, units, directions, runs, and what counts where files
-differ."""
+"""Scores and items of many files in one table each, each once: groups of tasks, units, directions, runs, and what
+counts where files differ."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import lower_is_better, names_perplexity
-from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text
+from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text, with_progress
 from lm_validity.tables.metrics import metric_direction
 from lm_validity.tables.schema import (
     CLAIMS,
+    ITEMS,
     KEY,
     NULLABLE,
     SCORES,
@@ -41,6 +45,11 @@ _FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
 _ROUNDING = 0.006  # of an average that is written with two decimals of a percentage
 
 
+def ranked(files: Iterable[ScoreFile]) -> list[ScoreFile]:
+    """The files, the best first."""
+    return sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
+
+
 def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with the columns of SCORES, absent ones null, and the types that nulls leave as they are."""
     return rows.reindex(columns=SCORES.names).astype(_TYPES)
@@ -52,7 +61,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
     (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
-    files = sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
+    files = ranked(files)
     frame = _frame(files)
     if frame.empty:
         reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
@@ -376,3 +385,112 @@ def check_identities(files: list[ScoreFile]) -> None:
                     f"{file.path}.",
                     f"name one of them: --model '{file.path}=another name' (a file or a folder).",
                 )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# items.parquet.
+
+_EVALUATION = ITEMS.names[: ITEMS.names.index("doc_id")]  # the columns that name an evaluation
+
+
+class _Part(NamedTuple):
+    """The items of a file that count, of one benchmark."""
+
+    benchmark: str
+    path: Path
+    table: pa.Table
+
+
+def write_items(files: Iterable[ScoreFile], path: Path, log: ImportLog) -> int:
+    """items.parquet at `path`, of files with items; how many rows. The best file's items of an evaluation count.
+
+    Models have the names that their scores got, of which two may have become one; tasks of a group whose own score
+    counts are its items, with the task before their documents' names. The right choices of a benchmark are left out
+    where one file does not tell all of its own: with some of them the table would be no complete answer sheet.
+    """
+    group_of = {task: group for task, group in log.members.items() if group not in log.split}
+    parts = [*_of_same_documents(_parts(files, log), log)]
+    unknown = {group_of.get(part.benchmark, part.benchmark) for part in parts if _lacks_gold(part.table)}
+    if unknown:
+        log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(sorted(unknown))}.")
+    with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
+        for task, _, table in parts:
+            benchmark = group_of.get(task, task)
+            if benchmark in unknown:
+                table = _with_column(table, "gold", [None] * len(table))
+            if benchmark != task:  # tasks number their documents each from 0
+                documents = [f"{task}/{name}" for name in table.column("doc_id").to_pylist()]
+                columns = {"benchmark": [benchmark] * len(table), "doc_id": documents, "subject": [task] * len(table)}
+                for name, values in columns.items():
+                    table = _with_column(table, name, values)
+            writer.write_table(table)
+    return sum(len(part.table) for part in parts)
+
+
+def _parts(files: Iterable[ScoreFile], log: ImportLog) -> Iterator[_Part]:
+    """The items of each evaluation by its best file, a part for each benchmark of a file."""
+    owners = dict[tuple[object, ...], Path]()
+    for file in with_progress(ranked(file for file in files if file.items is not None), "files with items"):
+        try:
+            table = _items_table(file, log)
+        except InputError as error:
+            log.skip(file.path, error.problem, error.hint)
+            continue
+        evaluations = table.group_by(_EVALUATION).aggregate([]).to_pylist()
+        mine = [key for key in evaluations if owners.setdefault(tuple(key.values()), file.path) is file.path]
+        if len(mine) < len(evaluations):
+            if not file.rows:  # else the scores were said to be elsewhere
+                owner = next(owners[tuple(key.values())] for key in evaluations if key not in mine)
+                log.repeat(f"{file.path} ({date_text(file.date)}): the same documents are answered in {owner}")
+            keys = table.select(_EVALUATION).to_pylist()
+            table = table.filter(pa.array([key in mine for key in keys], pa.bool_()))
+        for benchmark in dict.fromkeys(key["benchmark"] for key in mine):
+            yield _Part(benchmark, file.path, table.filter(pc.equal(table.column("benchmark"), benchmark)))
+
+
+def _items_table(file: ScoreFile, log: ImportLog) -> pa.Table:
+    """The columns of ITEMS of a file, with the run by benchmark where the file is one."""
+    runs = defaultdict[str, set[int | None]](set)
+    for score in file.rows:
+        runs[score["benchmark"]].add(score.get("run"))
+    common: Any = with_defaults(file.common)
+    rows = list[dict[str, Any]]()
+    for item in file.items() if file.items is not None else ():
+        row: Any = {name: common.get(name) for name in _EVALUATION} | item
+        of_benchmark = [*runs.get(row["benchmark"], ())]
+        run = of_benchmark[0] if row["run"] is None and len(of_benchmark) == 1 else row["run"]
+        rows.append(row | {"run": run, "model": log.renamed.get(row["model"], row["model"])})
+    return pa.Table.from_pylist(rows, schema=ITEMS)
+
+
+def _of_same_documents(parts: Iterable[_Part], log: ImportLog) -> Iterator[_Part]:
+    """The parts of the same documents. A document's place in the task names it, so all files of a task must mean the
+    same documents by the same numbers. Their hashes tell, where lines have them; the same documents in another order
+    are named as in the first file."""
+    firsts = dict[str, tuple[Path, dict[str, str]]]()
+    for part in sorted(parts, key=lambda part: (part.benchmark, str(part.path))):
+        benchmark, path, table = part
+        pairs = zip(table.column("doc_id").to_pylist(), table.column("doc_hash").to_pylist(), strict=True)
+        hashes = {name: hashed for name, hashed in pairs if hashed}
+        first, expected = firsts.setdefault(benchmark, (path, hashes)) if hashes else (path, hashes)
+        in_both = hashes.keys() & expected.keys()
+        differ = sum(hashes[name] != expected[name] for name in in_both)
+        numbers = {hashed: name for name, hashed in expected.items()}
+        if differ and len(numbers) == len(expected) and set(hashes.values()) == set(numbers):
+            log.note("Documents in another order than in the task's first file, told by their hashes", path)
+            table = _with_column(table, "doc_id", [numbers[hashed] for hashed in table.column("doc_hash").to_pylist()])
+        elif differ:
+            problem = f"{path}: {differ} of {len(in_both)} documents differ from those in {first}: another version of "
+            log.skip(path, f"{problem}the task; its items are left out", "import it into another folder.")
+            continue
+        yield part._replace(table=table)
+
+
+def _lacks_gold(table: pa.Table) -> bool:
+    """Whether the right choice of some document with choices is unknown."""
+    has_choices = pc.greater(pc.fill_null(pc.list_value_length(table.column("choice_loglikelihoods")), 0), 1)
+    return bool(pc.any(pc.and_(has_choices, table.column("gold").is_null())).as_py())
+
+
+def _with_column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:
+    return table.set_column(ITEMS.names.index(name), ITEMS.field(name), pa.array(values, ITEMS.field(name).type))

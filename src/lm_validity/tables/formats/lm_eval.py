@@ -1,18 +1,33 @@
-"""lm-eval's result files -> scores, with lm-eval's keys `name,filter`, and how they were made."""
+"""lm-eval's files: results -> scores, with lm-eval's keys `name,filter`, and how they were made; samples -> items."""
 
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
-from lm_validity.tables.formats.engine import Place, Spec, date_of, finite, is_sampled, objects, part
+from lm_validity.tables.formats.engine import (
+    Answer,
+    Place,
+    Spec,
+    date_of,
+    finite,
+    is_sampled,
+    items_of,
+    objects,
+    part,
+    scores_of,
+)
 from lm_validity.tables.formats.score_files import (
     NAMES,
     PARAMETERS,
+    ImportLog,
     Opened,
     ScoreFile,
     date_in,
@@ -22,7 +37,7 @@ from lm_validity.tables.formats.score_files import (
     parse_arguments,
     training_point,
 )
-from lm_validity.tables.schema import Claim
+from lm_validity.tables.schema import LARGEST_SCORE, Claim, Item
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the
@@ -334,3 +349,238 @@ LM_EVAL = Spec(
     finish=_finished,
     suffixes=(".json", ".jsonl", ""),
 )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One line of samples_*.jsonl: what it says of a document and of the model's answer to it.
+#
+# Lines differ between versions: log-likelihoods are numbers or texts, requests a list or an object, and the metrics and
+# the filter are named since 0.4.5 only.
+
+_NO_VALUES = frozenset(
+    ("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash",
+     "target_hash")
+)  # fmt: skip
+_PAIRS = ("mcc", "f1")  # metrics whose value of a document is the pair (gold, predicted)
+_WEIGHTED: dict[str, Callable[[float], float]] = {
+    "bits_per_byte": lambda mean: -mean / math.log(2),
+    "byte_perplexity": lambda mean: math.exp(-mean),
+}
+_WEIGHTED["word_perplexity"] = _WEIGHTED["byte_perplexity"]
+
+
+class Sample(NamedTuple):
+    """One answer. `item` has columns of ITEMS, `gold` only of a multiple choice (None: unknown).
+
+    `values`: the document's value of each metric, a number.
+    """
+
+    filter: str | None  # None where the line does not say
+    item: Item
+    values: dict[str, float]
+    answers: int = 1  # that were written to the document
+
+
+def read_sample(line: Document) -> Sample:
+    """Raises KeyError, TypeError or ValueError for what is no sample."""
+    if not isinstance(line.get("filter"), str | None):
+        raise TypeError(f"its filter is {line['filter']!r}, not a name")
+    if line["doc_id"] is None:
+        raise TypeError("its doc_id is null")
+    names = line.get("metrics")
+    if not isinstance(names, list):
+        names = [name for name in line if name not in _NO_VALUES]
+    metrics = {name: _value(name, line.get(name)) for name in names}
+    values = {name: value for name, value in metrics.items() if value is not None and abs(value) <= LARGEST_SCORE}
+    item = Item(doc_id=_text(line["doc_id"]) or "", doc_hash=_text(line.get("doc_hash")))
+    item["subject"] = _text(part(line, "doc").get("subject"))
+    requests, responses = _requests(line.get("arguments")), line.get("resps") or []
+    answers = [response[0] for response in responses]  # left out where they are not to be published
+    if not answers and not values:
+        raise KeyError("answers (resps) and no metrics")
+    if not answers:
+        return Sample(line.get("filter"), item, values)
+    if isinstance(answers[0], list) and len(answers) > 1:
+        item |= _choices(line, requests, answers, values)
+    elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
+        item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
+    else:
+        item["response"] = _text(answers[0])
+    return Sample(line.get("filter"), item, values, len(responses[0]) if "response" in item else 1)
+
+
+def _choices(line: Document, requests: list[list[object]], answers: list[object], values: dict[str, float]) -> Item:
+    """Log-likelihoods and lengths of the choices, and the right one."""
+    loglikelihoods = [_loglikelihood(answer) for answer in answers]
+    texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
+    columns: Item = {}
+    half = len(answers) // 2
+    if (
+        len(texts) == len(answers) == 2 * half
+        and texts[:half] == texts[half:]
+        and not any(str(request[0]) for request in requests[half:])
+    ):  # acc_mutual_info: the same choices again, without the question
+        columns["unconditional_loglikelihoods"] = loglikelihoods[half:]
+        loglikelihoods, texts = loglikelihoods[:half], texts[:half]
+    columns["choice_loglikelihoods"] = loglikelihoods
+    if len(texts) == len(loglikelihoods):
+        texts = [text.removeprefix(" ") for text in texts]  # lm-eval's target delimiter, which its lengths leave out
+        columns["choice_characters"] = [len(text) for text in texts]
+        columns["choice_bytes"] = [len(text.encode(errors="replace")) for text in texts]
+    return columns | Item(gold=_gold(line.get("target"), texts, loglikelihoods, values.get("acc")))
+
+
+def _gold(target: object, texts: list[str], loglikelihoods: list[float], accuracy: float | None) -> int | None:
+    """The right choice: the target as its place or its text, and not at odds with whether the answer was right.
+
+    An `acc` that contradicts every reading of the target is no share of right answers (truthfulqa_mc2, say).
+    """
+    chosen = loglikelihoods.index(max(loglikelihoods))
+    named = str(target).strip()
+    equal_places = [index for index, text in enumerate(texts) if text.strip() == named]
+    places = [int(named)] if named.isascii() and named.isdigit() and int(named) < len(loglikelihoods) else []
+    places += equal_places if len(equal_places) == 1 else []
+    if accuracy == 1.0 and (chosen in places or not places):
+        return chosen
+    if accuracy == 0.0 and not places and len(loglikelihoods) == 2:
+        return 1 - chosen
+    right = [index for index in places if accuracy != 0.0 or index != chosen]
+    return next(iter([*right, *places]), None)
+
+
+def _value(name: str, value: object) -> float | None:
+    """A document's own value of a metric; None where it has none."""
+    if not isinstance(value, list):
+        return float(value) if isinstance(value, bool) else finite(value)
+    if len(value) == 2 and name in _PAIRS:
+        return float(value[0] == value[1])
+    if len(value) == 2 and name in _WEIGHTED:
+        total, weight = finite(value[0]), finite(value[1])
+        try:
+            return None if total is None or not weight else _WEIGHTED[name](total / weight)
+        except OverflowError:
+            return None
+    return None
+
+
+def _text(value: object) -> str | None:
+    """A text that a table can hold: half a pair of surrogates becomes a question mark."""
+    return None if value is None else str(value).encode(errors="replace").decode()
+
+
+def _requests(arguments: object) -> list[list[object]]:
+    """The arguments of each request; [] where the line has none."""
+    if isinstance(arguments, dict):
+        arguments = list(arguments.values())
+    if not isinstance(arguments, list):
+        return []
+    return [list(argument.values()) if isinstance(argument, dict) else list(argument) for argument in arguments]
+
+
+def _loglikelihood(answer: Any) -> float:
+    """From `-1.5`, `"-1.5"`, `[-1.5, false]` or `["-1.5", "False"]`."""
+    return float(answer[0] if isinstance(answer, list) else answer)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Files of samples.
+
+_NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl$")
+# Metrics whose score is not the mean over documents
+_NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity", "bits_per_byte", "mcc", "f1"))
+
+
+def task_of(path: Path) -> str | None:
+    """The task in a name that lm-eval gives to samples; None in another name."""
+    return name[1] if (name := _NAME.match(path.name)) else None
+
+
+def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
+    """Samples without a result file, whose means are the scores, of a model that `model` or the folder names. Raises
+    InputError, with the line, for a line that is no sample."""
+    items = [*_items(path, (), log)]
+    rows = [row for row in scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
+    common = Claim(model=model or folder_name(path), drawn="" if _is_sampled(path) else None)
+    identity = {} if model else folder_identity(path)
+    return ScoreFile(path, rows, common, date_in(path.stem), identity=identity, items=items.copy)
+
+
+def samples_beside(path: Path, model: str | None, results: list[ScoreFile], log: ImportLog) -> ScoreFile:
+    """Samples with what one of the result files of their folder and task says: that of their date, else the best one.
+    Raises InputError where these are of several models and none of that date."""
+    task, date = str(task_of(path)), date_in(path.stem)
+    of_date = [result for result in results if date is not None and date_in(result.path.stem) == date]
+    if not of_date and len({result.common["model"] for result in results}) > 1:
+        raise InputError(
+            f"{path}: result files of several models are in its folder, none of its date.",
+            f"put each model's files into a folder of its own, or name it: --model '{path}=NAME'.",
+        )
+    best = max(of_date or results, key=lambda result: result.rank)
+    rows = [row for row in best.rows if row["benchmark"] == best.members.get(task, task)]
+    common = best.common | Claim(num_fewshot=rows[0].get("num_fewshot"), run=rows[0].get("run"))
+    common["model"] = model or common["model"]
+    scored = tuple(str(row["metric"]) for row in rows)
+    date = best.date if date is None else date
+    return ScoreFile(path, [], common, date, limited=best.limited, items=partial(_items, path, scored, log))
+
+
+def _is_sampled(path: Path) -> bool:
+    """Whether the first line's request has a temperature."""
+    with open(path, encoding="utf-8") as handle:
+        requests = _requests(json.loads(next(filter(str.strip, handle))).get("arguments"))
+    return any(isinstance(each, dict) and is_sampled(each) for request in requests for each in request)
+
+
+def _items(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Item]:
+    """The items of a file. Raises InputError, with the line, for a line that is no sample, and for a file without any.
+
+    scored: the keys `name,filter` of the result file. Further answers to a document are those of further filters, in
+    the order of the result file where lines do not name them.
+    """
+    items = [*items_of(_answers(path, str(task_of(path)), scored, log))]
+    if not items:
+        raise InputError(f"{path}: no samples.", HINT)
+    return iter(items)
+
+
+def _answers(path: Path, task: str, scored: Sequence[str], log: ImportLog) -> Iterator[Answer]:
+    seen, numbers = set[tuple[str, str]](), Counter[tuple[str, str]]()
+    for sample in _samples(path):
+        item = sample.item | Item(benchmark=task)
+        yield Answer(item, None, None)
+        if sample.answers > 1:
+            log.note("Several answers to each document, which lm-eval scored as one: no runs to tell apart", path)
+        for metric, value in sample.values.items():
+            names = [sample.filter]
+            if sample.filter is None:
+                names = [name for key in scored for scored_metric, _, name in [key.partition(",")]
+                         if scored_metric == metric] or ["none"]  # fmt: skip
+            number = numbers[item["doc_id"], metric] if sample.filter is None else 0
+            numbers[item["doc_id"], metric] += 1
+            if number >= len(names):
+                log.note("Several answers to a document and no name of their filters; the first ones count", path)
+                continue
+            key = f"{metric},{names[number]}"
+            if (item["doc_id"], key) in seen:
+                log.note("Lines repeat a document; the first one of each counts", path)
+                continue
+            seen.add((item["doc_id"], key))
+            yield Answer(item, key, value)
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    """The samples of a file, line by line: what is not kept of a line may be larger than memory."""
+    try:
+        handle = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", HINT) from error
+    with handle:
+        for number, line in enumerate(handle, 1):
+            if not line.strip():
+                continue
+            try:
+                yield read_sample(json.loads(line))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+                described = f"it has no {error.args[0]}" if isinstance(error, KeyError) else first_line(error)
+                problem = f"{path}, line {number}: not a sample of lm-eval ({described})."
+                raise InputError(problem, HINT) from error

@@ -150,7 +150,9 @@ class ImportLog:
     other_files: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
-    groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
+    named: set[Path] = field(default_factory=set)  # files that were named themselves
+    members: dict[str, str] = field(default_factory=dict)  # the groups of tasks
+    noted: dict[str, list[Path]] = field(default_factory=dict)  # what holds of files
     facts: dict[str, Facts] = field(default_factory=dict)  # what files say for the models sheet, by model
     line: str = ""  # what tables gave, in one line
     reading: str = ""  # of tables, as text for --reading
@@ -168,15 +170,28 @@ class ImportLog:
 
     def name_as_given(self) -> None:
         """Call what was unpacked by the paths of the archives, in all that is said."""
+        self.notes += [
+            f"{text}: {count(len(paths), 'file')}, such as {paths[0]}." for text, paths in self.noted.items()
+        ]
         self.skipped = [(self.as_given(path), self.as_given(reason)) for path, reason in self.skipped]
         self.repeated, self.notes = ([*map(self.as_given, texts)] for texts in (self.repeated, self.notes))
 
-    def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
+    @property
+    def groups(self) -> dict[str, str]:
+        """Of benchmarks that are groups, one of their tasks."""
+        return {group: task for task, group in sorted(self.members.items(), reverse=True)}
+
+    def skip(self, path: Path, reason: str, hint: str) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
-        if named or self.strict:
+        if path in self.named or self.strict:
             raise InputError(reason, hint)
         self.hint = self.hint or hint
         self.skipped.append((str(path), re.sub(rf"^{re.escape(str(path))}(: |, )", "", reason)))
+
+    def note(self, text: str, path: Path) -> None:
+        """Say something of a file, once of all of which it holds."""
+        if path not in (paths := self.noted.setdefault(text, [])):
+            paths.append(path)
 
     def repeat(self, sentence: str) -> None:
         """Leave scores out that another file has too; with `strict` that raises InputError."""

@@ -46,9 +46,8 @@ from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.metrics import ASSUMED
-from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, read_scores, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, read_model_facts, read_scores, write_table
 from lm_validity.tables.settings import FILE, Unlike, difference_notes
-from lm_validity.tables.sheets import read_model_facts
 from lm_validity.words import count, is_known, listing, number
 
 EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}

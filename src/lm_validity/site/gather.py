@@ -14,9 +14,8 @@ from lm_validity.errors import InputError
 from lm_validity.files import as_written, made_of_results, read_json_or
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.schema import KEY, SCORES, read_scores, readable, write_table
+from lm_validity.tables.schema import KEY, SCORES, read_scores, readable, sheets_in, write_table
 from lm_validity.tables.settings import joined_settings
-from lm_validity.tables.sheets import sheets_in
 from lm_validity.words import count
 
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"

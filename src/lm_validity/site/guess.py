@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm_validity.tables.counted import last_iterations, under_metric
+from lm_validity.tables.counted import under_metric
 from lm_validity.tables.metrics import (
     TaskFacts,
     choose_metric,
@@ -17,8 +17,8 @@ from lm_validity.tables.metrics import (
     known_directions,
     metric_direction,
 )
-from lm_validity.tables.schema import LARGEST_SCORE
-from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
+from lm_validity.tables.schema import LARGEST_SCORE, NO_STUDY, NUMBERS, of_study
+from lm_validity.tables.training import last_iterations
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

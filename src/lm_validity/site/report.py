@@ -23,9 +23,10 @@ from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, 
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import Sources, check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, write_table
-from lm_validity.tables.settings import FILE, difference_notes, without_kinds
-from lm_validity.tables.sheets import (
+from lm_validity.tables.schema import (
+    DIRECT,
+    SCORES,
+    SETTINGS,
     as_in_scores,
     group_members,
     of_study,
@@ -33,7 +34,9 @@ from lm_validity.tables.sheets import (
     read_model_facts,
     reruns_of,
     sheets_in,
+    write_table,
 )
+from lm_validity.tables.settings import FILE, difference_notes, without_kinds
 from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import listing
 

@@ -7,7 +7,7 @@ nothing else orders checkpoints (by `iteration` or `tokens_b`) or compares a met
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,19 @@ from lm_validity.config.plan import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.metrics import settled_directions, unit_notes
-from lm_validity.tables.runs import Sampling, average_runs
-from lm_validity.tables.schema import DIRECT, TRAINED, read_scores, replay_notes
+from lm_validity.tables.schema import (
+    DIRECT,
+    NO_STUDY,
+    TRAINED,
+    as_in_scores,
+    of_study,
+    read_benchmark_facts,
+    read_model_facts,
+    read_scores,
+    replay_notes,
+    reruns_of,
+    sheet_frame,
+)
 from lm_validity.tables.settings import (
     FILE,
     Difference,
@@ -32,18 +43,11 @@ from lm_validity.tables.settings import (
     settings_beside,
     with_settings,
 )
-from lm_validity.tables.sheets import (
-    NO_STUDY,
-    as_in_scores,
-    of_study,
-    read_benchmark_facts,
-    read_model_facts,
-    reruns_of,
-    sheet_frame,
-)
 from lm_validity.tables.standard_errors import CheckedErrors, ErrorCheck, checked_errors, error_notes
-from lm_validity.words import Reason, ReasonCode, listing, with_names
+from lm_validity.tables.training import Sampling, average_runs, commonest
+from lm_validity.words import listing, with_names
 
+_SCORE = ("model", "benchmark", "protocol", "seed")  # columns that name one score of a checkpoint
 COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
 
 
@@ -98,25 +102,18 @@ class Counted:
                 "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
             )
         names_used = f"No final checkpoint: the only or last one is used for {listing(last.substitutes)}."
-        return self._of(
-            rows[last.rows], [names_used] if last.substitutes else [], ("model", "benchmark", "protocol", "seed")
-        )
+        return self._of(rows[last.rows], _SCORE, names_used if last.substitutes else None)
 
     def common_points(self) -> "CommonPoints":
-        """The points of training at which all models were scored: billions of tokens where all of them say these, else
-        steps. None where a model's finished state says neither, so that it stands for no point."""
-        models = [rows for _, rows in self.rows.groupby("model")]
+        """The points of training of all models: billions of tokens where all of them say these, else steps. None where
+        a model's finished state says neither, so that it stands for no point."""
+        is_end = self.rows["checkpoint"].isna() | (self.rows["checkpoint"] == "final")
         for unit in ("tokens_b", "iteration"):
-            ends = [rows[rows["checkpoint"].isna() | (rows["checkpoint"] == "final")] for rows in models]
-            if all(rows[unit].notna().any() for rows in models) and not any(end[unit].isna().any() for end in ends):
-                points_of_models = [(str(rows["model"].iloc[0]), set(_rounded(rows[unit].dropna()))) for rows in models]
-                common = set.intersection(*(points_of_model for _, points_of_model in points_of_models))
-                return CommonPoints(unit, tuple(sorted(common)), tuple(points_of_models))
-        return CommonPoints(None, (), ())
-
-    def at_point(self, unit: str, point: float) -> "Counted":
-        """Every model at one point of `common_points`, reruns too. Raises InputError for two scores of one thing."""
-        return self._of(self.rows[_rounded(self.rows[unit]) == point], [], ("model", "benchmark", "protocol", "seed"))
+            points = self.rows[unit].dropna()
+            by_model = {str(name): set(_rounded(part)) for name, part in points.groupby(self.rows["model"])}
+            if len(by_model) == self.rows["model"].nunique() and self.rows.loc[is_end, unit].notna().all():
+                return CommonPoints(unit, by_model)
+        return CommonPoints(None, {})
 
     def at_common_point(self, point_text: str | None = None, *, or_last: bool = False) -> tuple["Counted", list[str]]:
         """The models at one point of training, and what is said about it.
@@ -125,40 +122,33 @@ class Counted:
         have, or where a model has no points each at its end. `or_last`: also where they have none in common. Raises
         InputError as `last`, for an `point_text` that is neither, and where they have no such point.
         """
-        wanted_point, points = _wanted_point(point_text), self.common_points()
-        if wanted_point is not None and points.unit != "tokens_b":
+        goal, points = _wanted_point(point_text), self.common_points()
+        if goal is not None and points.unit != "tokens_b":
             raise InputError(
                 f"--at {point_text}: the scores do not say tokens for all models.", "give --at final, or nothing."
             )
         if point_text == "final" or points.unit is None:
             return self.last(), []
-        shared = [
-            candidate
-            for candidate in points.common
-            if wanted_point is None or abs(candidate - wanted_point) <= 0.005 * wanted_point
-        ]
+        shared = [point for point in points.common if goal is None or abs(point - goal) <= 0.005 * goal]
         if not shared and or_last:
             return self.last(), ["They have no common point of training: each is compared as it is at its end."]
         if not shared:
-            spans = [
-                f"{model} {points.words(min(points_of_model))} to {points.words(max(points_of_model))}"
-                for model, points_of_model in points.by_model
-            ]
+            spans = [f"{m} {points.words(min(its))} to {points.words(max(its))}" for m, its in points.by_model.items()]
             raise InputError(
                 f"no common point of training{f' at {point_text}' if point_text else ''}: {listing(spans)}.",
                 "give --at final to compare each at its end.",
             )
         point = max(shared)
-        if all(points_of_model == {point} for _, points_of_model in points.by_model):
+        if all(its == {point} for its in points.by_model.values()):
             return self.last(), []
-        further = [
-            f"{model} goes on to {points.words(max(points_of_model))}"
-            for model, points_of_model in points.by_model
-            if max(points_of_model) > point
-        ]
-        words = "as asked for" if wanted_point is not None else "the last that both have"
-        sentence = f"At {points.words(point)}, {'; '.join([words, *further])}."
-        return self.at_point(points.unit, point), [sentence]
+        ends = {model: max(its) for model, its in points.by_model.items()}
+        parts = [f"{model} goes on to {points.words(end)}" for model, end in ends.items() if end > point]
+        parts.insert(0, "as asked for" if goal is not None else "the last that both have")
+        return self.at_point(points.unit, point), [f"At {points.words(point)}, {'; '.join(parts)}."]
+
+    def at_point(self, unit: str, point: float) -> "Counted":
+        """Every model at one point of `common_points`, reruns too. Raises InputError for two scores of one thing."""
+        return self._of(self.rows[_rounded(self.rows[unit]) == point], _SCORE)
 
     def along_training(self) -> "Counted":
         """The direct scores that have a value, at every checkpoint, of reruns too; no name of a checkpoint is null.
@@ -172,7 +162,7 @@ class Counted:
                 "learning curves are of direct evaluations along training.",
             )
         rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
-        counted = self._of(rows, [], ("model", "benchmark", "checkpoint"))
+        counted = self._of(rows, ("model", "benchmark", "checkpoint"))
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
     def without_copies(self, *cell: str) -> "Counted":
@@ -189,7 +179,7 @@ class Counted:
         in_sheet = [model for model in facts.index if model in scores.index]
         scores = scores.reindex([*dict.fromkeys(in_sheet), *scores.index.difference(in_sheet)])
         pairs = len(scores) * (len(scores) - 1) / 2
-        shares = np.array([_frequencies(cell) for cell in scores.to_numpy().T]).reshape(scores.shape[::-1]).T
+        shares = scores.apply(lambda values: values.map(values.value_counts(normalize=True))).to_numpy()
         first, copies = dict[bytes, str](), dict[str, str]()
         for model, row, share in zip(scores.index, scores.to_numpy(), shares, strict=True):
             telling = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
@@ -200,8 +190,8 @@ class Counted:
         lines = with_names({"Models with the same scores everywhere count once: {}.": names})
         return replace(self, rows=self.rows[~self.rows["model"].isin(copies)], notes=(*self.notes, *lines))
 
-    def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":
-        """Some of the rows, with more notes, in which a `key` of columns is that of one score."""
+    def _of(self, rows: pd.DataFrame, key: Sequence[str], note: str | None = None) -> "Counted":
+        """Some of the rows, with a note, in which a `key` of columns is that of one score."""
         if rows.empty:
             population = "" if self.sheet is None else f" of any benchmark in {self.sheet}"
             raise InputError(
@@ -217,20 +207,10 @@ class Counted:
                 f"{checkpoint}.",
                 "set 'selected' to false for all but one of prompt and metric.",
             )
-        benchmarks = self.benchmarks[self.benchmarks["benchmark"].isin(rows["benchmark"].unique())].reset_index(
-            drop=True
-        )
-        differing = differences(rows)
-        notes = (*self.notes, *notes, *lost, *difference_notes(differing, len(benchmarks)))
+        scored = self.benchmarks["benchmark"].isin(rows["benchmark"].unique())
+        benchmarks, differing = self.benchmarks[scored].reset_index(drop=True), differences(rows)
+        notes = (*self.notes, *([note] if note else []), *lost, *difference_notes(differing, len(benchmarks)))
         return replace(self, rows=rows, benchmarks=benchmarks, notes=notes, differing=differing)
-
-
-def _frequencies(values: np.ndarray) -> np.ndarray:
-    """(n,) how frequent each of `values` (n,) is among those that are known; NaN where it is not."""
-    is_known, frequencies = ~np.isnan(values), np.full(len(values), np.nan)
-    _, place, number = np.unique(values[is_known], return_inverse=True, return_counts=True)
-    frequencies[is_known] = number[place] / is_known.sum()
-    return frequencies
 
 
 def count_scores(
@@ -312,17 +292,11 @@ def _read(question: _Question) -> _Read:
 def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
     rows, model_sheet, sheet, notes_read, _ = _read(question)
     scores, benchmarks, notes = str(question.sources.scores), question.sources.benchmarks, list(notes_read)
-    notes += _other_study_notes(model_sheet, rows, "model", study) + _other_study_notes(sheet, rows, "benchmark", study)
-    model_sheet, rows = _of_this_study(model_sheet, rows, "model", study)
-    sheet, rows = _of_this_study(sheet, rows, "benchmark", study)
-    scored, listed = set(rows["benchmark"]), set(sheet["benchmark"])
-    notes += with_names(
-        {
-            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
-            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
-        }
-    )
-    rows = _of_its_metric(rows[rows["benchmark"].isin(listed)], sheet, scores, notes)
+    model_sheet, rows = _of_this_study(model_sheet, rows, "model", study, notes)
+    sheet, rows = _of_this_study(sheet, rows, "benchmark", study, notes)
+    without_score = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
+    notes += with_names({"Benchmarks of the sheet without any score: {}.": without_score})
+    rows = _of_its_metric(rows, sheet, scores, notes)
     kept_out: list[str] = []
     rows = of_one_kind(with_settings(rows, settings_beside(scores)), kept_out, scores, unlike)
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
@@ -365,12 +339,7 @@ def _keys(metrics: pd.Series) -> pd.Series:
 
 def of_metric(rows: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
     """(n,) True for the rows under their benchmark's metric in the sheet."""
-    return under_metric(rows["metric"], _named(rows, sheet))
-
-
-def _named(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.Series:
-    """The metric that the sheet names for the benchmark of each row."""
-    return rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
+    return under_metric(rows["metric"], rows["benchmark"].map(sheet.set_index("benchmark")["metric"]))
 
 
 def check_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path | None) -> None:
@@ -389,43 +358,33 @@ def check_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path | No
             )
 
 
-_CELL = ["benchmark", "model", "checkpoint", "protocol"]  # a score under each metric that was computed
-
-
 def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
     """The rows of each benchmark's metric. `notes` gets the scores that have other metrics only."""
-    keep = of_metric(rows, sheet).copy()
-    metrics_by_benchmark: dict[str, list[str]] = {name: [] for name in rows["benchmark"].unique()}
-    pairs = rows[["benchmark", "metric"]].dropna().drop_duplicates()
-    for benchmark, metric in zip(pairs["benchmark"], pairs["metric"], strict=True):
-        metrics_by_benchmark[benchmark].append(metric)
-    lost = dict[str, pd.DataFrame]()
-    if not keep.all():
-        cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
-        lost = {str(name): out for name, out in rows[~cells.transform("any")].groupby("benchmark")}
-    in_no_study, unnamed = set(sheet.loc[sheet["studies"] == NO_STUDY, "benchmark"]), list[str]()
-    for benchmark, metric in zip(sheet["benchmark"], sheet["metric"], strict=True):
-        if benchmark not in metrics_by_benchmark:
+    metrics = rows.dropna(subset="metric").groupby("benchmark")["metric"].unique().map(sorted).to_dict()
+    several = [benchmark for benchmark, names in metrics.items() if len(names) > 1]
+    is_open, named = sheet["metric"].isna() & sheet["benchmark"].isin(several), sheet.set_index("benchmark")["metric"]
+    for benchmark in sheet.loc[is_open & (sheet["studies"] != NO_STUDY), "benchmark"]:
+        raise InputError(
+            f"{path}: {benchmark} has several metrics ({listing(metrics[benchmark])}), and no benchmarks sheet names "
+            "one.",
+            "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
+        )
+    unnamed = sheet.loc[is_open, "benchmark"].tolist()
+    rows = rows[~rows["benchmark"].isin(unnamed)]
+    keep = pd.Series(of_metric(rows, sheet), rows.index)
+    cells = keep.groupby([rows[name] for name in ("benchmark", "model", "checkpoint", "protocol")], dropna=False)
+    lost = rows[:0] if keep.all() else rows[~cells.transform("any")]
+    for benchmark in sheet.loc[sheet["benchmark"].isin(lost["benchmark"]), "benchmark"]:
+        out = lost[lost["benchmark"] == benchmark]
+        if len(out) == (rows["benchmark"] == benchmark).sum():
+            has = listing(metrics[benchmark])
+            notes.append(f"{benchmark}: no score under its metric {named[benchmark]}; the table has {has}.")
             continue
-        metrics = sorted(metrics_by_benchmark[benchmark])
-        if pd.isna(metric) and len(metrics) > 1 and benchmark in in_no_study:
-            unnamed.append(benchmark)
-            keep[(rows["benchmark"] == benchmark).to_numpy()] = False
-            continue
-        if pd.isna(metric) and len(metrics) > 1:
-            raise InputError(
-                f"{path}: {benchmark} has several metrics ({listing(metrics)}), and no benchmarks sheet names one.",
-                "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
-            )
-        out = lost.get(benchmark)
-        if out is not None and len(out) == (rows["benchmark"] == benchmark).sum():
-            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(metrics)}.")
-        elif out is not None:
-            names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
-            notes.append(
-                f"{benchmark}: the scores of {names} are not under its metric {metric} but under "
-                f"{listing(sorted(out['metric'].unique()))} only; they count as missing."
-            )
+        names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
+        notes.append(
+            f"{benchmark}: the scores of {names} are not under its metric {named[benchmark]} but under "
+            f"{listing(sorted(out['metric'].unique()))} only; they count as missing."
+        )
     notes += with_names({"Benchmarks with several metrics, of which the sheet names none, stay out: {}.": unnamed})
     return rows[keep]
 
@@ -441,15 +400,10 @@ def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     The sheet's direction is that of its metric: scores of a benchmark under another metric do not get it.
     """
     facts = sheet.set_index("benchmark").reindex(scores["benchmark"]).set_axis(scores.index)
-    under_other_metric = ~of_metric(scores, sheet)
-    values_known = {
-        "metric": facts["metric"],
-        "higher_is_better": facts["higher_is_better"].astype("boolean").mask(under_other_metric),
-        "num_fewshot": facts["num_fewshot"].astype("Int64"),
-    }
-    return scores.assign(
-        **{name: scores[name].where(scores[name].notna(), values) for name, values in values_known.items()}
-    )
+    facts["higher_is_better"] = facts["higher_is_better"].astype("boolean").mask(~of_metric(scores, sheet))
+    facts["num_fewshot"] = facts["num_fewshot"].astype("Int64")
+    open_columns = ("metric", "higher_is_better", "num_fewshot")
+    return scores.assign(**{name: scores[name].where(scores[name].notna(), facts[name]) for name in open_columns})
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -459,68 +413,49 @@ def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
 _EVALUATION = ["model", "checkpoint", "iteration", "tokens_b", "protocol", "prompt", "seed"]
 
 
-def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
-    """The selected test rows of each benchmark, under one wording of the prompt and one number of solved examples.
-
-    Of several numbers of solved examples before a question (few-shot, `num_fewshot`) a benchmark's are those that the
-    benchmarks sheet names, else the commonest among its evaluations, ties to the smaller. Rows of unknown number stay.
-    Of several wordings (`prompt_variant`) the task's own (null) counts, else the commonest, ties to the first by name.
-    A train-before-test row counts only if the model was prepared on the benchmark's own training set (`prepared_on` of
-    the sheet, else of the row). `notes` gets what was used and what was left out. Rows of benchmarks that the sheet
-    does not list are untouched.
-    """
+def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The selected test rows of each benchmark of the sheet, under one wording of the prompt and one number of solved
+    examples, by the `RULES`. `notes` gets what was used and what was left out."""
     test = rows["split"].isna() | (rows["split"] == "test")
     rows = rows[rows["selected"].fillna(value=True).astype(bool) & test]
-    rows = _own_preparation(rows, sheet, notes)
-    listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
-    rows_kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
-    if listed.all():
-        return rows_kept.sort_index()
-    return pd.concat([rows_kept, rows[~listed]]).sort_index()
+    unlisted = ~rows["benchmark"].isin(sheet["benchmark"])
+    names = sorted(rows.loc[unlisted, "benchmark"].unique())
+    rows, of_rules = rows[~unlisted], list[str]()
+    for rule in RULES:
+        rows = rule(rows, sheet.set_index("benchmark"), of_rules)
+    notes += [
+        *of_rules,
+        *with_names({"Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": names}),
+    ]
+    return rows
 
 
-def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
-    """The rows without train-before-test scores of models that were prepared on something else than the benchmark."""
-    trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
-    benchmarks, prepared = (rows.loc[trained, name] for name in ("benchmark", "prepared_on"))
-    if sheet is not None and "prepared_on" in sheet:
-        preparation = benchmarks.map(sheet.set_index("benchmark")["prepared_on"])
-        prepared = preparation.where(preparation.notna(), prepared)
-    is_said = prepared.notna().to_numpy(dtype=bool)
-    if not is_said.any():
-        return rows
-    is_own = np.array(
-        [
-            pd.isna(text) or name in re.split(r"\s*,\s*", text.strip())
-            for name, text in zip(benchmarks, prepared, strict=True)
-        ],
-        dtype=bool,
-    )
-    own_names = sorted(benchmarks[is_own & is_said].unique())
-    if own_names:
-        notes.append(f"Prepared on their own training sets, as the source says: {listing(own_names)}.")
-    for text, names in benchmarks[~is_own].groupby(prepared[~is_own]):
+def _own_preparation(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """A train-before-test row counts only if the model was prepared on the benchmark's own training set
+    (`prepared_on` of the sheet, else of the row)."""
+    sources = rows["benchmark"].map(facts["prepared_on"]).astype(object)
+    sources = sources.where(sources.notna(), rows["prepared_on"]).where(rows["protocol"] == TRAINED).dropna()
+    names = rows.loc[sources.index, "benchmark"]
+    is_own = [name in re.split(r"\s*,\s*", text.strip()) for name, text in zip(names, sources, strict=True)]
+    is_foreign = ~np.array(is_own, dtype=bool)
+    if is_own and any(is_own):
+        listed = listing(sorted(names[~is_foreign].unique()))
+        notes.append(f"Prepared on their own training sets, as the source says: {listed}.")
+    for text, foreign in names[is_foreign].groupby(sources[is_foreign]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "
-            f"{listing(sorted(names.unique()))}."
+            f"{listing(sorted(foreign.unique()))}."
         )
-    keep = ~trained
-    keep[trained] = is_own
-    return rows[keep]
+    return rows[~rows.index.isin(names.index[is_foreign])]
 
 
-def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    keep, chosen = np.ones(len(rows), dtype=bool), {}
-    variants = rows["prompt_variant"]
-    for benchmark in sorted(rows.loc[variants.notna(), "benchmark"].unique()):
-        of_this_benchmark = (rows["benchmark"] == benchmark).to_numpy()
-        without_variant = of_this_benchmark & variants.isna().to_numpy()
-        if without_variant.any():
-            keep &= ~of_this_benchmark | without_variant
-            continue
-        times = variants[of_this_benchmark].value_counts()
-        chosen[benchmark] = min(times.index[times == times.max()])
-        keep &= ~of_this_benchmark | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
+def _one_wording(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Of several wordings (`prompt_variant`) the task's own (null) counts, else the commonest, ties to the first by
+    name."""
+    variants, benchmarks = rows["prompt_variant"], rows["benchmark"]
+    without_own = variants[variants.isna().groupby(benchmarks).transform("sum") == 0]
+    chosen = {name: commonest(values, min) for name, values in without_own.groupby(benchmarks)}
+    keep = (variants.isna() | (variants == benchmarks.map(chosen))).to_numpy(dtype=bool, na_value=False)
     if chosen:
         choices_used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
         notes.append(f"No score under the task's own wording of the prompt, so this is used: {listing(choices_used)}.")
@@ -529,102 +464,64 @@ def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return rows[keep]
 
 
-def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
-    named = {} if sheet is None else sheet.set_index("benchmark")["num_fewshot"].dropna().astype(int).to_dict()
-    with_count = rows[rows["num_fewshot"].notna()]
-    counts_used: dict[str, int] = {}
-    for benchmark, group in with_count.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
-        count = named.get(benchmark, fewshot_count(group["num_fewshot"]))
-        assert count is not None, "rows of known numbers alone"
-        counts_used[benchmark] = count
+def _one_count(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Of several numbers of solved examples before a question (few-shot, `num_fewshot`) a benchmark's are those that
+    the sheet names, else the commonest among its evaluations, ties to the smaller. Rows of unknown number stay where
+    the same score is not there with a number."""
+    counts, benchmarks = rows["num_fewshot"], rows["benchmark"]
+    named = facts["num_fewshot"].dropna().astype(int).to_dict()
+    times = rows[counts.notna()].drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark")
+    counts_used = {name: named.get(name, int(commonest(group, min))) for name, group in times["num_fewshot"]}
     if not counts_used:
         return rows
-    out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(counts_used))
-    by_count: dict[int, list[str]] = {}
-    for benchmark, count in sorted(counts_used.items()):
-        by_count.setdefault(count, []).append(benchmark)
-    parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
-    counts_shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
-    notes.append(f"Few-shot examples: {counts_shown}.")
+    out = (counts.notna() & (counts != benchmarks.map(counts_used))).to_numpy(dtype=bool)
+    by_count = {
+        number: [name for name, count in counts_used.items() if count == number]
+        for number in sorted(set(counts_used.values()))
+    }
+    parts = [f"{number} on {listing(names)}" for number, names in by_count.items()]
+    notes.append(f"Few-shot examples: {'; '.join(parts) if len(parts) > 1 else next(iter(by_count))}.")
     if out.any():
         parts = [
-            f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
-            for count, group in rows[out].groupby("num_fewshot")
+            f"{number} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
+            for number, group in rows[out].groupby("num_fewshot")
         ]
         notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
-    rows = rows[~out.to_numpy(dtype=bool)]
-    uncounted = rows["num_fewshot"].isna()
+    uncounted = counts.isna().to_numpy()
     if not uncounted.any():
-        return rows
-    one_score = rows.groupby([*_EVALUATION, "run", "benchmark", "metric"], dropna=False, sort=False)["num_fewshot"]
-    again = (uncounted & (one_score.transform("count") > 0)).to_numpy(dtype=bool)
+        return rows[~out]
+    of_score = [rows[name] for name in (*_EVALUATION, "run", "benchmark", "metric")]
+    again = uncounted & (counts.mask(out).groupby(of_score, dropna=False, sort=False).transform("count") > 0).to_numpy()
     if again.any():
         notes.append(f"Scores with few-shot examples nobody counted stay out beside counted ones: {again.sum()}.")
-    return rows[~again]
+    return rows[~out & ~again]
 
 
-def fewshot_count(counts: pd.Series) -> int | None:
-    """The commonest of numbers of solved examples (null: unknown), ties to the smaller; None where all are unknown."""
-    times = counts.dropna().astype(int).value_counts()
-    return None if times.empty else int(times.index[times == times.max()].min())
+RULES = (_own_preparation, _one_wording, _one_count)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which checkpoint. Tokens say how far a model was trained, steps say it where tokens are not known at all checkpoints.
 
 
-def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
-    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
-
-    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
-    """
-    progress = iterations if np.isnan(tokens_b).any() else tokens_b
-    return np.argsort(progress, kind="stable")
-
-
-def last_iterations(rows: pd.DataFrame) -> pd.Series:
-    """The most steps that any score of a model says, by model; null where none says any."""
-    return rows.groupby("model")["iteration"].max()
-
-
-def progress(rows: pd.DataFrame) -> pd.Series:
-    """How far the model of each score was trained: billions of tokens where any curve has these at two checkpoints,
-    else steps; NaN where unknown."""
-    return rows["tokens_b" if in_tokens(rows) else "iteration"].astype("float64")
-
-
-def in_tokens(rows: pd.DataFrame) -> bool:
-    """Whether any learning curve has tokens at two of its checkpoints, so that curves are drawn over tokens."""
-    n_with_tokens = rows["tokens_b"].notna().groupby([rows["benchmark"], rows["model"]]).sum()
-    return bool((n_with_tokens > 1).any())
-
-
 def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """The scores, of which those of the final checkpoint have the models sheet's tokens where they name none."""
-    if models["tokens_b"].isna().all():
-        return rows.assign(tokens_b=rows["tokens_b"].astype("float64"))
-    total = (
-        rows["model"].map(models.set_index("model")["tokens_b"]).where(rows["checkpoint"].fillna("final") == "final")
-    )
+    is_end = rows["checkpoint"].fillna("final") == "final"
+    total = rows["model"].map(models.set_index("model")["tokens_b"]).where(is_end)
     return rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.astype("float64")))
-
-
-def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
-    """The names of the checkpoints of scores in order of training; a null name is `final`."""
-    points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
-    order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
-    result: list[str] = points.index[order].tolist()
-    return result
 
 
 @dataclass(frozen=True)
 class CommonPoints:
-    """unit: `tokens_b` or `iteration`, None where models do not say it. common: the points of all models, in order of
-    training; by_model: the points of each model."""
+    """unit: `tokens_b` or `iteration`, None where models do not say it; the points of each model in it."""
 
     unit: str | None
-    common: tuple[float, ...]
-    by_model: tuple[tuple[str, set[float]], ...]
+    by_model: Mapping[str, set[float]]
+
+    @property
+    def common(self) -> list[float]:
+        """The points of all models, in order of training."""
+        return sorted(set.intersection(*self.by_model.values())) if self.by_model else []
 
     def words(self, point: float) -> str:
         """`90 billion tokens`, `step 1000`."""
@@ -706,31 +603,24 @@ def _last_of(points: pd.DataFrame) -> list[str] | str:
 
 
 def _of_this_study(
-    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None
+    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None, notes: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
+    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only; `notes` gets
+    those with scores."""
     if study is None:
         return sheet, rows
-    in_study = of_study(sheet, study)
-    return sheet[in_study].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~in_study, key])]
-
-
-def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None) -> list[str]:
-    if study is None:
-        return []
-    rows_of_others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key].unique())]
-    sparse = rows_of_others["studies"] == NO_STUDY
-    kind = f"{key.capitalize()}s"
-    left_out = (
-        f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes that "
-        "where fewer than half of the scores are known."
-    )
-    return with_names(
+    in_study, kind = of_study(sheet, study), f"{key.capitalize()}s"
+    out = sheet.loc[~in_study, key]
+    scored = out[out.isin(rows[key].unique())]
+    sparse = sheet.loc[scored.index, "studies"] == NO_STUDY
+    notes += with_names(
         {
-            f"{kind} of other studies stay out: {{}}.": sorted(rows_of_others.loc[~sparse, key]),
-            left_out: sorted(rows_of_others.loc[sparse, key]),
+            f"{kind} of other studies stay out: {{}}.": sorted(scored[~sparse]),
+            f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes "
+            "that where fewer than half of the scores are known.": sorted(scored[sparse]),
         }
     )
+    return sheet[in_study].reset_index(drop=True), rows[~rows[key].isin(out)]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -756,57 +646,3 @@ def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErro
     progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
     checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
     return CheckedErrors(rows.assign(stderr=checked["stderr"]), checks)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Models that were trained twice: the noise of training, which no number of items shows.
-
-LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
-NOT_MEASURED = Reason(
-    "The noise of training was not measured: the models sheet names no second training of a model (column rerun_of).",
-    ReasonCode.NO_RERUNS,
-)
-
-
-@dataclass(frozen=True)
-class TrainingNoise:
-    """How far a score moves if the model is trained again.
-
-    sd: between trainings of one model, in the score's unit, on the same items. reruns: its degrees of freedom.
-    """
-
-    sd: float
-    reruns: int
-
-
-def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, TrainingNoise]:
-    """The noise of training by benchmark, from scores (`model, benchmark, checkpoint, iteration, tokens_b, value`) of
-    one protocol and metric.
-
-        sd^2 = sum over models of (their squared deviations from the mean of their trainings, averaged over the last
-               five checkpoints that all of these have) / sum of (trainings - 1)
-
-    Several scores of a checkpoint (seeds of a fine-tune) are averaged. Trainings of one model have the same schedule,
-    so checkpoints of one name are one point of training. Benchmarks without a model of which two trainings have a
-    checkpoint in common are absent.
-    """
-    rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"), root=rows["model"].map(reruns))
-    rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
-    rows = rows[rows["root"].isin(set(reruns.values()))]
-    variances: dict[str, list[tuple[float, int]]] = {}
-    for (benchmark, _), group in rows.groupby(["benchmark", "root"], sort=True):
-        values = group.pivot_table(index="checkpoint", columns="model", values="value")
-        values = values.reindex(checkpoints_in_order(group)).dropna()
-        if values.shape[1] < 2 or values.empty:
-            continue
-        variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())
-        variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
-    return {
-        benchmark: TrainingNoise(
-            float(
-                np.sqrt(np.average([part_noise for part_noise, _ in parts], weights=[number for _, number in parts]))
-            ),
-            sum(number for _, number in parts),
-        )
-        for benchmark, parts in variances.items()
-    }

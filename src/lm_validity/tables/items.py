@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.files import absent
-from lm_validity.tables.counted import fewshot_count, training_order
-from lm_validity.tables.runs import commonest
 from lm_validity.tables.schema import DOCUMENTS, ITEMS, NULLABLE, readable, write_table
+from lm_validity.tables.training import commonest, training_order
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Rows of a table of items that belong to scores: opened as a data set, since it may be larger than memory.
@@ -403,7 +402,7 @@ class _Cells:
             if (is_used & preferred).any():
                 is_used &= preferred
         counts = keys.column("num_fewshot").to_pandas(types_mapper=NULLABLE.get)
-        fewshot_used = fewshot_count(counts[is_used]) if num_fewshot is None else num_fewshot
+        fewshot_used = commonest(counts[is_used], min) if num_fewshot is None else num_fewshot
         is_used &= (counts.isna() | (counts == fewshot_used)).to_numpy(dtype=bool, na_value=True)
         if not is_used.any():
             raise InputError(

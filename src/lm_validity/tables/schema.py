@@ -6,97 +6,140 @@ the ids as in the imported file).
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lm_validity.config.plan import Group, members, with_columns
+from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import absent, replace_file, unprintable
 
 DIRECT, TRAINED = PROTOCOLS = ("direct", "train_before_test")
 
-# (name, type, meaning); docs/reference/columns.md is made from these
-Columns = tuple[tuple[str, pa.DataType, str], ...]
+# ----------------------------------------------------------------------------------------------------------------------
+# The records that formats yield, one type each: a claim (a score as it stands in a file), how it was made, an item.
+# Their keys are columns, each with its meaning.
+#
+# A record holds only what a file says, so no key is required: an absent one is filled in later (`DEFAULTS`), a null one
+# is unknown.
 
-_KEY: Columns = (
-    ("model", pa.string(), "id, joined to the models sheet's `model`, or to its `path` where no row has that id"),
-    ("checkpoint", pa.string(), "`final`, or the name of a point of training"),
-    ("iteration", pa.int64(), "optimizer steps of pretraining at that checkpoint"),
-    ("tokens_b", pa.float64(), "pretraining tokens at that checkpoint, in billions"),
-    ("benchmark", pa.string(), "id, joined to the benchmarks sheet"),
-    ("protocol", pa.string(), "`direct` (the model as it is) or `train_before_test` (after fine-tuning)"),
-    ("prompt", pa.string(), "`plain` or `chat`"),
-    ("prompt_variant", pa.string(), "another wording: the id of its row in the benchmarks sheet; null: the task's own"),
-    ("num_fewshot", pa.int64(), "solved examples before each question; null: unknown"),
-    ("seed", pa.int64(), "seed of the fine-tuning; null for direct rows"),
-    ("run", pa.int64(), "run of sampled answers, from 0; null: one run, or the likeliest answers"),
-    ("split", pa.string(), "`test` or `validation`; null counts as test"),
-)
 
-_SCORES: Columns = (
-    *_KEY,
-    ("metric", pa.string(), "lm-eval's key `name,filter`; `name` alone is `name,none`; null: the benchmark's metric"),
-    ("value", pa.float64(), "the score; accuracies are fractions; null: missing"),
-    ("stderr", pa.float64(), "standard error of the score"),
-    ("n_items", pa.int64(), "number of test documents"),
-    ("higher_is_better", pa.bool_(), "direction of the metric; the benchmarks sheet overrides it, with a note"),
-    ("selected", pa.bool_(), "whether reports read the row; null counts as selected"),
-    ("source", pa.string(), "`lm-validity`, or the name of the importer"),
-    (
-        "prepared_on",
-        pa.string(),
+class Evaluation(TypedDict, total=False):
+    """What was scored, and how far: the columns that claims and items have in common."""
+
+    model: Annotated[str, "id, joined to the models sheet's `model`, or to its `path` where no row has that id"]
+    checkpoint: Annotated[str | None, "`final`, or the name of a point of training"]
+    iteration: Annotated[int | None, "optimizer steps of pretraining at that checkpoint"]
+    tokens_b: Annotated[float | None, "pretraining tokens at that checkpoint, in billions"]
+    benchmark: Annotated[str, "id, joined to the benchmarks sheet"]
+    protocol: Annotated[str | None, "`direct` (the model as it is) or `train_before_test` (after fine-tuning)"]
+    prompt: Annotated[str | None, "`plain` or `chat`"]
+    prompt_variant: Annotated[
+        str | None, "another wording: the id of its row in the benchmarks sheet; null: the task's own"
+    ]
+    num_fewshot: Annotated[int | None, "solved examples before each question; null: unknown"]
+    seed: Annotated[int | None, "seed of the fine-tuning; null for direct rows"]
+    run: Annotated[int | None, "run of sampled answers, from 0; null: one run, or the likeliest answers"]
+    split: Annotated[str | None, "`test` or `validation`; null counts as test"]
+
+
+class Settings(TypedDict, total=False):
+    """How scores were made, as far as a file says so: the columns of SETTINGS beside those that name the score."""
+
+    task_version: Annotated[str | None, "version of the task, as the program that scored calls it"]
+    task_hash: Annotated[str | None, "that program's hash of the task's documents and prompts"]
+    harness: Annotated[str | None, "the program that scored: `lm-eval`, `lighteval`, `inspect`, ..."]
+    harness_version: Annotated[str | None, "its version, or its commit"]
+    chat_template: Annotated[bool | None, "whether the model's chat template was applied"]
+    system_instruction: Annotated[str | None, "the system message, or its hash; `none`: there was none"]
+    limit: Annotated[float | None, "items scored at most, or below 1 their share; null: no limit, or unknown"]
+    n_items_scored: Annotated[int | None, "items behind the score"]
+    n_items_total: Annotated[int | None, "items of the task's test split"]
+    temperature: Annotated[float | None, "of the sampling; 0: greedy"]
+    top_p: Annotated[float | None, "of the sampling"]
+    max_gen_toks: Annotated[int | None, "longest answer, in tokens"]
+    seed: Annotated[int | None, "seed of the sampling or of the program that scored; not that of a fine-tuning"]
+    backend: Annotated[str | None, "what ran the model: `hf`, `vllm`, an API, ..."]
+    dtype: Annotated[str | None, "precision of the weights: `float32`, `bfloat16`, ..."]
+    quantization: Annotated[str | None, "how the weights were quantized; `none`: they were not"]
+    adapter: Annotated[str | None, "the user's own adapter on the model, a folder or a hub id; `none`: there was none"]
+
+
+class Claim(Evaluation, total=False):
+    """A score as it stands in a file, or what several have in common: the columns of SCORES, and what is no column."""
+
+    metric: Annotated[
+        str | None, "lm-eval's key `name,filter`; `name` alone is `name,none`; null: the benchmark's metric"
+    ]
+    value: Annotated[float, "the score; accuracies are fractions; null: missing"]
+    stderr: Annotated[float | None, "standard error of the score"]
+    n_items: Annotated[int | None, "number of test documents"]
+    higher_is_better: Annotated[bool | None, "direction of the metric; the benchmarks sheet overrides it, with a note"]
+    selected: Annotated[bool | None, "whether reports read the row; null counts as selected"]
+    source: Annotated[str | None, "`lm-validity`, or the name of the importer"]
+    prepared_on: Annotated[
+        str | None,
         "of train before test: the benchmarks (between commas) on whose training sets, or the data on which, the model "
         "was trained; null: the benchmark's own",
-    ),
-)
+    ]
+    group: str | None  # of tasks, in whose score this task's is
+    suite: str | None  # that tells tasks of one name apart
+    drawn: str | None  # the seed with which answers were drawn, "" where unknown; null: they were not
+    made: Settings  # how this score was made, where the file says more of it than of the others
 
+
+class Item(Evaluation, total=False):
+    """The answer of a model to a document: columns of ITEMS."""
+
+    doc_id: Annotated[str, "the document, within its benchmark"]
+    subject: Annotated[str | None, "the document's subject, where the benchmark has subjects"]
+    gold: Annotated[int | None, "index of the right choice; null where there are no choices"]
+    correct: Annotated[float | None, "the document's value of the benchmark's metric"]
+    choice_loglikelihoods: Annotated[list[float], "log-likelihood of each choice, in nats"]
+    unconditional_loglikelihoods: Annotated[list[float], "the same without the question"]
+    choice_tokens: Annotated[list[int], "tokens of each choice"]
+    choice_characters: Annotated[list[int], "characters of each choice"]
+    choice_bytes: Annotated[list[int], "bytes of each choice"]
+    response: Annotated[str | None, "the answer that the model wrote, in generation tasks"]
+    doc_hash: Annotated[str | None, "lm-eval's hash of the document, where it is known"]
+    metric_values: Annotated[list[tuple[str, float]] | None, "values by lm-eval's key; `correct` is one of them"]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# (name, type, meaning); docs/reference/columns.md is made from these
+
+Columns = tuple[tuple[str, pa.DataType, str], ...]
+_TYPES: dict[object, pa.DataType] = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
+    list[int]: pa.list_(pa.int64()), list[float]: pa.list_(pa.float64()),
+    list[tuple[str, float]]: pa.map_(pa.string(), pa.float64()),
+}  # fmt: skip
+
+
+def _columns(record: type) -> Columns:
+    """The keys of a record that are columns."""
+    hints = get_type_hints(record, include_extras=True).items()
+    columns = [(name, *get_args(hint)) for name, hint in hints if get_origin(hint) is Annotated]
+    return tuple(
+        (name, next(_TYPES[form] for form in (kind, *get_args(kind)) if form in _TYPES), meaning)
+        for name, kind, meaning in columns
+    )
+
+
+_KEY, _SCORES, _ITEMS = _columns(Evaluation), _columns(Claim), _columns(Item)
 # how scores were made: a row for each value of `SETTINGS_KEY` among the scores of a table beside it
-_SETTINGS: Columns = (
-    *((name, kind, text) for name, kind, text in _KEY if name in ("model", "checkpoint", "benchmark", "protocol")),
-    *((name, kind, text) for name, kind, text in _KEY if name in ("prompt", "prompt_variant", "num_fewshot")),
-    *((name, kind, text) for name, kind, text in _KEY if name == "run"),
-    ("task_version", pa.string(), "version of the task, as the program that scored calls it"),
-    ("task_hash", pa.string(), "that program's hash of the task's documents and prompts"),
-    ("harness", pa.string(), "the program that scored: `lm-eval`, `lighteval`, `inspect`, ..."),
-    ("harness_version", pa.string(), "its version, or its commit"),
-    ("chat_template", pa.bool_(), "whether the model's chat template was applied"),
-    ("system_instruction", pa.string(), "the system message, or its hash; `none`: there was none"),
-    ("limit", pa.float64(), "items scored at most, or below 1 their share; null: no limit, or unknown"),
-    ("n_items_scored", pa.int64(), "items behind the score"),
-    ("n_items_total", pa.int64(), "items of the task's test split"),
-    ("temperature", pa.float64(), "of the sampling; 0: greedy"),
-    ("top_p", pa.float64(), "of the sampling"),
-    ("max_gen_toks", pa.int64(), "longest answer, in tokens"),
-    ("seed", pa.int64(), "seed of the sampling or of the program that scored; not that of a fine-tuning"),
-    ("backend", pa.string(), "what ran the model: `hf`, `vllm`, an API, ..."),
-    ("dtype", pa.string(), "precision of the weights: `float32`, `bfloat16`, ..."),
-    ("quantization", pa.string(), "how the weights were quantized; `none`: they were not"),
-    ("adapter", pa.string(), "the user's own adapter on the model, a folder or a hub id; `none`: there was none"),
-)
-SETTINGS_KEY = tuple(name for name, *_ in _SETTINGS[: [name for name, *_ in _SETTINGS].index("task_version")])
+SETTINGS_KEY = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "run")
+_SETTINGS: Columns = (*(column for column in _KEY if column[0] in SETTINGS_KEY), *_columns(Settings))
 
 REQUIRED_SCORES = ("model", "benchmark", "protocol", "value")
-
-_ITEMS: Columns = (
-    *_KEY,
-    ("doc_id", pa.string(), "the document, within its benchmark"),
-    ("subject", pa.string(), "the document's subject, where the benchmark has subjects"),
-    ("gold", pa.int64(), "index of the right choice; null where there are no choices"),
-    ("correct", pa.float64(), "the document's value of the benchmark's metric"),
-    ("choice_loglikelihoods", pa.list_(pa.float64()), "log-likelihood of each choice, in nats"),
-    ("unconditional_loglikelihoods", pa.list_(pa.float64()), "the same without the question"),
-    ("choice_tokens", pa.list_(pa.int64()), "tokens of each choice"),
-    ("choice_characters", pa.list_(pa.int64()), "characters of each choice"),
-    ("choice_bytes", pa.list_(pa.int64()), "bytes of each choice"),
-    ("response", pa.string(), "the answer that the model wrote, in generation tasks"),
-    ("doc_hash", pa.string(), "lm-eval's hash of the document, where it is known"),
-    ("metric_values", pa.map_(pa.string(), pa.float64()), "values by lm-eval's key; `correct` is one of them"),
-)
 
 _DOCUMENTS: Columns = (
     ("benchmark", pa.string(), "id, as in items"),
@@ -366,87 +409,9 @@ def replay_notes(scores: pd.DataFrame) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The records that formats yield, one type each: a claim (a score as it stands in a file), how it was made, an item.
-#
-# A record holds only what a file says, so no key is required: an absent one is filled in later (`DEFAULTS`), a null one
-# is unknown. The names are those of columns, whose meaning stands above.
+# Records, before they are tables.
 
 Record = TypeVar("Record", bound=Mapping[str, object])
-
-
-class Settings(TypedDict, total=False):
-    """How scores were made, as far as a file says so: the columns of SETTINGS beside those that name the score."""
-
-    task_version: str | None  # as the program that scored calls the version of the task
-    task_hash: str | None  # that program's hash of documents and prompts
-    harness: str | None  # the program that scored
-    harness_version: str | None  # its version, or its commit
-    chat_template: bool | None  # whether the model's chat template was applied
-    system_instruction: str | None  # the system message or its hash; `none`: there was none
-    limit: float | None  # items scored at most, or below 1 their share
-    n_items_scored: int | None  # items behind the score
-    n_items_total: int | None  # items of the task's test split
-    temperature: float | None  # of the sampling; 0: greedy
-    top_p: float | None  # of the sampling
-    max_gen_toks: int | None  # longest answer, in tokens
-    seed: int | None  # of the sampling, not of a fine-tuning
-    backend: str | None  # what ran the model
-    dtype: str | None  # precision of the weights
-    quantization: str | None  # how the weights were quantized
-    adapter: str | None  # the user's own adapter on the model; `none`: there was none
-
-
-class Evaluation(TypedDict, total=False):
-    """What was scored, and how far: the columns that claims and items have in common."""
-
-    model: str  # the name that the file, or its path, has for the model
-    checkpoint: str | None  # `final`, or the name of a point of training
-    iteration: int | None  # optimizer steps at that checkpoint
-    tokens_b: float | None  # training tokens at that checkpoint, in billions
-    benchmark: str  # the task, group or corpus that was scored
-    protocol: str | None  # `direct` or `train_before_test`
-    prompt: str | None  # `plain` or `chat`
-    prompt_variant: str | None  # the name of another wording of the prompt
-    num_fewshot: int | None  # solved examples before each question
-    seed: int | None  # of the fine-tuning
-    run: int | None  # of sampled answers, from 0
-    split: str | None  # `test` or `validation`
-
-
-class Claim(Evaluation, total=False):
-    """A score as it stands in a file, or what several have in common: columns of SCORES, and of CLAIMS about them."""
-
-    metric: str | None  # in lm-eval's form `name,filter`
-    value: float
-    stderr: float | None  # of the value, over items
-    n_items: int | None  # test documents behind the value
-    higher_is_better: bool | None  # as the file says it
-    selected: bool | None  # whether reports read the score
-    source: str | None  # the format's name
-    prepared_on: str | None  # what the model was trained on before the test
-    group: str | None  # of tasks, in whose score this task's is
-    suite: str | None  # that tells tasks of one name apart
-    drawn: str | None  # the seed with which answers were drawn, "" where unknown; null: they were not
-    made: Settings  # how this score was made, where the file says more of it than of the others
-
-
-class Item(Evaluation, total=False):
-    """The answer of a model to a document: columns of ITEMS."""
-
-    doc_id: str  # the document within its benchmark
-    subject: str | None  # of the document
-    gold: int | None  # index of the right choice
-    correct: float | None  # the document's value of the benchmark's metric
-    choice_loglikelihoods: list[float]  # of each choice, in nats
-    unconditional_loglikelihoods: list[float]  # the same without the question
-    choice_tokens: list[int]  # tokens of each choice
-    choice_characters: list[int]  # characters of each choice
-    choice_bytes: list[int]  # bytes of each choice
-    response: str | None  # the answer that the model wrote
-    doc_hash: str | None  # of the document
-    metric_values: list[tuple[str, float]] | None  # the values of all metrics by their names
-
-
 # Columns of the models sheet that a file fills, by name
 Facts = dict[str, str | float]
 # Columns of claims beside those of SCORES and `made`
@@ -470,3 +435,98 @@ def as_record(kind: type[Record], columns: Mapping[str, Any]) -> Record:
 def with_defaults(common: Claim) -> Claim:
     """What the scores of a file have in common, with `DEFAULTS` where the file says nothing or null."""
     return DEFAULTS | as_record(Claim, {name: value for name, value in common.items() if value is not None})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The sheets as the reports read them: what is known about each model and benchmark beside its scores.
+
+NO_STUDY = "none"  # in the column `studies`: in no comparison of models
+NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
+_MARKS = {
+    "models": {"family", "parameters_b", "params_B", "instruction_tuned"},
+    "benchmarks": {"output_type", "higher_is_better"},
+}  # columns by which a file beside results is a sheet
+_BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
+
+
+def sheets_in(folder: Path) -> dict[str, Path]:
+    """The sheets that lie in a folder beside results: `models` and `benchmarks`, CSV or TSV, told by their columns."""
+    found = dict[str, Path]()
+    for name, marks in _MARKS.items():
+        for path in (folder / f"{name}.csv", folder / f"{name}.tsv"):
+            with contextlib.suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as handle:
+                if marks & set(handle.readline().strip().split("," if path.suffix == ".csv" else "\t")):
+                    found[name] = path
+    return found
+
+
+def read_model_facts(path: str | Path, groups: Sequence[Group] = ()) -> pd.DataFrame:
+    """One row per model with the fields of `ModelFacts` and the columns of `groups`; unknown values are null.
+
+    Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value
+    that is not of its column's kind, a `rerun_of` that names no first training.
+    """
+    kind = with_columns(ModelFacts, groups)
+    rows = read_rows(path, kind)
+    check_reruns(path, rows)
+    return sheet_frame(rows.values(), kind)
+
+
+def group_members(sheet: pd.DataFrame, group: Group, path: str | Path) -> list[bool | None]:
+    """Which models of the sheet are in the group, None where that is unknown; `path`: of the sheet, for errors.
+
+    Raises InputError as `members`.
+    """
+    facts = sheet.reindex(columns=["parameters_b", "tokens_b", "in_compute_analysis", group.column]).astype(object)
+    facts = facts.where(facts.notna(), None)
+    has_compute = facts["parameters_b"].notna() & facts["tokens_b"].notna() & (facts["in_compute_analysis"] != 0)
+    return members(group, facts[group.column].tolist(), has_compute.tolist(), path)
+
+
+def read_benchmark_facts(path: str | Path) -> pd.DataFrame:
+    """One row per benchmark with the fields of `BenchmarkFacts`; a bare metric name gets the filter `none`.
+
+    Other wordings of a benchmark (`variant_of`) are no rows: scores name them in `prompt_variant`. Raises InputError as
+    `read_model_facts` does.
+    """
+    rows = read_rows(path, BenchmarkFacts).values()
+    return sheet_frame((row for row in rows if row.variant_of is None), BenchmarkFacts)
+
+
+def sheet_frame(sheet_rows: Iterable[SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
+    """Rows of a sheet as a table with the fields of `kind`, but for `variant_of`; unknown values are null."""
+    rows = [row.model_dump() for row in sheet_rows]
+    types = dict.fromkeys(NUMBERS, "float64") | dict.fromkeys(_BOOLEANS, "boolean")
+    columns = {
+        name: pd.Series([row[name] for row in rows], dtype=types.get(name, "object"))
+        for name in kind.model_fields
+        if name != "variant_of"
+    }
+    columns["studies"] = columns["studies"].map(lambda names: ",".join(names) or None)
+    return pd.DataFrame(columns)
+
+
+def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
+    """The models sheet with the ids that scores or items use, `names`: imported ones name a model by its `path`."""
+    by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
+    label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
+    ids = sheet["model"].where(~by_path, sheet["path"])
+    renamed = dict(zip(sheet["model"], ids, strict=True))
+    return sheet.assign(model=ids, label=label, rerun_of=sheet["rerun_of"].map(renamed, na_action="ignore"))
+
+
+def reruns_of(sheet: pd.DataFrame) -> dict[str, str]:
+    """The model of which each rerun is another training, by the rerun's id."""
+    is_rerun = sheet["rerun_of"].notna().to_numpy()
+    return dict(zip(sheet["model"][is_rerun], sheet["rerun_of"][is_rerun], strict=True)) if is_rerun.any() else {}
+
+
+def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
+    """Which rows (n,) of a sheet take part in a study: those that name it, and those that name none."""
+    return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
+
+
+def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
+    """Labels for figures; the model's id where there is none or where several models have the same."""
+    labels = labels.where(labels.notna(), models)
+    return labels.where(~labels.duplicated(keep=False), models)

@@ -12,7 +12,7 @@ from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benc
 from lm_validity.cells.tasks.tasks import load_task
 from lm_validity.config.sheets import read_benchmarks
 from lm_validity.errors import InputError
-from lm_validity.tables.sheets import read_benchmark_facts
+from lm_validity.tables.schema import read_benchmark_facts
 
 TEXTS = [f'Letter {number}: "{{{{ no template }}}}" and {"a word " * (1 + number % 9)}.\n' for number in range(30)]
 

@@ -14,7 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
-from lm_validity.tables.sheets import read_benchmark_facts
+from lm_validity.tables.schema import read_benchmark_facts
 
 OTHER = "toy_choice_other"
 

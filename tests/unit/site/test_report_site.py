@@ -19,8 +19,15 @@ from lm_validity.results.put import Rows
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.schema import ITEMS, SCORES, TRIALS, read_scores, write_table
-from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
+from lm_validity.tables.schema import (
+    ITEMS,
+    SCORES,
+    TRIALS,
+    read_benchmark_facts,
+    read_model_facts,
+    read_scores,
+    write_table,
+)
 
 TBT = "train_before_test"
 TASKS = ("arc_easy", "boolq", "piqa", "sciq")

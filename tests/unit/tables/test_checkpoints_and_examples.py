@@ -116,7 +116,11 @@ def test_tables_without_the_columns_are_read(tmp_path):
     pq.write_table(table, path)
     rows, notes = read_scores(path), []
     assert rows["num_fewshot"].isna().all() and rows["prompt_variant"].isna().all()
-    assert len(report_rows(rows, None, notes)) == 2 and notes == []
+    assert len(report_rows(rows, sheet_of("quiz"), notes)) == 2 and notes == []
+
+
+def sheet_of(*benchmarks, num_fewshot=None) -> pd.DataFrame:
+    return pd.DataFrame({"benchmark": benchmarks, "num_fewshot": num_fewshot, "prepared_on": None})
 
 
 def of_counts(tmp_path, *counts) -> pd.DataFrame:
@@ -131,16 +135,14 @@ def of_counts(tmp_path, *counts) -> pd.DataFrame:
         ((0, 5), None, [0]),
         ((5, 0, None), None, [1, 2]),
         ((0, 0, 5), 5, [2]),
-        ((0, 5, 5), float("nan"), [1, 2]),
         ((None, None), None, [0, 1]),
         ((0, 0), 5, []),
     ],
-    ids=["commonest", "tie", "unknown", "sheet", "sheet-unknown", "none-known", "sheet-has-none"],
+    ids=["commonest", "tie", "unknown", "sheet", "none-known", "sheet-has-none"],
 )
 def test_reports_read_one_number_of_examples(counts, sheet, kept, tmp_path):
     rows, notes = of_counts(tmp_path, *counts), []
-    listed = None if sheet is None else pd.DataFrame({"benchmark": ["quiz"], "num_fewshot": [sheet]})
-    assert report_rows(rows, listed, notes)["value"].tolist() == kept
+    assert report_rows(rows, sheet_of("quiz", num_fewshot=sheet), notes)["value"].tolist() == kept
     assert len(notes) == (0 if set(counts) == {None} else 1 + (len(kept) < len(counts)))
 
 
@@ -153,14 +155,14 @@ def test_a_score_of_a_known_number_of_examples_counts_before_one_of_an_unknown(t
     ]
     notes: list[str] = []
     table = read_scores(score_table(tmp_path / "scores.parquet", rows))
-    assert report_rows(table, None, notes)["value"].tolist() == [0, 2]
+    assert report_rows(table, sheet_of("quiz"), notes)["value"].tolist() == [0, 2]
     assert len(notes) == 2
 
 
 def test_metrics_of_one_evaluation_count_once(tmp_path):
     rows = [{"model": "a", "num_fewshot": 5, "metric": f"m{number},none"} for number in range(5)]
     rows += [{"model": model, "num_fewshot": 0} for model in ("a", "b")]
-    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), None, [])
+    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), sheet_of("quiz"), [])
     assert found["num_fewshot"].tolist() == [0, 0]
 
 
@@ -169,7 +171,7 @@ def test_the_tasks_own_wording_comes_first(tmp_path):
     rows += [{"model": "a", "benchmark": "other", "prompt_variant": variant} for variant in ("v2", "v1")]
     rows += [{"model": "b", "benchmark": "other", "prompt_variant": "v2"}]
     notes = []
-    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), None, notes)
+    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), sheet_of("quiz", "other"), notes)
     assert found["prompt_variant"].fillna("own").tolist() == ["own", "v2", "v2"] and len(notes) == 2
 
 

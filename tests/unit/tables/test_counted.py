@@ -32,6 +32,7 @@ WRITERS = (
     "tables/roles.py",
     "tables/metrics.py",
     "tables/counted.py",
+    "tables/training.py",
     "site/own_task.py",
 )
 ORDERING = {"sort_values", "argsort", "lexsort", "rank", "max", "idxmax", "argmax", "nlargest", "cummax", "sorted"}

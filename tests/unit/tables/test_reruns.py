@@ -6,8 +6,8 @@ import pytest
 
 from lm_validity.config.sheets import read_models as read_run_models
 from lm_validity.errors import InputError
-from lm_validity.tables.counted import training_noise
-from lm_validity.tables.sheets import as_in_scores, read_model_facts, reruns_of
+from lm_validity.tables.schema import as_in_scores, read_model_facts, reruns_of
+from lm_validity.tables.training import training_noise
 
 
 def rows(**curves):

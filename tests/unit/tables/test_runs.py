@@ -9,8 +9,8 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.counted import Sources, count_scores
-from lm_validity.tables.runs import average_runs
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.training import average_runs
 
 KEY = {"checkpoint": "final", "protocol": "direct", "split": "test", "metric": "acc,none", "selected": True}
 

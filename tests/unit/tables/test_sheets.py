@@ -6,7 +6,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import completed
-from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
+from lm_validity.tables.schema import read_benchmark_facts, read_model_facts
 
 
 def write(path, text: str):

@@ -17,10 +17,10 @@ from lm_validity.config.sections import Cards
 from lm_validity.files import read_json_or, read_page
 from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import TOKENS
-from lm_validity.tables.counted import Counted, Sources, count_scores, in_tokens, last_checkpoints, progress
-from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
+from lm_validity.tables.counted import Counted, Sources, count_scores, last_checkpoints
+from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, of_study, reruns_of, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
-from lm_validity.tables.sheets import of_study, reruns_of
+from lm_validity.tables.training import in_tokens, progress
 from lm_validity.words import Missing, Reason, ReasonCode, decimal, listing, no_scores, scale_of
 
 

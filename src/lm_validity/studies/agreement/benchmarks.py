@@ -11,9 +11,10 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
 from lm_validity.studies.agreement.statistics import benchmark as statistics
 from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value, ends
-from lm_validity.tables.counted import NOT_MEASURED, of_metric
+from lm_validity.tables.counted import of_metric
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.tables.training import NOT_MEASURED
 from lm_validity.words import UNDER, Missing, Reason, ReasonCode, known
 
 # ratios of two models' sizes: of like size, and all pairs whatever their sizes

@@ -16,8 +16,8 @@ from lm_validity.studies.agreement.statistics.noise import Ceiling, far_models, 
 from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
 from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
-from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.tables.training import NOT_MEASURED
 from lm_validity.words import UNDER, Missing, Reason, known, no_scores, with_names
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for

@@ -31,8 +31,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.studies.agreement.values import selected_on_test
 from lm_validity.tables.counted import Sources
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.tables.sheets import group_members
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, group_members
 from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing, with_names
 
 LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale

@@ -15,13 +15,12 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.tables.counted import Sources, TrainingNoise, count_scores, training_noise
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items
 from lm_validity.tables.metrics import FRACTIONS
-from lm_validity.tables.runs import Sampling
-from lm_validity.tables.schema import PROTOCOLS, TRAINED, trained_here
-from lm_validity.tables.sheets import reruns_of, unique_labels
+from lm_validity.tables.schema import PROTOCOLS, TRAINED, reruns_of, trained_here, unique_labels
 from lm_validity.tables.standard_errors import PERPLEXITY, ErrorCheck
+from lm_validity.tables.training import Sampling, TrainingNoise, training_noise
 from lm_validity.words import UNDER, listing, with_names
 
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores

@@ -21,7 +21,7 @@ from lm_validity.studies.signal.statistics import ranking as ranks
 from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.studies.signal.statistics.quality import SignalQuality
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows, ScienceLead, WindowMasks
-from lm_validity.tables.counted import NOT_MEASURED, TrainingNoise
+from lm_validity.tables.training import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
 
 Value = float | Missing

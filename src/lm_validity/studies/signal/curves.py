@@ -10,16 +10,9 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.counted import (
-    NOT_MEASURED,
-    Sources,
-    TrainingNoise,
-    count_scores,
-    in_tokens,
-    training_noise,
-    training_order,
-)
-from lm_validity.tables.sheets import reruns_of, unique_labels
+from lm_validity.tables.counted import Sources, count_scores
+from lm_validity.tables.schema import reruns_of, unique_labels
+from lm_validity.tables.training import NOT_MEASURED, TrainingNoise, in_tokens, training_noise, training_order
 from lm_validity.words import count, decimal, listing, scale_of, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it

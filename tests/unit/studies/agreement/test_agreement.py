@@ -28,8 +28,8 @@ from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.values import estimate, range_of
-from lm_validity.tables.counted import NOT_MEASURED
 from lm_validity.tables.schema import read_scores
+from lm_validity.tables.training import NOT_MEASURED
 from lm_validity.words import UNDER, Missing, is_known
 
 # fourteen models of five families on five benchmarks of three categories

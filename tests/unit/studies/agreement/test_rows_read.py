@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
-from lm_validity.tables.sheets import NO_STUDY
+from lm_validity.tables.schema import NO_STUDY
 
 
 def test_only_selected_test_rows_of_the_metric_count(tmp_path):

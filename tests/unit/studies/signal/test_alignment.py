@@ -9,7 +9,7 @@ from signal_world import found_in, write_scores
 from lm_validity.studies.signal.curves import Curve, align
 from lm_validity.studies.signal.statistics.quality import error_covariance
 from lm_validity.studies.signal.statistics.ranking import difference_errors
-from lm_validity.tables.counted import NOT_MEASURED
+from lm_validity.tables.training import NOT_MEASURED
 
 
 def curve(tokens, names=None, iterations=None):

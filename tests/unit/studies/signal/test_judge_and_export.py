@@ -25,7 +25,7 @@ from lm_validity.studies.signal.filters.recipe import (
     write_files,
 )
 from lm_validity.tables.items import read_benchmark_items, read_documents
-from lm_validity.tables.sheets import read_model_facts
+from lm_validity.tables.schema import read_model_facts
 
 DOCUMENTS = [
     {"doc_id": f"test:{i}", "context": f"Question: fact {i}\nAnswer:", "choices": ["one", "two", "three"],

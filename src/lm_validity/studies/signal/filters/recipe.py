@@ -30,7 +30,7 @@ from lm_validity.studies.signal.statistics import items as splits
 from lm_validity.studies.signal.statistics.items import FilterTrial, Fold, Rows
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.items import match_documents, questions, read_benchmark_items, read_documents
-from lm_validity.tables.sheets import as_in_scores, read_model_facts
+from lm_validity.tables.schema import as_in_scores, read_model_facts
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Language-model verdicts on single questions: Accept or Reject, several times, cached.

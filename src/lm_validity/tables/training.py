@@ -1,6 +1,7 @@
-"""Sampled runs in a table of scores: averaged, so that one score stands for a model, with the noise that they show."""
+"""How far and how often models were trained, and how often they were asked: checkpoints in their order, the noise of
+training, and sampled runs, which are averaged so that one score stands for a model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,102 @@ from lm_validity.statistics import (
     spread_of_runs,
     typical_spread,
 )
-from lm_validity.words import Missing, count, number, with_names
+from lm_validity.words import Missing, Reason, ReasonCode, count, number, with_names
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How far. Tokens say it; steps do where tokens are not known at all checkpoints.
+
+
+def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
+
+    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
+    """
+    progress = iterations if np.isnan(tokens_b).any() else tokens_b
+    return np.argsort(progress, kind="stable")
+
+
+def last_iterations(rows: pd.DataFrame) -> pd.Series:
+    """The most steps that any score of a model says, by model; null where none says any."""
+    return rows.groupby("model")["iteration"].max()
+
+
+def progress(rows: pd.DataFrame) -> pd.Series:
+    """How far the model of each score was trained: billions of tokens where any curve has these at two checkpoints,
+    else steps; NaN where unknown."""
+    return rows["tokens_b" if in_tokens(rows) else "iteration"].astype("float64")
+
+
+def in_tokens(rows: pd.DataFrame) -> bool:
+    """Whether any learning curve has tokens at two of its checkpoints, so that curves are drawn over tokens."""
+    n_with_tokens = rows["tokens_b"].notna().groupby([rows["benchmark"], rows["model"]]).sum()
+    return bool((n_with_tokens > 1).any())
+
+
+def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
+    """The names of the checkpoints of scores in order of training; a null name is `final`."""
+    points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
+    order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
+    result: list[str] = points.index[order].tolist()
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Models that were trained twice: the noise of training, which no number of items shows.
+
+LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
+NOT_MEASURED = Reason(
+    "The noise of training was not measured: the models sheet names no second training of a model (column rerun_of).",
+    ReasonCode.NO_RERUNS,
+)
+
+
+@dataclass(frozen=True)
+class TrainingNoise:
+    """How far a score moves if the model is trained again.
+
+    sd: between trainings of one model, in the score's unit, on the same items. reruns: its degrees of freedom.
+    """
+
+    sd: float
+    reruns: int
+
+
+def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, TrainingNoise]:
+    """The noise of training by benchmark, from scores (`model, benchmark, checkpoint, iteration, tokens_b, value`) of
+    one protocol and metric.
+
+        sd^2 = sum over models of (their squared deviations from the mean of their trainings, averaged over the last
+               five checkpoints that all of these have) / sum of (trainings - 1)
+
+    Several scores of a checkpoint (seeds of a fine-tune) are averaged. Trainings of one model have the same schedule,
+    so checkpoints of one name are one point of training. Benchmarks without a model of which two trainings have a
+    checkpoint in common are absent.
+    """
+    rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"), root=rows["model"].map(reruns))
+    rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
+    rows = rows[rows["root"].isin(set(reruns.values()))]
+    variances: dict[str, list[tuple[float, int]]] = {}
+    for (benchmark, _), group in rows.groupby(["benchmark", "root"], sort=True):
+        values = group.pivot_table(index="checkpoint", columns="model", values="value")
+        values = values.reindex(checkpoints_in_order(group)).dropna()
+        if values.shape[1] < 2 or values.empty:
+            continue
+        variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())
+        variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
+    return {
+        benchmark: TrainingNoise(
+            float(
+                np.sqrt(np.average([part_noise for part_noise, _ in parts], weights=[number for _, number in parts]))
+            ),
+            sum(number for _, number in parts),
+        )
+        for benchmark, parts in variances.items()
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sampled runs in a table of scores.
 
 # what two runs of one score have in common
 _SAME = ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "prompt_variant",
@@ -122,10 +218,10 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
     return rows[~mixed & ~differs], note
 
 
-def commonest(values: pd.Series) -> float:
-    """The commonest value, the larger of a tie; NaN without any."""
-    times = values.dropna().value_counts()
-    return float(times.index[times == times.max()].max()) if len(times) else float("nan")
+def commonest(values: pd.Series, tie: Callable[[pd.Index], float | str] = max) -> float | str:
+    """The commonest of known values, of a tie the larger by default; NaN where none is known."""
+    times = values.value_counts()
+    return tie(times.index[times == times.max()]) if len(times) else float("nan")
 
 
 def _named(rows: pd.DataFrame) -> list[str]:

@@ -108,7 +108,7 @@ def test_a_negative_standard_error_is_refused_by_its_own_file(imported):
 
 
 def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
-    refused(tmp_path, imported, FOREIGN, "no.? .*finite number|none of its", strict=True)
+    refused(tmp_path, imported, FOREIGN, "none of its|no table|columns of", strict=True)
 
 
 def test_a_broken_file_that_was_named_is_refused(tmp_path):
@@ -125,7 +125,7 @@ def test_folders_name_models_whose_files_do_not(imported, tmp_path):
     files = {"org__a/results.json": result(None), "b/more/results": result(None, 0.6)}
     scores, _ = imported(files)
     assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.5, "more": 0.6}
-    with pytest.raises(InputError, match="names the model"):  # a file that was named itself
+    with pytest.raises(InputError, match="the model"):  # a file that was named itself
         import_files([tmp_path / "in" / "b" / "more" / "results"], tmp_path / "other")
 
 
@@ -176,36 +176,6 @@ def test_a_step_in_the_name_of_a_file_without_a_revision(imported):
     scores, _ = imported(files)
     assert scores.set_index("checkpoint")["value"].to_dict() == {"step500": 0.5, "final": 0.6}
     assert scores["iteration"].dropna().tolist() == [500]
-
-
-def test_results_as_a_list_with_wordings_of_the_prompt(imported):
-    prompt = {"prompt_jinja": "{{ x }}", "prompt_id": "1", "fixed_answer_choice_list": None}
-    entries = [
-        {"task_name": "axb", "prompt_name": "one", "acc": 0.5, "acc_stderr": 0.1, **prompt},
-        {"task_name": "axb", "prompt_name": "one", "acc_norm": 0.6, "acc_norm_stderr": 0.2, **prompt},
-        {"task_name": "axb", "prompt_name": "two", "acc": 0.7, "acc_stderr": 0.3, **prompt},
-        {"task_name": "wiki", "prompt_name": None, "word_perplexity": 12.5},
-    ]
-    document = {"results": entries, "versions": {}, "config": {"num_fewshot": 0}}
-    scores, _ = imported({"bloom/results.json": document})
-    rows = {
-        (row.benchmark, row.prompt_variant, row.metric): row
-        for row in scores.fillna({"prompt_variant": ""}).itertuples()
-    }
-    assert len(rows) == 4 and set(scores["model"]) == {"bloom"} and set(scores["num_fewshot"]) == {0}
-    assert (rows["axb", "one", "acc_norm,none"].value, rows["axb", "one", "acc_norm,none"].stderr) == (0.6, 0.2)
-    assert rows["axb", "two", "acc,none"].stderr == 0.3
-    assert rows["wiki", "", "word_perplexity,none"].value == 12.5
-
-
-def test_results_by_date(imported):
-    tasks = {
-        "quiz": {"2022-07-13-11-29-13": {"acc": 0.5}, "2022-07-14-11-29-13": {"acc": 0.6}},
-        "axb+one": {"2022-07-13-11-29-13": {"acc": 0.7, "task_name": "axb", "prompt_name": "one"}},
-    }
-    scores, _ = imported({"bloom/all.json": {"results": tasks}})
-    assert scores["benchmark"].tolist() == ["axb", "quiz"] and scores["value"].tolist() == [0.7, 0.6]
-    assert scores["prompt_variant"].fillna("").tolist() == ["one", ""]
 
 
 def test_the_command_prints_a_summary_and_names_models(tmp_path):

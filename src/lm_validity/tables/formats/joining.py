@@ -1,7 +1,6 @@
 """Scores and items of many files in one table each, each once: groups of tasks, units, directions, runs, and what
 counts where files differ."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,9 +39,7 @@ _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 _ONE = 1 + 1e-9
 _SHARES = (*SHARES_OF_ITEMS, "accuracy")
 _FAR_TOO_LARGE = 3.0  # times the pooled error of a group's tasks
-_AVERAGE = re.compile(r"(.*[ _-])?(average|avg|mean|overall)([ _-].*)?", re.I)
 _FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
-_ROUNDING = 0.006  # of an average that is written with two decimals of a percentage
 
 
 def ranked(files: Iterable[ScoreFile]) -> list[ScoreFile]:
@@ -73,7 +70,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
         log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
-    for step in (_with_suites, _with_groups, _as_shares, _without_averages, _with_directions, _with_one_name):
+    for step in (_with_suites, _with_groups, _as_shares, _with_directions, _with_one_name):
         frame = step(frame, log)
     again = frame.duplicated(KEY)
     if again.any():
@@ -194,21 +191,6 @@ def _as_shares(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
     names = listing(frame.loc[percent, "benchmark"].unique())
     log.notes.append(f"Percent to share: {count(int(percent.sum()), 'score')} of {names}.")
     return frame.assign(value=frame["value"] * factor, stderr=frame["stderr"].astype(float) * factor)
-
-
-def _without_averages(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
-    """The rows without benchmarks that are called averages and whose score is, for every model, the mean of its others
-    within rounding."""
-    names = [name for name in frame["benchmark"].unique() if _AVERAGE.fullmatch(name)]
-    averages = []
-    for name in names if frame["benchmark"].nunique() > 3 else ():
-        rows = frame[frame["run"].isna()]
-        table = rows.pivot_table(index=["model", "checkpoint", "protocol"], columns="benchmark", values="value")
-        others = table.drop(columns=[each for each in names if each in table]).mean(axis=1)
-        if name in table and ((table[name] - others).abs() <= _ROUNDING).all():
-            averages.append(name)
-    log.notes += [f"Averages of the others are no benchmarks: {listing(averages)}."] if averages else []
-    return frame[~frame["benchmark"].isin(averages)]
 
 
 def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:

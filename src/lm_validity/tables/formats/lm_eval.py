@@ -12,45 +12,18 @@ from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
-from lm_validity.tables.formats.engine import (
-    Answer,
-    Place,
-    Spec,
-    date_of,
-    finite,
-    is_sampled,
-    items_of,
-    objects,
-    part,
-    scores_of,
-)
-from lm_validity.tables.formats.score_files import (
-    NAMES,
-    PARAMETERS,
-    ImportLog,
-    Opened,
-    ScoreFile,
-    date_in,
-    folder_identity,
-    folder_name,
-    model_place,
-    parse_arguments,
-    training_point,
-)
+from lm_validity.tables.formats import engine, score_files
+from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, objects, part
+from lm_validity.tables.formats.score_files import ImportLog, Opened, ScoreFile, date_in, folder_name, parse_arguments
 from lm_validity.tables.schema import LARGEST_SCORE, Claim, Item
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Result files: the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the
-# model in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), and of
-# BigScience's fork: a list of results with the name of the prompt, and results by date.
+# model in `config.model_args` only) and of later versions (`model_name`, `n-samples`, `higher_is_better`).
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
-_NO_METRICS = frozenset(
-    ("alias", "name", "bypass", "run_stats",
-     "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
-     "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
-)  # fmt: skip
+_NO_METRICS = ("alias", "name", "bypass", "run_stats", "sample_len", "sample_count", "samples")
 _SAME = 1e-6  # of a mean over runs and the mean of these
 _COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
 # Arguments of a model that name its weights, or say where and how fast it runs
@@ -60,6 +33,7 @@ _NO_SETTINGS = frozenset(
      "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_memory_per_gpu", "max_cpu_memory",
      "offload_folder", "low_cpu_mem_usage", "swap_space", "use_accelerate", "base_url", "num_concurrent")
 )  # fmt: skip
+_SAID = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")  # further settings
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
 # Parts of a file that are objects where they are there
@@ -70,61 +44,39 @@ _SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_
 def _recognises(opened: Opened) -> bool:
     results = part(opened.document).get("results")
     if not isinstance(results, dict):
-        return isinstance(results, list) and (not results or any("task_name" in part(entry) for entry in results))
-    tasks = [entry for entry in results.values() if isinstance(entry, dict)]  # metrics by task, not objects of these
-    entries = [(name, value) for task in tasks for name, value in task.items()]
-    return not entries or any(
-        not isinstance(value, dict | list) or date_in(name) is not None for name, value in entries
-    )
+        return False
+    # metrics by task, not objects of these
+    values = [value for task in results.values() if isinstance(task, dict) for value in task.values()]
+    return not values or any(not isinstance(value, dict | list) for value in values)
 
 
 def _load(opened: Opened) -> list[Document]:
-    """The file, with all of its parts. Raises InputError for another kind of part."""
-    path, document = opened.path, part(opened.document)
-    sections = {name: document.get(name) or {} for name in _SECTIONS}
-    for name in (name for name, section in sections.items() if not isinstance(section, dict)):
-        raise InputError(f"{path}: {name!r} is not an object but {str(sections[name])[:60]}.", HINT)
-    return [{name: value for name, value in document.items() if value or name not in _SECTIONS} | sections]
-
-
-def _arguments(document: Document) -> dict[str, str]:
-    return parse_arguments(document["config"].get("model_args"))
-
-
-def _name(document: Document) -> object:
-    """The model's name in a file; leaderboards write the hub id where lm-eval has the kind of model."""
-    kind = document["config"].get("model")
-    name = document.get("model_name") or next(filter(None, map(_arguments(document).get, NAMES)), None)
-    name = name or (kind if isinstance(kind, str) and "/" in kind else None)
-    return name if isinstance(name, str) else None
-
-
-def _named_by(opened: Opened) -> str:
-    """The model's name by the folder of a file. Raises InputError for a file that was named itself: its folder may be
-    anything."""
-    if opened.named:
-        problem = f"{opened.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model."
-        raise InputError(problem, f"name it: --model '{opened.path}=NAME'.")
-    return folder_name(opened.path)
+    """The file with all of its parts, and with `arguments` (those of the model) and `seed` (of what is drawn at random;
+    "" where it is not said)."""
+    said = {name: value for name, value in opened.document.items() if value or name not in _SECTIONS}
+    document: Document = {name: {} for name in _SECTIONS} | said
+    config = document["config"]
+    arguments = parse_arguments(config.get("model_args"))
+    if not arguments.get("revision") and config.get("model_revision"):
+        arguments["revision"] = str(config["model_revision"])
+    seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
+    seed = next((str(seed) for seed in seeds if seed is not None), "")
+    return [document | {"arguments": arguments, "seed": seed}]
 
 
 def _point_of(document: Document, path: Path) -> Claim:
     """Checkpoint and prompt."""
-    arguments = _arguments(document)
-    if not arguments.get("revision") and document["config"].get("model_revision"):
-        arguments = arguments | {"revision": str(document["config"]["model_revision"])}
-    point = training_point(arguments)
+    arguments = document["arguments"]
+    point = score_files.training_point(arguments)
     if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
-        point = training_point({"revision": path.stem}, only_steps=True)
+        point = score_files.training_point({"revision": path.stem}, only_steps=True)
     return {**point.claim(), "prompt": "chat" if document.get("chat_template") else "plain"}
 
 
-def _weights(document: Document) -> str:
+def _weights(arguments: dict[str, str], name: object) -> str:
     """Path, revision and adapter as one text."""
-    arguments = _arguments(document)
-    base = model_place(arguments.get("pretrained") or str(_name(document) or "")).path
-    further = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
-    return "@".join([base, *filter(None, (*further, str(document["config"].get("model_revision") or "")))])
+    base = score_files.model_place(arguments.get("pretrained") or str(name)).path
+    return "@".join(filter(None, (base, *map(arguments.get, ("revision", "subfolder", "step", "peft", "delta")))))
 
 
 def _sampled(document: Document) -> set[str]:
@@ -140,32 +92,22 @@ def _sampled(document: Document) -> set[str]:
     }
 
 
-def _seed(document: Document) -> str:
-    """The seed of what a run draws at random; "" where it is not said."""
-    config = document["config"]
-    seeds = (_arguments(document).get("seed"), config.get("torch_seed"), config.get("random_seed"))
-    return next((str(seed) for seed in seeds if seed is not None), "")
-
-
 def _settings(document: Document) -> str:
     """What changes scores beside weights and task, as one text; without the seed of what was sampled."""
     left_out = _NO_SETTINGS | ({"seed"} if _sampled(document) else set())
-    settings = {name: value for name, value in _arguments(document).items() if name not in left_out}
-    said = {
-        name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
-    }
-    said["gen_kwargs"] = document["config"].get("gen_kwargs")
+    settings = {name: value for name, value in document["arguments"].items() if name not in left_out}
+    said = {"gen_kwargs": document["config"].get("gen_kwargs")} | {name: document.get(name) for name in _SAID}
     settings |= {name: str(value) for name, value in said.items() if value}
     return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
 def _identity(document: Document) -> dict[str, str]:
     """What tells two models of one name apart: parameters and quantisation."""
-    arguments, parameters = _arguments(document), finite(document["config"].get("model_num_parameters"))
+    arguments, parameters = document["arguments"], finite(document["config"].get("model_num_parameters"))
     changed = [f"{name}={arguments[name]}" for name in _CHANGES
                if arguments.get(name, "").lower() not in ("", "false", "none")]  # fmt: skip
     identity = {"quantisation": ", ".join(changed) or "none"}
-    return {PARAMETERS: f"{parameters:.0f}", **identity} if parameters and parameters > 0 else identity
+    return {score_files.PARAMETERS: f"{parameters:.0f}", **identity} if parameters and parameters > 0 else identity
 
 
 def _groups(document: Document) -> dict[str, list[str]]:
@@ -174,7 +116,7 @@ def _groups(document: Document) -> dict[str, list[str]]:
     Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
     MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
     """
-    results = part(document, "results")
+    results = document["results"]
     names, own_scores = set(document["groups"]), {**document["groups"], **results}
     subtasks = {name: list(members) for name, members in document["group_subtasks"].items() if members}
     if not subtasks:  # lm-eval 0.4.0 does not list them
@@ -210,16 +152,13 @@ def _scores(root: Place) -> Iterator[tuple[object, Document]]:
     groups = {name for name, members in document["group_subtasks"].items() if members} | set(document["groups"])
     kept = _groups(document)
     group_of = {task: group for group, tasks in kept.items() for task in tasks}
-    sampled, seed = _sampled(document), _seed(document)
-    results = document["results"]
-    if kept and isinstance(results, dict):
-        results = document["groups"] | results
-    for task, variant, metrics in _tasks(results, root.path):
-        if task in groups and task not in kept:
+    sampled = _sampled(document)
+    for task, metrics in ((document["groups"] if kept else {}) | document["results"]).items():
+        if not isinstance(metrics, dict) or (task in groups and task not in kept):
             continue
         members = kept.get(task, [task])
-        shared = _of_task(document, task, members) | {"group": group_of.get(task), "prompt_variant": variant}
-        shared["drawn"] = seed if sampled.intersection((task, *members)) else None
+        shared = _of_task(document, task, members) | {"group": group_of.get(task)}
+        shared["drawn"] = document["seed"] if sampled.intersection((task, *members)) else None
         directions = document["higher_is_better"].get(task) or document["higher_is_better"].get(members[0]) or {}
         for key, value, error in _metrics(metrics):
             name = key.partition(",")[0]
@@ -236,7 +175,18 @@ def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
         if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
             continue
         if filter_name or (before_filters and not _COUNTS.fullmatch(name)):
-            yield (key if filter_name else f"{key},none", finite(value), _error_of(metrics, name, filter_name))
+            # evalchemy's errors are `x_std_err`
+            keys = (
+                f"{name}_stderr" + f",{filter_name}" * bool(filter_name),
+                f"{name}_std_err",
+                f"{_stem(name)}_std_err",
+            )
+            error = next((metrics[name] for name in keys if name in metrics), None)
+            yield key if filter_name else f"{key},none", finite(value), error
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"_(avg|mean)$", "", name)
 
 
 def _of_task(document: Document, task: str, members: list[str]) -> Document:
@@ -272,25 +222,12 @@ def _examples(document: Document, task: str) -> object:
     return next((shots for shots in said if shots is not None), None)
 
 
-def _tasks(results: list[object] | Document, path: Path) -> Iterator[tuple[str, object, Document]]:
-    """Each task's name, the wording of its prompt and its metrics, in any of the layouts."""
-    for task, metrics in enumerate(results) if isinstance(results, list) else results.items():
-        if isinstance(results, list) and not isinstance(part(metrics).get("task_name"), str):
-            raise InputError(f"{path}: a result without 'task_name': {str(metrics)[:60]}.", HINT)
-        if not isinstance(metrics, dict):
-            continue
-        dates = {date_in(key): value for key, value in metrics.items() if isinstance(value, dict)}
-        if dates and None not in dates:
-            metrics = dates[max(filter(None, dates))]
-        yield str(metrics.get("task_name", task)), metrics.get("prompt_name"), metrics
-
-
 def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
     """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
 
     The error beside the mean is one of runs alone; a run's is that of its items."""
     known = objects(stats)
-    values = [finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in known]
+    values = [finite(stat.get(_stem(name))) for stat in known]
     numbers = [value for value in values if value is not None]
     if mean is None or not 2 <= len(numbers) == len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
         return []
@@ -303,33 +240,26 @@ def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
     return runs
 
 
-def _error_of(metrics: Document, name: str, filter_name: str) -> object:
-    """The standard error beside a metric, under one of the names that programs give it; evalchemy's is `x_std_err`."""
-    if filter_name:
-        return metrics.get(f"{name}_stderr,{filter_name}")
-    ends = [end for end in ("_avg", "_mean") if name.endswith(end)]
-    keys = [f"{name}_stderr", f"{name}_std_err", *(f"{name.removesuffix(end)}_std_err" for end in ends)]
-    return next((metrics[key] for key in keys if key in metrics), None)
-
-
 def _finished(file: ScoreFile, root: Place) -> ScoreFile:
     """The file with the folder of a model that only that names: `org__name`, which lm-eval made of a hub id, is one
     model anywhere."""
-    identity = file.identity | (folder_identity(root.path) if file.by_path else {})
+    identity = file.identity | (score_files.folder_identity(root.path) if file.by_path else {})
     return replace(file, identity=identity, by_path=file.by_path and "/" not in str(file.common["model"]))
 
 
+_NAMED = "|".join(("^model_name", *(f"^arguments.{name}" for name in score_files.NAMES)))
 LM_EVAL = Spec(
     "lm-eval",
     _recognises,
     _scores,
     {
-        "model": ("^", _name),
+        # leaderboards write the hub id where lm-eval has the kind of model
+        "model": (_NAMED, "^config.model", lambda name, kind: name or (kind if "/" in str(kind) else None)),
         "": ("^", "%", _point_of),
-        "date": ("^date", "%", lambda date, path: date_of(date) or date_in(path.stem)),
+        "date": ("^date", "%", lambda date, path: engine.date_of(date) or date_in(path.stem)),
         "identity": ("^", _identity),
         "limited": ("^config.limit", lambda limit: True),
-        "weights": ("^", _weights),
+        "weights": ("^arguments", _NAMED, _weights),
         "settings": ("^", _settings),
         "harness_version": "^lm_eval_version|^git_hash",
         "chat_template": ("^", lambda file: bool(file["chat_template"]) if "chat_template" in file else None),
@@ -337,14 +267,14 @@ LM_EVAL = Spec(
             file.get("system_instruction_sha") or file.get("system_instruction") or "none"
         ) if "system_instruction" in file else None),
         "limit": "^config.limit",
-        "backend": ("^config.model", lambda kind: kind if isinstance(kind, str) and "/" not in kind else None),
-        "dtype": ("^", lambda file: dtype.removeprefix("torch.")
-                  if (dtype := _arguments(file).get("dtype")) and dtype != "auto" else None),
-        "seed": ("^", lambda file: int(seed) if (seed := _seed(file)).isdigit() else None),
-        "adapter": ("^", lambda file: (arguments.get("peft") or arguments.get("delta") or "none")
-                    if (arguments := _arguments(file)) else None),
+        "backend": ("^config.model", lambda kind: None if "/" in kind else kind),
+        "dtype": ("^arguments.dtype", lambda dtype: None if dtype == "auto" else dtype.removeprefix("torch.")),
+        "seed": ("^seed", lambda seed: int(seed) if seed.isdigit() else None),
+        "adapter": ("^arguments", lambda arguments: arguments and (
+            arguments.get("peft") or arguments.get("delta") or "none")),
     },
-    named_by=_named_by,
+    # the folder of a file that was named itself may be anything
+    named_by=lambda opened: None if opened.named else folder_name(opened.path),
     load=_load,
     finish=_finished,
     suffixes=(".json", ".jsonl", ""),
@@ -499,9 +429,9 @@ def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
     """Samples without a result file, whose means are the scores, of a model that `model` or the folder names. Raises
     InputError, with the line, for a line that is no sample."""
     items = [*_items(path, (), log)]
-    rows = [row for row in scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
+    rows = [row for row in engine.scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
     common = Claim(model=model or folder_name(path), drawn="" if _is_sampled(path) else None)
-    identity = {} if model else folder_identity(path)
+    identity = {} if model else score_files.folder_identity(path)
     return ScoreFile(path, rows, common, date_in(path.stem), identity=identity, items=items.copy)
 
 
@@ -537,7 +467,7 @@ def _items(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Item]:
     scored: the keys `name,filter` of the result file. Further answers to a document are those of further filters, in
     the order of the result file where lines do not name them.
     """
-    items = [*items_of(_answers(path, str(task_of(path)), scored, log))]
+    items = [*engine.items_of(_answers(path, str(task_of(path)), scored, log))]
     if not items:
         raise InputError(f"{path}: no samples.", HINT)
     return iter(items)

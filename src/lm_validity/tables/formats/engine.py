@@ -20,8 +20,19 @@ import pyarrow as pa
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, absent, check_encodable
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.schema import DEFAULTS, ITEMS, SCORES, SETTINGS, SETTINGS_KEY, Claim, Item, as_record, may_hold
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, mean_of_items, model_place
+from lm_validity.tables.schema import (
+    DEFAULTS,
+    ITEMS,
+    SCORES,
+    SETTINGS,
+    SETTINGS_KEY,
+    Claim,
+    Facts,
+    Item,
+    as_record,
+    may_hold,
+)
 from lm_validity.words import count
 
 Source = str | tuple[Any, ...]
@@ -40,7 +51,7 @@ _PROBLEMS = {
     str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is not a whole number"
 }  # fmt: skip
 _MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
-_OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "facts", "notes"))  # fields of ScoreFile
+_OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes"))  # fields of ScoreFile
 
 
 def read_json_file(path: Path, hint: str = _MEND) -> Any:
@@ -142,10 +153,10 @@ def checked(column: str, value: object, where: str) -> Any:
     return fits
 
 
-def _checked_row(columns: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _checked_row(columns: Mapping[str, object], where: str) -> Document:
     """Columns of a claim with their values checked, without those that are unknown; null in place of a default stays.
     An error that is no number and 0 items, which some programs write, are unknown."""
-    row = dict[str, Any]()
+    row = Document()
     for name, value in columns.items():
         is_unknown = (name == "stderr" and finite(value) is None) or (name == "n_items" and value == 0)
         if value is not None and not is_unknown:
@@ -165,7 +176,7 @@ class Place(NamedTuple):
     value: Any
     root: Any
     path: Path
-    beside: dict[str, Any]
+    beside: Document
 
     def find(self, paths: str) -> Any:
         """What the first of the paths leads to that leads to something; None where none does."""
@@ -186,9 +197,9 @@ class Place(NamedTuple):
             self.beside[name] = read_json_file(path) if path.is_file() else None
         return self.beside[name]
 
-    def take(self, columns: Columns) -> dict[str, Any]:
+    def take(self, columns: Columns) -> Document:
         """The values of sources by column; a function is asked only where one of its paths leads to something."""
-        values = dict[str, Any]()
+        values = Document()
         for name, source in columns.items():
             if isinstance(source, str):
                 values[name] = self.find(source)
@@ -241,9 +252,10 @@ class Spec:
         path = opened.path
         root = Place(document, document, path, {})
         said = root.take(self.of_file)
+        parameters = finite(said.pop("parameters_b", None))
         columns = (said.pop("", None) or {}) | {name: said[name] for name in said.keys() - _OF_FILE - _MADE}
         common = {name: value for name, value in _checked_row(columns, str(path)).items() if value is not None}
-        shared: dict[str, Any] = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
+        shared: Document = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
         rows, missing = self._rows_at(root, shared)
         if not rows:
             problem = f"none of its {count(missing, 'score')} is a finite number" if missing else "no scores in it"
@@ -251,20 +263,30 @@ class Spec:
         if opened.model:
             rows = [row | {"model": opened.model} if "model" in row else row for row in rows]
         own_name = opened.model or common.get("model")
-        if any("model" not in row for row in rows):
-            common["model"] = checked("model", own_name or self.named_by(opened), f"{path}, the model")
-        fields: dict[str, Any] = {name: said[name] for name in said.keys() & _OF_FILE if said[name] is not None}
+        fields: Document = {name: said[name] for name in said.keys() & _OF_FILE if said[name] is not None}
         fields["made"] = _settings({"harness": self.name} | said) if self.of_file.keys() & _MADE else {}
+        if any("model" not in row for row in rows):
+            name = checked("model", own_name or self.named_by(opened), f"{path}, the model")
+            place = model_place(name)
+            facts: Facts = {"parameters_b": parameters} if parameters else {}
+            if not opened.model:
+                name = checked("model", place.name, f"{path}, the model {name!r}")
+                facts |= {"path": place.path} if place.path != name else {}
+                if common.get("checkpoint", "final") == "final" and place.point.iteration is not None:
+                    common |= place.point.claim()
+            common["model"] = name
+            fields["facts"] = {name: facts} if facts else {}
         file = ScoreFile(
             path, rows, as_record(Claim, common), missing=missing, stamp=date_in(path.stem),
             by_path="model" in common and not own_name, **fields,
         )  # fmt: skip
         files = of_answers(file) if any("doc_id" in row for row in rows) else [file]
-        return [self.finish(each, root) for each in files]
+        files = [self.finish(each, root) for each in files]
+        return [replace(each, identity={}) for each in files] if opened.model else files
 
-    def _rows_at(self, root: Place, shared: dict[str, Any]) -> tuple[list[Any], int]:
+    def _rows_at(self, root: Place, shared: Document) -> tuple[list[Any], int]:
         """The checked rows of all places that count, and how many scores are missing."""
-        rows, missing = list[dict[str, Any]](), 0
+        rows, missing = list[Document](), 0
         for key, entry in self.scores(root):
             columns = entry if self.columns is None else root._replace(value=entry).take(self.columns)
             value, where = columns.get("value"), f"{root.path}, {key}"
@@ -278,7 +300,7 @@ class Spec:
         return rows, missing
 
 
-def _settings(columns: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(columns: Mapping[str, object]) -> Document:
     """The settings among columns, as far as their values are of their kinds."""
     fits = {name: fitting(name, columns[name]) for name in columns.keys() & _MADE}
     return {name: value for name, value in fits.items() if value is not None}

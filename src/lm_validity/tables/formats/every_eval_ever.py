@@ -73,7 +73,7 @@ def _named(name: str, metric: object, result: Document, library: object) -> tupl
     return name.removesuffix(f"/{rest}") if rest else name, f"{key},{rest or 'none'}"
 
 
-def _own(details: object) -> dict[str, Any]:
+def _own(details: object) -> Document:
     """What `export every-eval-ever` wrote for the format has no place for it."""
     return {key.removeprefix(OWN): value for key, value in part(details).items() if key.startswith(OWN)}
 
@@ -123,7 +123,7 @@ def _results(root: Place) -> Iterator[tuple[object, Document]]:
         )
 
 
-def _point(details: object, of_model: object) -> Mapping[str, Any]:
+def _point(details: object, of_model: object) -> Mapping[str, object]:
     if own := _own(details):
         return {name: parsed(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE}
     arguments, revision = parse_arguments(part(of_model).get("model_args")), part(of_model).get("revision")
@@ -204,8 +204,7 @@ EVERY_EVAL_EVER = Spec(
         "weights": (f"{_OF_MODEL}.revision", str),
         "settings": ("^evaluation_results", lambda results: " ".join(sorted(
             {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
-        "facts": (f"{_OF_MODEL}.params_billions", "^model_info.id", "%", lambda size, name, path: size and {
-            name: {"parameters_b": checked("value", parsed(size), f"{path}, 'params_billions'")}}),
+        "parameters_b": (f"{_OF_MODEL}.params_billions", parsed),
     },
     load=_load,
     finish=_with_samples,

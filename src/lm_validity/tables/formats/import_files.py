@@ -5,40 +5,47 @@ others together as tables, and settle what several files have.
 """
 
 import gzip
+import os
+import re
 import shutil
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from shlex import quote
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import yaml
 
-from lm_validity.errors import InputError, first_line
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import absent, as_written, replace_file
+from lm_validity.tables.asking import Reader, meaning, size
 from lm_validity.tables.formats import every_eval_ever, import_inspect, lm_eval, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, score_table, with_runs, write_items
-from lm_validity.tables.formats.readings import TABLE, read_tables
 from lm_validity.tables.formats.score_files import (
-    PARAMETERS,
     Found,
     ImportLog,
     ImportOptions,
     Opened,
     ScoreFile,
-    check_file,
     find_files,
-    model_place,
     with_progress,
 )
-from lm_validity.tables.frame import READABLE
-from lm_validity.tables.schema import DEFAULTS, Claim, Facts
+from lm_validity.tables.frame import READABLE, Source, frame
+from lm_validity.tables.roles import SETTINGS, Columns
+from lm_validity.tables.scales import Scaled
+from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
+from lm_validity.tables.told import Long, needed, show
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -95,7 +102,7 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
     for path in paths:
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES) and not path.name.endswith(_READ_PACKED)
         places += [] if is_archive else [path]
-        below = (found.path for found in find_files([path], _ARCHIVES).files) if path.is_dir() else ()
+        below = [] if path.is_file() else [each.path for each in find_files([path], _ARCHIVES).files]
         for archive in [path] if is_archive else [each for each in below if each.name.endswith(_ARCHIVES)]:
             # as the user's folders are called, since these may name models
             above = root / str(len(log.origins))
@@ -104,9 +111,8 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
                 unpacked = _unpack(archive, folder)
             except _BROKEN as error:
                 shutil.rmtree(above, ignore_errors=True)  # half of it may be there
-                problem = f"{archive}: cannot be unpacked ({first_line(error)})."
                 log.named |= {archive} if is_archive else set()
-                log.skip(archive, problem, "unpack it, and give the folder.")
+                log.skip(archive, f"{archive}: cannot be unpacked ({first_line(error)}).", "unpack it yourself.")
                 continue
             log.origins[str(unpacked)] = str(archive)
             places.append(unpacked if is_archive else above)
@@ -115,18 +121,15 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
 
 def _unpack(archive: Path, folder: Path) -> Path:
     """Where what an archive holds lies now: a folder, or for one gzipped file the file. Raises one of `_BROKEN`."""
-    if archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
-        path = folder.with_suffix("")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(archive) as packed, open(path, "wb") as handle:
-            shutil.copyfileobj(packed, handle)
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    if archive.suffix == ".zip":
-        shutil.unpack_archive(archive, folder)
-    else:
-        shutil.unpack_archive(archive, folder, filter="data")
-    return folder
+    folder.mkdir(parents=True)
+    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
+        options: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
+        shutil.unpack_archive(archive, folder, **options)
+        return folder
+    folder.rmdir()
+    with gzip.open(archive) as packed, open(folder.with_suffix(""), "wb") as handle:
+        shutil.copyfileobj(packed, handle)
+    return folder.with_suffix("")
 
 
 def _import(
@@ -136,7 +139,8 @@ def _import(
     results = _read_all(paths, given, options, log)
     check_identities(results)
     with ExitStack() as stack:
-        scores = _settled(results, options, log)
+        scores = score_table(results, log)
+        _check_preparation(scores, options, log)
         if any(file.items is not None for file in results):
             # Replaced when everything is written: the tables belong together
             path = stack.enter_context(replace_file(output / "items.parquet"))
@@ -155,40 +159,34 @@ def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptio
     files = [file for file in files if file.named or not file.path.name.endswith(_ARCHIVES)]  # the others are unpacked
     log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
-    _check_places(options, files)
     log.named |= {found_file.path for found_file in files if found_file.named}
-    results: list[ScoreFile] = []
-    samples: list[Path] = []
-    tables: list[Found] = []
-    model_paths = defaultdict[str, set[str]](set)
+    _check_places(options, files)
+    results, samples, tables = list[ScoreFile](), list[Path](), list[Found]()
     told = options.columns is not None or options.reading is not None
     for found_file in with_progress(files, "files"):
         if lm_eval.task_of(found_file.path) is not None and not told:
             samples.append(found_file.path)
             continue
-        try:
+        with log.skipping(found_file.path):
             opened = None if told else _opened(found_file, options)
             chosen = opened and next((each for each in FORMATS if each.recognises(opened)), None)
             if opened is None or chosen is None:
                 tables.append(found_file)
                 continue
-            placed = [_placed(file, opened, model_paths) for file in chosen.read(opened)]
-            completed = [_completed(file, options, chosen.name) for file in placed]
-            for file in completed:
-                check_file(file)
-            results += completed
+            results += [_completed(file, options, chosen.name) for file in chosen.read(opened)]
             log.formats[chosen.name] += 1
-        except InputError as error:
-            log.skip(found_file.path, error.problem, error.hint)
-    results += _of_tables(tables, given, options, log, beside=bool(results or samples))
+    is_beside = bool(results or samples)  # of a harness: then texts are no scores
+    texts = [file for file in tables if is_beside and not file.named and file.path.suffix in _TEXTS]
+    log.other_files += Counter(file.path.suffix for file in texts)
+    if len(tables) > len(texts):
+        read = read_tables([file for file in tables if file not in texts], options, given, log, beside=is_beside)
+        results += [_completed(file, options, TABLE) for file in read]
     results = _with_samples(samples, results, options, log)
     log.files = log.formats.total()
     if not results:
         raise _nothing_read(paths, log)
-    several = {name: sorted(paths) for name, paths in sorted(model_paths.items()) if len(paths) > 1}
-    log.notes += [f"{name}: taken as one model, of the paths {listing(paths, 2)}." for name, paths in several.items()]
     log.members = {task: group for file in results for task, group in file.members.items()}
-    log.facts = _facts(results, model_paths)
+    log.facts = _facts(results, log)
     return results
 
 
@@ -208,48 +206,22 @@ def _with_samples(
         if place in places:
             beside[path] = places[place]
             continue
-        try:
+        with log.skipping(path):
             file = lm_eval.samples_alone(path, _of_place(path, options.names), log)
-        except InputError as error:
-            log.skip(path, error.problem, error.hint)
-            continue
-        items = [*file.items()] if file.items is not None else []
-        if items in alone[place]:
-            log.repeat(f"{path}: a copy of another file of its folder")
-            continue
-        alone[place].append(items)
-        results.append(_completed(file, options, "lm-eval"))
-        log.formats["lm-eval"] += 1
+            items = [*file.items()] if file.items is not None else []
+            if items in alone[place]:
+                log.repeat(f"{path}: a copy of another file of its folder")
+                continue
+            alone[place].append(items)
+            results.append(_completed(file, options, "lm-eval"))
+            log.formats["lm-eval"] += 1
     results = with_runs(results)
     for path, numbers in beside.items():
-        try:
+        with log.skipping(path):
             name = _of_place(path, options.names)
             results.append(lm_eval.samples_beside(path, name, [results[number] for number in numbers], log))
             log.formats["lm-eval"] += 1
-        except InputError as error:
-            log.skip(path, error.problem, error.hint)
     return results
-
-
-def _of_tables(
-    tables: list[Found], given: Sequence[Path], options: ImportOptions, log: ImportLog, *, beside: bool
-) -> list[ScoreFile]:
-    """The scores of the files that no harness wrote."""
-    texts = [file for file in tables if beside and not file.named and file.path.suffix in _TEXTS]
-    log.other_files += Counter(file.path.suffix for file in texts)
-    tables = [file for file in tables if file not in texts]
-    if not tables:
-        return []
-    read = read_tables(tables, options, given, lambda path: Path(log.as_given(str(path))), beside=beside)
-    log.line, log.reading = read.line, read.reading
-    log.named -= set(read.skipped)  # their line says it
-    for path, reason in read.skipped.items():
-        log.skip(path, f"{path}: {reason}", "give it by itself, and say what its columns are with --columns.")
-    log.formats += Counter({TABLE: len(tables) - len(read.skipped)})
-    completed = [_completed(file, options, TABLE) for file in read.files]
-    for file in completed:
-        check_file(file)
-    return completed
 
 
 def _nothing_read(paths: Iterable[str | Path], log: ImportLog) -> InputError:
@@ -276,25 +248,10 @@ def _opened(file: Found, options: ImportOptions) -> Opened | None:
         raise InputError(f"{file.path}: cannot be read ({error.strerror}).", _HINT) from error
 
 
-def _placed(file: ScoreFile, opened: Opened, model_paths: dict[str, set[str]]) -> ScoreFile:
-    """The file with what the path of its model says: name and point of training."""
-    common, identity = file.common.copy(), file.identity
-    if opened.model:
-        common["model"], identity = opened.model, {}
-    elif "model" in common:
-        model_path = model_place(str(common["model"]))
-        common["model"] = model_path.name
-        if model_path.path != model_path.name:
-            model_paths[model_path.name].add(model_path.path)
-        if common.get("checkpoint", "final") == "final" and model_path.point.iteration is not None:
-            common |= model_path.point.claim()
-    return replace(file, common=common, identity=identity)
-
-
 def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
     """The file with what the reader says of it: protocol, and what models were prepared on."""
     common = Claim(source=source) | file.common
-    protocol = _protocol_of(file.path, options)
+    protocol = _of_place(file.path, options.protocols) or options.protocol
     said = {stated for row in [common, *file.rows] if (stated := row.get("protocol")) is not None}
     if protocol is not None and said - {protocol}:
         problem = f"{file.path}: its scores are {', '.join(sorted(said))}, not {protocol}."
@@ -305,13 +262,8 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
     return replace(file, common=common)
 
 
-def _protocol_of(path: Path, options: ImportOptions) -> str | None:
-    return _of_place(path, options.protocols) or options.protocol
-
-
-def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
-    """One table of all files."""
-    scores = score_table(results, log)
+def _check_preparation(scores: pd.DataFrame, options: ImportOptions, log: ImportLog) -> None:
+    """Say where nothing tells what models were prepared on. Raises InputError where that is told of no score."""
     trained = scores["protocol"] != DEFAULTS["protocol"]
     protocols_given = {options.protocol, *options.protocols.values()} - {None}
     if protocols_given and scores.loc[trained, "prepared_on"].isna().any():
@@ -320,11 +272,8 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
             "The scores count as if each benchmark's own training set had been used."
         )
     if options.prepared_on is not None and scores["prepared_on"].isna().all():
-        raise InputError(
-            f"--prepared-on '{options.prepared_on}': none of the scores is train before test.",
-            "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
-        )
-    return scores
+        problem = f"--prepared-on '{options.prepared_on}': none of the scores is train before test."
+        raise InputError(problem, "say which are: --protocol train_before_test, or train_before_test=FOLDER.")
 
 
 def _of_place(path: Path, values: Mapping[Path, str]) -> str | None:
@@ -342,12 +291,209 @@ def _check_places(options: ImportOptions, files: list[Found]) -> None:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
 
 
-def _facts(files: list[ScoreFile], model_paths: Mapping[str, set[str]]) -> dict[str, Facts]:
+def _facts(files: list[ScoreFile], log: ImportLog) -> dict[str, Facts]:
     """What files say for the models sheet, by model."""
-    facts: dict[str, Facts] = {name: {"path": min(paths)} for name, paths in model_paths.items()}
+    facts, paths = dict[str, Facts](), defaultdict[str, set[str]](set)
     for file in files:
-        if PARAMETERS in file.identity:
-            facts.setdefault(file.common["model"], {})["parameters_b"] = float(file.identity[PARAMETERS]) / 1e9
         for model, columns in file.facts.items():
             facts[model] = {**columns, **facts.get(model, {})}
+            paths[model] |= {str(columns["path"])} if "path" in columns else set()
+    for model, of_model in sorted(paths.items()):
+        if len(of_model) > 1:
+            log.notes.append(f"{model}: taken as one model, of the paths {listing(sorted(of_model), 2)}.")
+    return facts
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tables, which no harness wrote: one frame, a reading that is sure, told or asked for, and the scores that it gives.
+
+READING = "reading.yaml"
+TABLE = "table"  # the `source` of scores that no harness wrote
+_KEYS = ("columns", "units", "directions")  # that --reading takes back; an import writes two more
+_STEP = re.compile(r"(?:step|ckpt|checkpoint|iter(?:ation)?)[-_ ]*(\d+)", re.I)
+_WHOLE = ("num_fewshot", "iteration", "seed")
+_ABOUT = {"parameters_b": "parameters_b", "params_b": "parameters_b", "size_b": "parameters_b", "family": "family"}
+
+
+def read_tables(
+    files: Sequence[Found], options: ImportOptions, places: Sequence[Path], log: ImportLog, *, beside: bool
+) -> list[ScoreFile]:
+    """The scores of tables. `places`: as they were given, for the command that is printed. Of files `beside` those of a
+    harness what is not sure is left out. Raises Question where headers do not say what columns mean, and InputError for
+    what is told and not there."""
+    columns, units, directions = _said(options)
+    named = " ".join(quote(str(path)) for path in places)
+    parts = _parts(files, places, options, log)
+    sources = [Source(file.path, names, file.named) for file, names in zip(files, parts, strict=True)]
+    reader = Reader(frame(sources), named, options.command or f"lm-validity import {named}", units, directions)
+    only_sure = beside and columns is None and not any(file.named for file in files)
+    longs = reader.certain() if only_sure else reader.read(columns)
+    finals = [reader.scale(long) for long in longs]
+    read = [file for long, final in zip(longs, finals, strict=True) for file in _score_files(reader, long, final)]
+    unread = reader.left_out(longs) if longs else {
+        **{file.path: "nothing says for sure what its columns are" for file in files}, **reader.frame.skipped
+    }  # fmt: skip
+    if longs:
+        taken = f"{len(sources) - len(unread)} of {count(len(sources), 'file')}"
+        log.line = f"{taken}: {size(longs, finals)}, {meaning(finals)}.{reader.skipped(longs)}"
+        notes = [note for long, final in zip(longs, finals, strict=True) for note in (*long.notes, *final.notes)]
+        read[:1] = [replace(file, notes=(*file.notes, *notes)) for file in read[:1]]
+        log.reading = _record(longs, finals, log.line, notes)
+    log.named -= set(unread)  # the line says it
+    for path, reason in unread.items():
+        log.skip(path, f"{path}: {reason}", "give it by itself, and say what its columns are with --columns.")
+    log.formats += Counter({TABLE: len(files) - len(unread)})
+    return read
+
+
+def _said(options: ImportOptions) -> tuple[str | None, dict[str, str], dict[str, str]]:
+    """What --columns or --reading says: columns, units and directions. Raises InputError for a file that is no
+    reading."""
+    if options.reading is None:
+        return options.columns, {}, {}
+    hint = f"a {READING} as an import writes it, with columns, units and directions."
+    try:
+        document = yaml.safe_load(options.reading.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{options.reading}: cannot be read.", hint) from error
+    columns, *parts = [document.get(name) for name in _KEYS] if isinstance(document, dict) else [None, {}, {}]
+    if not isinstance(columns, str) or not all(isinstance(part or {}, dict) for part in parts):
+        raise InputError(f"{options.reading}: no columns as text, or units and directions not by benchmark.", hint)
+    if unknown := [str(key) for key in document if key not in (*_KEYS, "read", "left out")]:
+        problem = f"{options.reading}: {unknown[0]!r} is no part of a reading."
+        raise InputError(problem, did_you_mean(unknown[0], _KEYS, hint))
+    if options.columns not in (None, columns):
+        raise InputError("--columns and --reading: they say different columns.", "give one of the two.")
+    units, directions = ({str(name): str(value) for name, value in (part or {}).items()} for part in parts)
+    return columns, units, directions
+
+
+def _record(longs: Sequence[Long], finals: Sequence[Scaled], line: str, notes: Iterable[str]) -> str:
+    """The reading as text, which --reading takes."""
+    text = "; ".join(dict.fromkeys(show(long.told) for long in longs))
+    units = {name: unit for final in finals for name, unit in final.units.items()}
+    directions = {name: direction for final in finals for name, direction in final.directions.items()}
+    record = {"columns": text, "units": units, "directions": directions, "read": line, "left out": [*notes]}
+    return yaml.safe_dump(record, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _parts(
+    files: Sequence[Found], places: Sequence[Path], options: ImportOptions, log: ImportLog
+) -> list[tuple[str, ...]]:
+    """The parts of each file's path below what was given, with the names that the reader gives to them."""
+    originals = [as_written(log.as_given(str(file.path))) for file in files]
+    given = [as_written(path) for path in places]
+    folders = {path if path.is_dir() or path not in originals else path.parent for path in given}
+    root = Path(os.path.commonpath([*folders, *(path.parent for path in originals)]))
+    found = []
+    for path in originals:
+        parts = list(path.relative_to(root).parts)
+        for named, name in options.names.items():
+            if named == path or named in path.parents:
+                depth = (
+                    len(named.relative_to(root).parts) if named.is_relative_to(root) and named != root else len(parts)
+                )
+                parts[depth - 1] = name + (path.suffix if named == path else "")
+        last = parts[-1].removesuffix(".gz")
+        parts[-1] = last.removesuffix(Path(last).suffix) or last
+        found.append(tuple(parts))
+    return found
+
+
+def _score_files(reader: Reader, long: Long, final: Scaled) -> list[ScoreFile]:
+    """The scores by file, and where they are means of answers to items, these."""
+    columns = reader.of(long.table)
+    facts = _about(columns, long)
+    scores = final.scores.assign(file=long.table.files[final.scores["row"].to_numpy()])
+    rows = long.rows.assign(
+        correct=long.rows["value"] * final.factors.to_numpy(), file=long.table.files[long.rows["row"].to_numpy()]
+    )
+    runs = _runs(scores["run"]) if "run" in scores else {}
+    found = []
+    for file, part in scores.groupby("file", sort=True):
+        items = None
+        if "item" in rows and rows["correct"].notna().any():
+            items = partial(_items, rows[(rows["file"] == file) & rows["correct"].notna()], runs)
+        path = reader.frame.sources[int(file)].path
+        found.append(ScoreFile(path, [_claim(row, runs) for row in part.to_dict("records")], facts=facts, items=items))
+    with_scores = {file.path for file in found}
+    for number in sorted(set(rows["file"]) if "item" in rows else ()):
+        path = reader.frame.sources[int(number)].path
+        if path not in with_scores:  # its answers are part of a mean that another file has
+            found.append(ScoreFile(path, [], items=partial(_items, rows[rows["file"] == number], runs)))
+    return found
+
+
+def _items(rows: pd.DataFrame, runs: Mapping[str, int]) -> Iterator[Item]:
+    """Answers to items as the records of a table."""
+    for row in rows.to_dict("records"):
+        item: Any = {**_place(row, runs), "doc_id": row["item"], "correct": float(row["correct"])}
+        yield item | {"subject": row["subject"]} if row.get("subject") else item
+
+
+def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
+    """A score with what is told of it."""
+    claim: Any = {**_place(row, runs), "value": float(row["value"])}
+    if np.isfinite(row["error"]):
+        claim["stderr"] = float(row["error"])
+    if np.isfinite(row["n"]) and row["n"] >= 1:
+        claim["n_items"] = int(row["n"])
+    if pd.notna(row["higher_is_better"]):
+        claim["higher_is_better"] = bool(row["higher_is_better"])
+    if row.get("metric"):
+        claim["metric"] = metric_key(row["metric"])
+    if row.get("prepared_on"):
+        claim["prepared_on"] = row["prepared_on"]
+    result: Claim = claim
+    return result
+
+
+def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
+    """What a score or an answer is of: model, checkpoint, benchmark, run and settings."""
+    place: dict[str, Any] = {"model": row["model"], "benchmark": row["benchmark"]}
+    for name in SETTINGS:
+        if name in ("prepared_on", "higher_is_better") or not (text := row.get(name)):
+            continue
+        place[name] = int(float(text)) if name in _WHOLE else float(text) if name == "tokens_b" else text
+    if row.get("checkpoint"):
+        place |= checkpoint(row["checkpoint"])
+    elif "iteration" in place:
+        place["checkpoint"] = f"step{place['iteration']}"
+    elif "tokens_b" in place:
+        place["checkpoint"] = f"tokens{place['tokens_b']:g}B"
+    if row.get("run"):
+        place["run"] = runs[row["run"]]
+    return place
+
+
+def checkpoint(text: str) -> dict[str, Any]:
+    """The name of a checkpoint, and its iteration where the name says it: of `1000` step1000."""
+    if re.fullmatch(r"\d+(\.0+)?", text):
+        step = int(float(text))
+        return {"checkpoint": f"step{step}", "iteration": step}
+    steps = _STEP.findall(text)
+    return {"checkpoint": text} | ({"iteration": int(steps[-1])} if steps else {})
+
+
+def _runs(names: pd.Series) -> dict[str, int]:
+    """The number of each run: itself where all are whole numbers, else its place in the order of names."""
+    texts = sorted({text for text in names if text})
+    if all(text.isdigit() for text in texts):
+        return {text: int(text) for text in texts}
+    return {text: place for place, text in enumerate(texts)}
+
+
+def _about(columns: Columns, long: Long) -> dict[str, Facts]:
+    """Columns of the models sheet that the table has, by model."""
+    facts: dict[str, Facts] = {}
+    names = needed({"model": long.told["model"]})
+    firsts = long.rows.drop_duplicates("model")
+    for column in columns.values():
+        sheet = _ABOUT.get(column.head)
+        if sheet is None or not names or not columns.determines(names, column.name):
+            continue
+        for model, row in zip(firsts["model"], firsts["row"], strict=True):
+            value = column.numbers[row] if sheet == "parameters_b" else column.clean[row]
+            if value and value == value:
+                facts.setdefault(model, {})[sheet] = float(value) if sheet == "parameters_b" else value
     return facts

@@ -28,6 +28,7 @@ from lm_validity.tables.schema import (
     Claim,
     Item,
     Settings,
+    check_values,
     with_defaults,
 )
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
@@ -63,6 +64,9 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if frame.empty:
         reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
         raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
+    where = (f"{files[number].path}: {model!r} on {benchmark!r}" for number, model, benchmark in zip(
+        frame["file"], frame["model"], frame["benchmark"], strict=True))  # fmt: skip
+    check_values(frame[SCORES.names].set_axis([*where]), "scores")
     if missing := sum(file.missing for file in files):
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
     if limited := sum(file.limited for file in files):

@@ -103,11 +103,11 @@ def _settings(document: Document) -> str:
 
 def _identity(document: Document) -> dict[str, str]:
     """What tells two models of one name apart: parameters and quantisation."""
-    arguments, parameters = document["arguments"], finite(document["config"].get("model_num_parameters"))
+    arguments, parameters = document["arguments"], finite(document["config"].get("model_num_parameters")) or 0
     changed = [f"{name}={arguments[name]}" for name in _CHANGES
                if arguments.get(name, "").lower() not in ("", "false", "none")]  # fmt: skip
     identity = {"quantisation": ", ".join(changed) or "none"}
-    return {score_files.PARAMETERS: f"{parameters:.0f}", **identity} if parameters and parameters > 0 else identity
+    return identity | ({"number of parameters": f"{parameters:.0f}"} if parameters > 0 else {})
 
 
 def _groups(document: Document) -> dict[str, list[str]]:
@@ -258,6 +258,7 @@ LM_EVAL = Spec(
         "": ("^", "%", _point_of),
         "date": ("^date", "%", lambda date, path: engine.date_of(date) or date_in(path.stem)),
         "identity": ("^", _identity),
+        "parameters_b": ("^config.model_num_parameters", lambda number: number / 1e9 if number > 0 else None),
         "limited": ("^config.limit", lambda limit: True),
         "weights": ("^arguments", _NAMED, _weights),
         "settings": ("^", _settings),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,18 +17,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import LIST, as_written, made_of_results, write_json, write_text
-from lm_validity.tables.schema import (
-    CHECKED,
-    SCORES,
-    SETTINGS,
-    Claim,
-    Facts,
-    Item,
-    Settings,
-    check_values,
-    may_hold,
-    write_table,
-)
+from lm_validity.tables.schema import SCORES, SETTINGS, Claim, Facts, Item, Settings, write_table
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -187,6 +177,14 @@ class ImportLog:
             raise InputError(reason, hint)
         self.hint = self.hint or hint
         self.skipped.append((str(path), re.sub(rf"^{re.escape(str(path))}(: |, )", "", reason)))
+
+    @contextmanager
+    def skipping(self, path: Path) -> Iterator[None]:
+        """Leave a file out where what runs inside raises InputError."""
+        try:
+            yield
+        except InputError as error:
+            self.skip(path, error.problem, error.hint)
 
     def note(self, text: str, path: Path) -> None:
         """Say something of a file, once of all of which it holds."""
@@ -354,22 +352,6 @@ class ScoreFile:
         return False
 
 
-def check_rows(rows: pd.DataFrame, path: Path) -> None:
-    """`check_values` of a file's rows, whose model and benchmark tell a reader where they stand."""
-    if not rows.empty:
-        names = [
-            f"{model!r} on {benchmark!r}" for model, benchmark in zip(rows["model"], rows["benchmark"], strict=True)
-        ]
-        check_values(rows.set_axis(names), path)
-
-
-def check_file(file: ScoreFile) -> None:
-    """`check_rows` of a file. Of thousands of small files hardly one has a bad value: only of one a table is made."""
-    values = {name: {file.common.get(name), *(row.get(name) for row in file.rows)} for name in CHECKED}
-    if not all(may_hold(name, value) for name, distinct in values.items() for value in distinct):
-        check_rows(pd.DataFrame([file.common | row for row in file.rows]), file.path)
-
-
 def mean_of_items(values: np.ndarray) -> Claim:
     """Value, error and number of items for a mean over items' values (n,); without a standard error for one item."""
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
@@ -383,7 +365,6 @@ def mean_of_items(values: np.ndarray) -> Claim:
 _STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
 _TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
-PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
 # Arguments from which lm-eval takes the model's name: that of an adapter before that of its base
 NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
 # A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000

@@ -10,12 +10,11 @@ import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,7 +41,7 @@ from lm_validity.tables.formats.engine import (
     read_json_file,
 )
 from lm_validity.tables.formats.joining import typed_scores
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, check_rows, folder_name, training_point
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, folder_name, training_point
 from lm_validity.tables.schema import DEFAULTS, Claim, Item
 
 Entries = Iterator[tuple[object, Document]]
@@ -261,13 +260,13 @@ LIGHTEVAL = Spec(
 _REVISION = re.compile(r"[0-9a-f]{6,40}|\d+|external|no_revision_available")
 
 
-def _mteb_split(scores: Mapping[str, Any]) -> str:
+def _mteb_split(scores: Document) -> str:
     """The test split, else the first one with scores."""
     splits = [name for name, entries in scores.items() if isinstance(entries, list)]
     return "test" if "test" in splits else splits[0]
 
 
-def _mteb_note(scores: Mapping[str, Any], task: str) -> tuple[str, ...]:
+def _mteb_note(scores: Document, task: str) -> tuple[str, ...]:
     used = _mteb_split(scores)
     others = [name for name in scores if name != used]
     return (f"{task}: the scores of {used} count, not those of {', '.join(others)}.",) if others else ()
@@ -282,8 +281,7 @@ MTEB = Spec(
         "model": "model_meta.json:name",
         "weights": ("%", lambda path: path.parent.name),
         "notes": ("^scores", "^task_name", _mteb_note),
-        "facts": ("model_meta.json:name", "model_meta.json:n_parameters", lambda name, size: {
-            name: {"parameters_b": size / 1e9}} if name and finite(size) else None),
+        "parameters_b": ("model_meta.json:n_parameters", lambda size: size / 1e9),
         "harness_version": "^mteb_version",
     },
     {
@@ -306,7 +304,7 @@ _ERRORED = 2  # of `failureReason`: no answer came
 def _promptfoo(root: Place) -> Entries:
     """The tests, each with the prompt's label where a provider has several prompts, which are benchmarks."""
     tests = [test for test in root.root["results"]["results"] if test.get("failureReason") != _ERRORED]
-    labels = defaultdict[str, set[Any]](set)
+    labels = defaultdict[str, set[object]](set)
     for test in tests:
         test["_prompt"] = part(test, "prompt").get("label") or test.get("promptIdx")
         labels[str(test.get("provider"))].add(test["_prompt"])
@@ -515,7 +513,7 @@ def _e2lm(root: Place) -> Entries:
     if not benchmarks:
         raise InputError(f"{root.path}: no benchmark column beside {', '.join(_CURVE_KEYS)}.", _LAYOUT)
 
-    def number(line: Any, column: str, text: str) -> float:
+    def number(line: object, column: str, text: str) -> float:
         value = pd.to_numeric(text, errors="coerce")
         if not np.isfinite(value) or (column == "iteration" and (value < 0 or value % 1)):
             kind = "step count" if column == "iteration" else "finite number"
@@ -560,7 +558,6 @@ def read_published(path: str | Path, spec: Spec) -> pd.DataFrame:
     document = read_json_file(path, _AUTHORS_FILE) if spec is LM_HARMONY else None
     (file,) = spec.read(Opened(path, named=True, document=document))
     rows = typed_scores(pd.DataFrame([DEFAULTS | Claim(source=spec.name) | row for row in file.rows]))
-    check_rows(rows, path)
     key = ["protocol", "benchmark", "model"] if spec is LM_HARMONY else ["model", "benchmark", "iteration"]
     return rows.sort_values(key, ignore_index=True, kind="stable")
 

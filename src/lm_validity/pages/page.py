@@ -63,11 +63,7 @@ class TableDocument(TypedDict):
     reasons: dict[str, str]
 
 
-class PictureDocument(TypedDict):
-    """A `Picture` as page.json holds it."""
-
-    svg: str
-    note: str
+Fields = dict[str, str]  # of a `Lede`, `Picture`, `Panel` or `Answer`, by name
 
 
 class SectionDocument(TypedDict):
@@ -78,38 +74,9 @@ class SectionDocument(TypedDict):
     hint: str
     finding: str
     explanation: str
-    pictures: list[PictureDocument]
+    pictures: list[Fields]
     tables: list[TableDocument]
     notes: list[str]
-
-
-class LedeDocument(TypedDict):
-    """A `Lede` as page.json holds it."""
-
-    heading: str
-    sentence: str
-    interval: str
-
-
-class PanelDocument(TypedDict):
-    """A `Panel` as page.json holds it."""
-
-    question: str
-    text: str
-    svg: str
-    outcome: str | None
-    word: str
-
-
-class AnswerDocument(TypedDict):
-    """An `Answer` as page.json holds it."""
-
-    question: str
-    sentence: str
-    svg: str
-    interval: str
-    basis: str
-    link: str
 
 
 class FindingDocument(TypedDict):
@@ -121,17 +88,17 @@ class FindingDocument(TypedDict):
 
 
 class PageDocument(TypedDict):
-    """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`,
-    `findings`: the fields of `Lede`, `Picture`, `Panel`, `Answer` and `Finding`."""
+    """`format`: version of the layout. `reasons`: of the dashes in its tables. `panels`: their fields, of which the
+    outcome may be null."""
 
     format: int
     name: str
     title: str
     question: str
-    lede: LedeDocument | None
-    picture: PictureDocument | None
-    panels: list[PanelDocument]
-    answers: list[AnswerDocument]
+    lede: Fields | None
+    picture: Fields | None
+    panels: list[Fields]
+    answers: list[Fields]
     findings: list[FindingDocument]
     sections: list[SectionDocument]
     notes: list[str]
@@ -407,33 +374,23 @@ _ALONE = (
 def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, pictures, table cells with what is shown and sorted by."""
     sections: list[SectionDocument] = [
-        {
-            "title": section.title,
-            "group": section.group,
-            "hint": section.hint,
-            "finding": section.finding,
-            "explanation": section.explanation,
+        _fields(section) | {
             "pictures": [_fields(picture) for picture in section.pictures],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
         }
         for section in page.sections
-    ]
+    ]  # fmt: skip
     tables = [table for section in sections for table in section["tables"]]
-    return {
+    document: PageDocument = _fields(page) | {
         "format": FORMAT,
-        "name": page.name,
-        "title": page.title,
-        "question": page.question,
         "lede": _fields(page.lede) if page.lede else None,
         "picture": _fields(page.picture) if page.picture else None,
-        "panels": [_fields(panel) for panel in page.panels],
-        "answers": [_fields(answer) for answer in page.answers],
-        "findings": [_fields(finding) for finding in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
-    }
+    } | {name: list(map(_fields, getattr(page, name))) for name in ("panels", "answers", "findings")}  # fmt: skip
+    return document
 
 
 def _fields(record: object) -> Any:

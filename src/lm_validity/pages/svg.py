@@ -70,11 +70,25 @@ class LogAxis(Axis):
         return round(float(self.start + part * (self.end - self.start)), 1)
 
 
-def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "") -> Markup:
+def element(tag: str, content: str = "", /, **attributes: str | float) -> Markup:
+    """An element; its text and attributes are escaped, `class_` and `aria_label` are `class` and `aria-label`, and an
+    empty one is left out."""
+    pairs = [(name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value != ""]
+    values = ((name, f"{value:g}" if isinstance(value, float) else value) for name, value in pairs)
+    written = Markup("").join(Markup(' {}="{}"').format(name, value) for name, value in values)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), written, content)
+
+
+def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "", **attributes: str | float) -> Markup:
     """The picture; `label` is what a screen reader says. `kind`: n640 is for narrow screens, w640 for others."""
-    return Markup(
-        '<svg class="{}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" aria-label="{}">{}</svg>'
-    ).format(kind, width, height, width, height, label, Markup("").join(marks))
+    place: dict[str, str | float] = {
+        "class_": kind,
+        "viewBox": f"0 0 {width:g} {height:g}",
+        "width": width,
+        "height": height,
+        "role": "img",
+    }
+    return element("svg", Markup("").join(marks), **place, **attributes, aria_label=label)
 
 
 def carpet_svg(width: float, height: float, label: str, *marks: Markup, ranks: Mapping[str, object]) -> Markup:
@@ -82,15 +96,13 @@ def carpet_svg(width: float, height: float, label: str, *marks: Markup, ranks: M
 
     `ranks`: rows and columns (names), ranks (a list of ranks a row, None where not known) and label (of the protocol).
     """
-    return Markup(
-        '<svg class="carpet" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
-        'aria-label="{}" data-ranks="{}">{}</svg>'
-    ).format(width, height, width, height, label, json.dumps(ranks, ensure_ascii=False), Markup("").join(marks))
+    read_out = json.dumps(ranks, ensure_ascii=False)
+    return svg(width, height, label, *marks, kind="carpet", tabindex=0, data_ranks=read_out)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     """A straight line between two points, in units of the picture; kind: its class in the style sheet."""
-    return Markup('<line x1="{:g}" y1="{:g}" x2="{:g}" y2="{:g}" class="{}"/>').format(x1, y1, x2, y2, kind)
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
 
 
 def lines_svg(
@@ -99,35 +111,29 @@ def lines_svg(
     """A picture of named curves (`curve` with a name): the one under the pointer, or that the arrow keys reach, is read
     out, with its value and where it is in `unit`."""
     axes = {"x": list(vars(x_axis).values()), "y": list(vars(up).values()), "log": isinstance(x_axis, LogAxis)}
-    return Markup(
-        '<svg class="lines {}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
-        'aria-label="{}" data-axes="{}">{}</svg>'
-    ).format(
-        kind, width, height, width, height, label, json.dumps(axes | {"unit": unit}, ensure_ascii=False),
-        Markup("").join(marks),
-    )  # fmt: skip
+    read_out = json.dumps(axes | {"unit": unit}, ensure_ascii=False)
+    return svg(width, height, label, *marks, kind=f"lines {kind}".strip(), tabindex=0, data_axes=read_out)
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> Markup:
     """`anchor`: start, middle or end."""
-    return Markup('<text x="{:g}" y="{:g}" class="{}" text-anchor="{}">{}</text>').format(x, y, kind, anchor, words)
+    return element("text", words, x=x, y=y, class_=kind, text_anchor=anchor)
 
 
 def dot(x: float, y: float, kind: str, radius: float = 4.2) -> Markup:
     """A value: hollow for direct (`d`), filled otherwise."""
-    return Markup('<circle cx="{:g}" cy="{:g}" r="{:g}" class="{}"/>').format(x, y, radius, kind)
+    return element("circle", cx=x, cy=y, r=radius, class_=kind)
 
 
 def box(x: float, y: float, width: float, height: float, kind: str) -> Markup:
     """A rectangle from its upper left corner, in units of the picture; kind: its class in the style sheet."""
-    return Markup('<rect x="{:g}" y="{:g}" width="{:g}" height="{:g}" class="{}"/>').format(x, y, width, height, kind)
+    return element("rect", x=x, y=y, width=width, height=height, class_=kind)
 
 
 def curve(xs: Sequence[float], ys: Sequence[float], kind: str, name: str = "") -> Markup:
     """A line through points, in pixels; those that are not finite are left out. `name`: as `lines_svg` reads it out."""
     places = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y))
-    named = Markup(' data-n="{}"').format(name) if name else ""
-    return Markup('<polyline points="{}" class="{}"{}/>').format(places, kind, named)
+    return element("polyline", points=places, class_=kind, data_n=name)
 
 
 def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
@@ -191,19 +197,15 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
     """A tick for each value; above `MOST_TICKS` values their density, as a strip of 60 shades."""
     finite = np.asarray([value for value in values if np.isfinite(value)], dtype=float)
     if len(finite) <= MOST_TICKS:
-        tick = Markup('<path d="M{:g} {:g}v{:g}"/>')
-        drawn = Markup("").join(tick.format(axis(value), top, bottom - top) for value in finite)
-        return Markup('<g class="{} rug">{}</g>').format(kind, drawn)
+        ticks_drawn = (element("path", d=f"M{axis(value):g} {top:g}v{bottom - top:g}") for value in finite)
+        return element("g", Markup("").join(ticks_drawn), class_=f"{kind} rug")
     edges = np.linspace(axis.low, axis.high, 61)
     counts = np.histogram(np.clip(finite, axis.low, axis.high), edges)[0]
-    shade = Markup(
-        '<rect x="{:.1f}" y="{:g}" width="{:.1f}" height="{:g}" class="{}" style="opacity:{:.2f};stroke:none"/>'
-    )
-    width = (axis.end - axis.start) / 60
+    width, shades = (axis.end - axis.start) / 60, 0.15 + 0.85 * counts / max(counts.max(), 1)
+    place: dict[str, str | float] = {"y": top, "width": width, "height": bottom - top, "class_": kind}
+    drawn = [(axis(edge), f"opacity:{shade:.2f};stroke:none") for edge, shade in zip(edges[:-1], shades, strict=True)]
     return Markup("").join(
-        shade.format(axis(edges[index]), top, width, bottom - top, kind, 0.15 + 0.85 * count / counts.max())
-        for index, count in enumerate(counts)
-        if count
+        element("rect", x=x, style=style, **place) for (x, style), n in zip(drawn, counts, strict=True) if n
     )
 
 
@@ -212,16 +214,16 @@ def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, l
 
     A cell is a pixel of an image that is stretched.
     """
-    image = Markup(
-        '<image x="{:g}" y="{:g}" width="{:g}" height="{:g}" preserveAspectRatio="none" '
-        'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'
-    )
     last = last or max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
     stops = np.array([[int(shade[index : index + 2], 16) for index in (1, 3, 5)] for shade in RAMP], dtype=float)
     index = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
     shades = [np.interp(index, np.arange(len(RAMP)), stops[:, part]) for part in range(3)]
     colours = np.stack([*shades, 255 * np.isfinite(ranks)], axis=-1)
-    return box(x, y, width, height, "zone") + image.format(x, y, width, height, _png(colours.round().astype(np.uint8)))
+    picture = f"data:image/png;base64,{_png(colours.round().astype(np.uint8))}"
+    return box(x, y, width, height, "zone") + element(
+        "image", x=x, y=y, width=width, height=height, preserveAspectRatio="none", style="image-rendering:pixelated",
+        href=picture,
+    )  # fmt: skip
 
 
 def _png(colours: np.ndarray) -> str:

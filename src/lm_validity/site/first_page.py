@@ -14,7 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_page, write_text
 from lm_validity.pages.page import (
     FORMAT,
-    AnswerDocument,
+    Fields,
     Link,
     PageDocument,
     asset,
@@ -153,7 +153,7 @@ def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
         (index, document, answer) for document in documents for index, answer in enumerate(document["answers"])
     ]
 
-    def urgency(entry: tuple[int, PageDocument, AnswerDocument]) -> tuple[int, int]:
+    def urgency(entry: tuple[int, PageDocument, Fields]) -> tuple[int, int]:
         index, document, _ = entry
         return (index, FIRST.index(document["name"])) if document["name"] in FIRST else (index + 1, len(FIRST))
 

@@ -99,9 +99,7 @@ def protocol_series(quantity: str) -> list[Series]:
 def grids(quantity: str, label: str, across: str = "{}") -> list[Heat]:
     """A grid of a quantity by its two subjects for each protocol."""
     names = ({"subject": "{}"}, {"other": across})
-    return [
-        Heat(quantity, *names, f"{label}, {name}", {"protocol": p}, UNDER[p].capitalize()) for p, name in NAMES.items()
-    ]
+    return [Heat(quantity, *names, f"{label}, {name}", {"protocol": p}) for p, name in NAMES.items()]
 
 
 SUBJECT = {"subject": "benchmark"}
@@ -178,7 +176,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
             grids("tau_of_corpus", "Kendall’s tau with perplexity")
             + [
                 Heat("tau_of_corpus", {"subject": "{}"}, {"other": "{}"}, f"{words}: direct perplexity against scores "
-                     "under train before test", {"kind": kind}, words)
+                     "under train before test", {"kind": kind})
                 for kind, words in (("base", "Base models"), ("instruction_tuned", "Instruction-tuned models"))
             ],
             hint="whether it ranks models as benchmarks do",

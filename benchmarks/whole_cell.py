@@ -21,7 +21,7 @@ from _measure import Cost, compare, describe_machine, interleave, run_quietly, w
 from _toys import describe_model, parameters, questions, random_model, word_tokenizer, write_task
 
 from lm_validity.config.load import load_run
-from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Grid
 
 # up to 1e-3 losses of both sides agree to 1e-6 over all five epochs; at 5e-3 rounding grows to 0.2% after the second
 RATES = ("3e-4", "5e-4", "1e-3")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lm_validity.config.load import load_run
 from lm_validity.run.cell import Cell
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES
+from lm_validity.run.workspace import Grid
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).with_name("grid_lines.json")

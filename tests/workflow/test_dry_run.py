@@ -126,7 +126,7 @@ def test_parsing_imports_nothing_heavy(project):
     assert not HEAVY & set(imported)
     # Snakemake's plugins import pandas themselves, so what this project's modules import is looked at without them
     ours = [name for name in imported if name.split(".")[0] == "lm_validity"]
-    assert "lm_validity.run.grid" in ours
+    assert "lm_validity.run.workspace" in ours
     code = f"import sys, json, {', '.join(ours)}\nprint(json.dumps(sorted(sys.modules)))"
     found = set(json.loads(project.run(sys.executable, "-c", code).stdout))
     assert not (HEAVY | {"pandas", "numpy", "pyarrow", "huggingface_hub", "requests", "httpx", "snakemake"}) & found

@@ -5,7 +5,7 @@ import re
 from tests.workflow.conftest import ROOT
 
 from lm_validity.config.load import load_run
-from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Grid
 
 BAR = re.compile(
     r"\r\[(#*)(\.*)\] (\d+) of (\d+) cells"

@@ -17,7 +17,7 @@ from tests.workflow.test_own_models import write_models, write_task
 
 from lm_validity.config.load import load_run
 from lm_validity.files import read_json
-from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Grid
 
 YAML = """\
 task: {name}

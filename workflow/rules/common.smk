@@ -37,7 +37,7 @@ try:
         show_ends_of_logs,
         skip_hidden_jobs,
     )
-    from lm_validity.run.grid import Grid, reports_of, tables_of
+    from lm_validity.run.workspace import Grid, reports_of, tables_of
     from lm_validity.run.inputs import (
         STUDY,
         check_study,

@@ -29,8 +29,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.sheets import read_pool
 from lm_validity.files import write_json, write_text
 from lm_validity.miniature.build import write_world
-from lm_validity.run.grid import Grid
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import Grid, Workspace
 from lm_validity.studies.agreement.statistics.factors import principal_components
 from lm_validity.studies.agreement.statistics.ranking import (
     improved_pairs,

@@ -10,8 +10,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.records import CheckpointRecord, ReplayedModel
+from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, ReplayedModel
 from lm_validity.run.rules import benchmark_rule_of
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace

@@ -11,8 +11,7 @@ from pkgutil import resolve_name
 from typing import Protocol
 
 from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell, Cell, Job, Prompt, given, label
-from lm_validity.run.records import Candidate, Choice
+from lm_validity.run.cell import BenchmarkCell, Candidate, Cell, Choice, Job, Prompt, given, label
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Address, hold_gpus, hold_lease

@@ -23,11 +23,10 @@ from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_c
 from lm_validity.monitor.render import describe_plans
 from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
-from lm_validity.run.grid import tables_of
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import RowT, Rule, kind_label
 from lm_validity.run.store import Store
-from lm_validity.run.workspace import Workspace, write_failures
+from lm_validity.run.workspace import Workspace, tables_of, write_failures
 from lm_validity.terminal import say
 from lm_validity.words import count, listing
 

@@ -18,16 +18,12 @@ from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or, report_problems
 from lm_validity.monitor.status import RunState, controller_since, orphan_jobs
-from lm_validity.run.architectures import HubModel, why_not_causal
-from lm_validity.run.cell import Cell, Job, label
-from lm_validity.run.grid import Grid
-from lm_validity.run.inputs import task_problems
-from lm_validity.run.records import made_by, read_record_or
+from lm_validity.run.cell import Cell, Job, label, made_by, read_record_or
+from lm_validity.run.inputs import HubModel, task_problems, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
 from lm_validity.run.store import Store, describe_holder, is_stale
-from lm_validity.run.workload import Workload
-from lm_validity.run.workspace import ASIDE, Entry, Workspace, read_manifest
+from lm_validity.run.workspace import ASIDE, Entry, Grid, Workload, Workspace, read_manifest
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.files import read_json_or
 from lm_validity.run.cell import BenchmarkCell, Cell
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import size_class
 from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
-from lm_validity.run.workload import Workload
+from lm_validity.run.workspace import Grid, Workload
 
 NO_GPU = "a processor without GPU"
 SIDECARS = 30  # read a (rule, model): enough for a median

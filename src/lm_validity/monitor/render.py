@@ -27,12 +27,10 @@ from lm_validity.monitor.cost import (
 )
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState, list_folder, progress
 from lm_validity.run.cell import Cell, Job, label
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import size_class
 from lm_validity.run.store import Store
-from lm_validity.run.workload import UNCOUNTED
-from lm_validity.run.workspace import read_manifest
+from lm_validity.run.workspace import UNCOUNTED, Grid, read_manifest
 from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
 

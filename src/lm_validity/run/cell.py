@@ -1,11 +1,14 @@
-"""Cells, jobs and the batches that cells are divided into."""
+"""Cells, jobs and the batches that cells are divided into; what the login node wrote, from which recipes are made."""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, NotRequired, Protocol, TypedDict, TypeVar
+
+from lm_validity.files import Document, read_object
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Recipes: everything that determines a cell's numbers, and nothing else, hashed into the name of its folder.
@@ -175,3 +178,193 @@ def _by_minutes(members: tuple[str, ...], minutes: Mapping[str, float], longest:
         run.append(member)
         total += minutes[member]
     yield tuple(run)
+
+
+def made_by(path: Path) -> str:
+    """The command that writes a record of the login node, or a file of a benchmark's splits."""
+    if path.parent.parent.name == "prefetch":
+        kind = path.parent.name.removesuffix("s").replace("_", "-")
+        return f"prefetch-{kind} --{kind} {path.stem}"
+    return f"split-benchmark --benchmark {path.parent.name}"
+
+
+# folder of records -> what each has, and nothing can be done without; records of splits are in other folders
+_NEEDED = {
+    "models": ("checkpoints.final.digest",),
+    "benchmarks": ("record", "digest"),
+    "language_models": ("checkpoints.final.digest",),
+    "tasks": ("path", "sha256"),
+}
+
+
+def read_record(path: Path) -> Document:
+    """A record of the login node, or of a split; a ValueError says why it is none. Other errors: as of `read_json`."""
+    record = read_object(path)
+    for key in _NEEDED[path.parent.name] if path.parent.parent.name == "prefetch" else ("digest",):
+        holder: object = record
+        for name in key.split("."):
+            if not isinstance(holder, dict) or name not in holder:
+                raise ValueError(f"it has no {key}")
+            holder = holder[name]
+    return record
+
+
+def read_record_or(path: Path) -> Document:
+    """A record; an empty one where there is none, or none that can be used."""
+    try:
+        return read_record(path)
+    except (OSError, ValueError):
+        return {}
+
+
+class FolderRecord(TypedDict):
+    """Weights that were found."""
+
+    path: str
+    revision: str | None
+    digest: str
+
+
+class AdapterRecord(FolderRecord):
+    """An adapter of the user's. tokenizer: digest of its own, None where it has none."""
+
+    tokenizer: str | None
+
+
+class CheckpointRecord(FolderRecord):
+    """A checkpoint of a model: where it is, and what it is by its digest."""
+
+    subfolder: str | None
+    adapter: NotRequired[AdapterRecord]
+
+
+class ModelRecord(TypedDict):
+    """What `prefetch-model` writes about a model. sources: the states of a local model's files (`run.inputs`)."""
+
+    model: str
+    checkpoints: dict[str, CheckpointRecord]
+    chat_template: bool
+    sources: NotRequired[dict[str, list[int | str | None]]]
+
+
+class ReplayedModel(ModelRecord):
+    """What is written about a model in a replay: a `ModelRecord`, and the sha256 of the scores that are served for
+    it."""
+
+    replay: str
+
+
+class TaskFiles(TypedDict):
+    """An lm-eval task, or a group with its `members`, as `cells.tasks.finding.TaskRecord` is stored. A replay knows no
+    files."""
+
+    task: str
+    version: str | None
+    include_path: NotRequired[str | None]
+    file: NotRequired[str]
+    members: NotRequired[list["TaskFiles"]]
+
+
+class BenchmarkRecord(TypedDict):
+    """What `prefetch-benchmark` found of a benchmark. `digest`: of its task's configuration and code; `fewshot`: of its
+    examples; `data`: of all its documents."""
+
+    record: TaskFiles
+    digest: str
+    output_type: str
+    documents: dict[str, int]
+    data: str | None
+    fewshot: str | None
+    replay: NotRequired[str]
+
+
+class SplitRecord(TypedDict):
+    """What is read of a split's file but for its documents. `digest`: null for the training and validation splits of a
+    benchmark that is only scored."""
+
+    split: str
+    documents: int
+    digest: str | None
+    replay: NotRequired[str]
+
+
+class TextsRecord(TypedDict):
+    """What `prefetch-task` found of a task of the bias study; its texts and labels are in the parquet file `path`."""
+
+    task: str
+    path: str
+    sha256: str
+    class_names: list[str]
+    description: str
+
+
+class Score(TypedDict):
+    """A cell's value of one metric; without its own number of items, that of the result counts."""
+
+    value: float
+    stderr: float | None
+    n_items: NotRequired[int]
+
+
+class CellResult(TypedDict, total=False):
+    """What other cells and tables read of a finished cell's result: of scores the first four, of a fine-tune the
+    others. `best_epoch` and `best_value` are null where it diverged in its first epoch; `adapted_share` is of
+    fine-tunes that ran here, and of no replay."""
+
+    metrics: dict[str, Score]
+    n_items: int
+    task_version: str | None
+    source: str
+    best_epoch: int | None
+    best_value: float | None
+    diverged: bool
+    adapter_sha256: str | None
+    adapted_share: float
+
+
+class CellRecord(TypedDict):
+    """The record of a finished cell (`cell.json`)."""
+
+    key: dict[str, object]
+    recipe: Recipe
+    result: CellResult
+
+
+class FinishedCell(CellRecord):
+    """The record of a finished cell that another one needs, and its folder in the store."""
+
+    folder: str
+
+
+class Candidate(TypedDict):
+    """A fine-tune that a selection chose from."""
+
+    prompt: Prompt
+    learning_rate: str
+    epoch: int | None
+    validation_value: float | None
+    diverged: bool
+    adapted_share: float | None
+
+
+class Choice(TypedDict):
+    """What a selection chose by validation, of `select_adapter` with all keys. `learning_rate`, `epoch` and `folder`
+    are null where the untouched model stays."""
+
+    prompt: Prompt
+    metric: str
+    validation_value: float
+    validation_values: NotRequired[dict[Prompt, float]]
+    direct_prompt: NotRequired[Prompt]
+    direct_validation_value: NotRequired[float]
+    candidates: NotRequired[list[Candidate]]
+    learning_rate: NotRequired[str | None]
+    epoch: NotRequired[int | None]
+    folder: NotRequired[str | None]
+
+
+class ServedScores(NamedTuple):
+    """The file of scores that a replay serves, and its sha256."""
+
+    path: str
+    sha256: str

@@ -20,8 +20,7 @@ from typing import Any, Generic, NamedTuple, TextIO, TypedDict
 
 from lm_validity.errors import InputError, again
 from lm_validity.files import file_sha256, read_json, read_json_or, read_object, write_json
-from lm_validity.run.cell import Cell, CellT, CellT_co, Recipe, label, recipe_hash
-from lm_validity.run.records import CellRecord
+from lm_validity.run.cell import Cell, CellRecord, CellT, CellT_co, Recipe, label, recipe_hash
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The store: one folder a finished cell, written under a temporary name and renamed, never changed afterwards.

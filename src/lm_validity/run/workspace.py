@@ -1,22 +1,303 @@
-"""A run's grid, store and manifests, and the recipes of its cells."""
+"""A run's grid, store and manifests, the recipes of its cells and how much work they are."""
 
 import contextlib
-from functools import cached_property
+import hashlib
+import json
+import math
+from collections.abc import Collection
+from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder
+from lm_validity.config.sections import Configuration, OneFinetune
+from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.errors import CellError, InputError, again
-from lm_validity.files import read_json, read_json_or, write_json
-from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Recipe
-from lm_validity.run.grid import Grid
-from lm_validity.run.records import CellRecord, Choice, FinishedCell, Records
-from lm_validity.run.rules import read_cell, rule_of
+from lm_validity.files import file_sha256, read_json, read_json_or, write_json
+from lm_validity.run import cell as records
+from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Choice, Job, Recipe
+from lm_validity.run.inputs import weight_files
+from lm_validity.run.rules import RULES, read_cell, rule_of
+from lm_validity.run.rules.base import Effort, Participants, kind_and_id, size_class
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
 from lm_validity.run.store import Address, Store
 
+
+def reports_of(study: str, configuration: Configuration) -> tuple[str, ...]:
+    """The reports of a study, by name."""
+    if study != "agreement":
+        return (study,)
+    return ("agreement", "factors", *(["readiness"] if configuration.agreement.groups else []))
+
+
+def tables_of(studies: Collection[str]) -> tuple[str, ...]:
+    """The tables into which the cells of these studies are merged, by name."""
+    scored = ("scores", "selections", "items") if {"agreement", "signal"} & set(studies) else ()
+    return (*scored, *(("trials", "probabilities") if "bias" in studies else ()))
+
+
+class Grid(Participants):
+    """All jobs of a run, and the manifests they write (paths relative to the working directory)."""
+
+    def __init__(self, run: Run):
+        super().__init__(run)
+        self.cells_folder = f"{run.results}/cells"
+        self._settings: dict[tuple[object, ...], str] = {}
+
+    @cached_property
+    def jobs(self) -> dict[tuple[str, str, str], Job[Cell]]:
+        """Every job by (rule, model, batch): rule by rule, in the order of the sheets.
+
+        Raises InputError where two would have one name.
+        """
+        jobs = {}
+        for rule in RULES.values():
+            for job in rule.jobs(self):
+                if job[:3] in jobs:
+                    raise InputError(
+                        f"model {job.model!r}: two jobs of {job.rule} would have the name {job.batch!r}.",
+                        "ids are joined by dots: rename a benchmark or a checkpoint whose id has a dot in it.",
+                    )
+                jobs[job[:3]] = job
+        return jobs
+
+    def job(self, rule: str, model: str, batch: str) -> Job[Cell]:
+        """The job of that rule, model and batch. Raises KeyError where the run has none."""
+        return self.jobs[rule, model, batch]
+
+    @cached_property
+    def job_of(self) -> dict[Cell, Job[Cell]]:
+        """Each cell of the grid with the job that computes it."""
+        return {cell: job for job in self.jobs.values() for cell in job.cells}
+
+    def cells(self, table: str | None = None) -> list[Cell]:
+        """The cells of every rule, or of those whose cells are rows of a merged table; in the grid's order."""
+        rules = {rule.name for rule in RULES.values() if table is None or table in rule.tables}
+        return [cell for job in self.jobs.values() if job.rule in rules for cell in job.cells]
+
+    # ---- files --------------------------------------------------------------------------------------------------
+
+    def manifests(self, job: Job[Cell]) -> list[str]:
+        """What a job declares: a manifest for each part of its rule."""
+        return [self._manifest(job, part) for part in rule_of(job).parts]
+
+    def manifest_of(self, cell: Cell) -> str:
+        """The manifest that lists a cell."""
+        part = rule_of(cell).part(cell)
+        return self._manifest(self.job_of[cell], part)
+
+    def _manifest(self, job: Job[Cell], part: str) -> str:
+        return f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}{part}.json"
+
+    def all_manifests(self) -> list[str]:
+        """The manifests of every job."""
+        return [path for job in self.jobs.values() for path in self.manifests(job)]
+
+    def dependencies(self, job: Job[Cell]) -> list[str]:
+        """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
+        rule = rule_of(job)
+        manifests = {
+            self.manifest_of(dependency): None for cell in job.cells for dependency in rule.stands_on(self, cell)
+        }
+        return list(manifests)
+
+    def inputs(self, job: Job[Cell]) -> list[str]:
+        """Every file that a job reads: the login node's records, documents, manifests."""
+        rule = rule_of(job)
+        return [*rule.model_records(self.run, job), *rule.data_files(self.run, job), *self.dependencies(job)]
+
+    # ---- settings -----------------------------------------------------------------------------------------------
+
+    def settings(self, job: Job[Cell]) -> str:
+        """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
+        rule = rule_of(job)
+        key = (job.rule, *rule.settings_key(self.run, job))
+        if key not in self._settings:
+            self._settings[key] = rule.settings(self.run, job)
+        return self._settings[key]
+
+    def describe_points(self) -> str:
+        """Iterations and tokens of all checkpoints, which tables copy from the sheets: a digest in twelve digits."""
+        points = [
+            (model.model, model.tokens_b, point.checkpoint, point.iteration, point.tokens_b)
+            for model in self.run.models.values()
+            for point in model.checkpoints
+        ]
+        return hashlib.sha256(repr(points).encode()).hexdigest()[:12]
+
+
 # ----------------------------------------------------------------------------------------------------------------------
-# Manifests: what became of the cells of a job, and the failures of a run.
+# How much work a cell is, by a formula of parameters and tokens, with what it stores and the memory that it needs.
+#
+# Constants are estimates for one GPU with Hugging Face code run eagerly; finished cells correct them (`monitor.cost`).
+# Where neither splits nor records exist yet, documents are the caps of the configuration.
+
+# floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits
+RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
+# of other GPUs, as a share of an H200's: (products in 16 bits without sparsity, float32). In teraflops: H100 and H200
+# as SXM modules 989 and 67, in 16 bits H100 PCIe 756 and NVL 835 (glennklockwood.com/garden/processors/h100, which
+# quotes NVIDIA's white paper); A100 312 and 19.5, L40S 362 and 91.6, A40 150 and 37.4 (hmc-tech.com/gpu,
+# which lists NVIDIA's figures)
+SPEED = {"h200": (1, 1), "h100": (1, 1), "l40s": (362 / 989, 91.6 / 67), "a100": (312 / 989, 19.5 / 67)}
+SPEED |= {"a40": (150 / 989, 37.4 / 67)}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+LAUNCH_SECONDS = 0.028  # least time of a forward pass
+START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes per second of that
+LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/passes.py
+UNCOUNTED = "documents by the splits' caps"  # what is assumed of a benchmark that was not fetched
+TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
+
+
+class DocumentTokens(NamedTuple):
+    """Tokens of a document, scored with all choices and in training, and the sequences that are scored."""
+
+    scored: int
+    trained: int
+    sequences: int
+
+
+TOKENS = {
+    "multiple_choice": DocumentTokens(160, 50, 4),
+    "generate_until": DocumentTokens(150, 150, 1),
+    "loglikelihood_rolling": DocumentTokens(1000, 800, 1),
+}
+
+
+def adapter_parameters(parameters: float, settings: OneFinetune) -> float:
+    """LoRA's of a model: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
+    layers = (parameters / (12 * 128**2)) ** (
+        1 / 3
+    )  # each of 12 width^2 parameters; as wide models, width = 128 layers
+    widths = 19 if settings.target_modules == "all-linear" else 6  # q, k, v: 6; output projection and MLP: 13
+    return float(settings.rank * layers * widths * 128 * layers)
+
+
+def gpu_gb(parameters: float, dtype: str, settings: OneFinetune, *, recomputed: bool = False) -> float:
+    """The least GPU memory that fine-tuning needs: weights, one text's activations and logits, the CUDA context.
+
+    Activations: 34 * tokens * width * layers bytes in 16 bits (Korthikanti et al. 2022, eq. 1, without the attention
+    matrix); logits: 150,000 words in 10 bytes, a part of them at a time; context: 1 GB. At least what scoring needs.
+    `recomputed`: the size class asks for gradient checkpointing. Llama-3-8B in bfloat16 with 1024 tokens: 23.4 GB;
+    counted on tensors without content, 23.9.
+    """
+    layers: float = (parameters / (12 * 128**2)) ** (1 / 3)
+    activations = 34 * settings.max_length * 128 * layers**2 * BYTES[dtype] / 2
+    if settings.gradient_checkpointing or recomputed:
+        activations /= layers
+    logits = 10 * min(settings.max_length * 150_000, LOGITS_AT_A_TIME)
+    trained = 16 * adapter_parameters(parameters, settings)
+    return max((parameters * BYTES[dtype] + activations + trained + logits) / 1e9 + 1, scoring_gb(parameters, dtype))
+
+
+def scoring_gb(parameters: float, dtype: str) -> float:
+    """The least GPU memory that scoring needs: weights, a part of the logits, the CUDA context."""
+    return parameters * BYTES[dtype] / 1e9 + 2
+
+
+def _count_parameters(record: Path) -> float:
+    """Parameters of a fetched model, from the headers of its weights' files; 0 where that cannot be read."""
+    try:
+        point = read_json(record)["checkpoints"]["final"]
+        total = 0
+        for path in weight_files(Path(point["path"]) / (point["subfolder"] or "")):
+            with open(path, "rb") as handle:
+                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return float(total)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class Workload:
+    """What each cell of one run has to do. `assumed` says in words what was not known, and of what."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.assumed: dict[str, set[str]] = {}
+        self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
+
+    @property
+    def used_rows(self) -> list[Model | BiasModel]:
+        """The rows of every model that a study of the run uses."""
+        return Participants(self.run).used_rows
+
+    def parameters(self, row: Model | BiasModel) -> float:
+        """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
+        return self._parameters(*kind_and_id(row))
+
+    def _find_parameters(self, kind: str, model: str) -> float:
+        row = getattr(self.run, kind)[model]
+        if getattr(row, "parameters_b", None):
+            return float(row.parameters_b) * 1e9
+        counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
+        if not counted:
+            self.assumed.setdefault("parameters by size class", set()).add(model)
+        return counted or TYPICAL_B.get(row.size_class, 1.0) * 1e9
+
+    def _documents(self, benchmark: str, split: str) -> int:
+        """Documents of a split: as divided, as fetched, or the cap."""
+        results = self.run.results
+        cap: int = getattr(self.run.configuration.splits, split)
+        divided: int | None = records.read_record_or(results / "splits" / benchmark / f"{split}.json").get("documents")
+        record = records.read_record_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json")
+        fetched: int | None = (record.get("documents") or {}).get(split)
+        if not divided and not fetched:
+            self.assumed.setdefault(UNCOUNTED, set()).add(benchmark)
+        return divided or min(fetched or cap, cap)
+
+    def seconds(self, cell: Cell) -> float:
+        """Expected seconds of one cell by the formula alone: of each part its operations at the GPU's speed, or the
+        launches of its passes, whichever takes longer; 0 for selections."""
+        rule = rule_of(cell)
+        row = rule.row(self.run, cell.model)
+        rate = RATE[row.dtype] * SPEED[size_class(self.run, row).gpu_type][row.dtype == "float32"]
+        return sum(max(part.operations / rate, part.passes * LAUNCH_SECONDS) for part in rule.efforts(self, cell))
+
+    def tokens(self, benchmark: str) -> DocumentTokens:
+        """Tokens of a document, assumed by the benchmark's type."""
+        self.assumed.setdefault("tokens per document by output type", set()).add(benchmark)
+        return TOKENS[self.run.benchmarks[benchmark].output_type]
+
+    def scoring(self, row: Model, benchmark: str, split: str) -> Effort:
+        """What scoring a split's documents computes: two operations for each parameter and token."""
+        documents, tokens = self.documents(benchmark, split), self.tokens(benchmark)
+        settings = self.run.configuration.evaluation
+        passes = -(-documents * tokens.sequences // settings.batch_size)
+        if self.run.benchmarks[benchmark].output_type == "generate_until":
+            passes *= settings.max_generated_tokens
+        return Effort(2 * self.parameters(row) * documents * tokens.scored, passes)
+
+    def start_seconds(self, row: Model | BiasModel) -> float:
+        """Seconds that a process needs to start and to load the model."""
+        return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
+
+    def stored_bytes(self, cell: Cell) -> float:
+        """What a finished cell takes in the store."""
+        return rule_of(cell).stored_bytes(self, cell)
+
+    def adapter_bytes(self, row: Model) -> float:
+        """Size of a trained adapter: 32 bits per parameter."""
+        return 4 * adapter_parameters(self.parameters(row), self.run.configuration.finetuning)
+
+    @cached_property
+    def model_bytes(self) -> float:
+        """Weights in the hub's cache, 16 bits per parameter. Each revision that is a checkpoint is its own copy."""
+        copies: list[tuple[Model | BiasModel, int]] = [(row, 1) for row in self.run.language_models.values()]
+        copies += [(row, len({point.revision for point in row.checkpoints})) for row in self.run.models.values()]
+        return sum(2 * self.parameters(row) * number for row, number in copies if not is_folder(row.path))
+
+    def gpu_gb(self, row: Model | BiasModel) -> float:
+        """The least GPU memory that the model's jobs need, by a formula; 0 where its size class has no GPU."""
+        of_size, parameters = size_class(self.run, row), self.parameters(row)
+        if not of_size.gpu:
+            return 0.0
+        if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
+            return scoring_gb(parameters, row.dtype)
+        return gpu_gb(
+            parameters, row.dtype, self.run.configuration.finetuning, recomputed=of_size.gradient_checkpointing
+        )
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Manifests: what a job declares to Snakemake. A small list of its cells, each done, failed or missing.
@@ -116,12 +397,12 @@ class Manifests:
 MAKE_AGAIN = "delete it where it is there, and run the workflow again: finished cells stay."
 
 
-class Workspace(Records):
+class Workspace:
     """One run's files: its grid, store, manifests and the login node's records."""
 
     def __init__(self, run: Run, *, also_aside: bool = False):
-        super().__init__(run)
-        self.grid = Grid(run)
+        self.run, self.grid = run, Grid(run)
+        self._json: dict[str, Any] = {}  # name -> one of the records of `run.cell`, as its reader declares it
         self.store = Store(run.results / "store")
         self.manifests = Manifests(self.grid, also_aside=also_aside)
         self._outdated: dict[Cell, Cell | None] = {}
@@ -130,6 +411,75 @@ class Workspace(Records):
     def work(self) -> Path:
         """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
         return self.run.results / "work"
+
+    # ---- what the login node wrote ------------------------------------------------------------------------------
+
+    def model_record(self, model: str) -> records.ModelRecord:
+        """What `prefetch-model` wrote about a model.
+
+        Raises InputError where the file is missing or damaged, or was made with another `replay` setting. So do the
+        other records.
+        """
+        record: records.ModelRecord = self._read(f"prefetch/models/{model}.json")
+        return record
+
+    def task_record(self, benchmark: str) -> records.BenchmarkRecord:
+        """What `prefetch-benchmark` wrote about a benchmark: its lm-eval task, and digests of what determines its
+        numbers."""
+        record: records.BenchmarkRecord = self._read(f"prefetch/benchmarks/{benchmark}.json")
+        return record
+
+    def language_model_record(self, language_model: str) -> records.ModelRecord:
+        """What `prefetch-language-model` wrote about a model of the bias study."""
+        record: records.ModelRecord = self._read(f"prefetch/language_models/{language_model}.json")
+        return record
+
+    def trial_task_record(self, task: str) -> records.TextsRecord:
+        """What `prefetch-task` wrote about a task of the bias study."""
+        record: records.TextsRecord = self._read(f"prefetch/tasks/{task}.json")
+        return record
+
+    def split_path(self, benchmark: str, split: str) -> Path:
+        """The file of a benchmark's split (train, validation or test), whether or not it exists."""
+        return self.run.results / "splits" / benchmark / f"{split}.json"
+
+    def split_record(self, benchmark: str, split: str) -> records.SplitRecord:
+        """What `split-benchmark` wrote about a split. `digest`: sha256 over the addresses and the rendered texts of its
+        documents."""
+        record: records.SplitRecord = self._read(f"splits/{benchmark}/{split}.json")
+        return record
+
+    def _read(self, name: str) -> Any:
+        if name not in self._json:
+            path = self.run.results / name
+            remedy = f"write it again: {again(records.made_by(path))}."
+            try:
+                record = records.read_record(path)
+            except FileNotFoundError:
+                raise InputError(f"{path}: no such file.", remedy) from None
+            except ValueError as error:
+                raise InputError(f"{path}: not a whole record ({error}).", remedy) from error
+            if record.get("replay") != self.replay:  # neither stands in for the other
+                raise InputError(f"{path}: made with another `replay` setting.", remedy)
+            self._json[name] = record
+        return self._json[name]
+
+    @cached_property
+    def replay(self) -> str | None:
+        """sha256 of the scores that are served instead of running models; None in a real run."""
+        if self.run.configuration.replay is None:
+            return None
+        path = Path(self.run.configuration.replay.scores)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file (replay.scores).", "name your copy of the scores to serve.")
+        return file_sha256(path)
+
+    @property
+    def served(self) -> records.ServedScores:
+        """The scores of a replay."""
+        settings, digest = self.run.configuration.replay, self.replay
+        assert settings is not None and digest is not None, "no replay"
+        return records.ServedScores(settings.scores, digest)
 
     # ---- recipes ------------------------------------------------------------------------------------------------
 
@@ -176,7 +526,7 @@ class Workspace(Records):
 
     # ---- what a cell depends on --------------------------------------------------------------------------------
 
-    def finished(self, cell: Cell) -> FinishedCell:
+    def finished(self, cell: Cell) -> records.FinishedCell:
         """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
         entry = self.manifests.entry(cell)
         if entry is None:
@@ -185,7 +535,7 @@ class Workspace(Records):
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
         return {**self.store.read(entry.in_store), "folder": entry.in_store}
 
-    def stored(self, folder: str) -> CellRecord:
+    def stored(self, folder: str) -> records.CellRecord:
         """The record of a finished cell, by its folder in the store."""
         return self.store.read(folder)
 

@@ -21,7 +21,7 @@ from lm_validity.cli import main
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
-from lm_validity.run.architectures import HubModel
+from lm_validity.run.inputs import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"

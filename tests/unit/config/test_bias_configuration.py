@@ -9,9 +9,9 @@ from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sections import Experiment
 from lm_validity.config.sheets import BiasModel, Task
 from lm_validity.errors import InputError
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
 from lm_validity.run.rules.pretrain_on_test import plan_values
+from lm_validity.run.workspace import Grid
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = "language_model\tpath\tarchitecture\tsize_class\nbert\torg/bert\tmasked\ttiny\ngpt\torg/gpt\tcausal\ttiny\n"

@@ -9,7 +9,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import parse_group
 from lm_validity.config.sheets import read_models as workflow_models
 from lm_validity.errors import InputError
-from lm_validity.run.grid import reports_of
+from lm_validity.run.workspace import reports_of
 from lm_validity.tables.schema import group_members, read_model_facts
 
 SHEET = (

@@ -12,10 +12,9 @@ from lm_validity.files import write_json
 from lm_validity.monitor.cost import Estimator, needs
 from lm_validity.monitor.render import describe_hours_of_a_gpu, render_cost
 from lm_validity.monitor.status import RunState
-from lm_validity.run import workload as formula
+from lm_validity.run import workspace as formula
 from lm_validity.run.rules.base import PASSES_A_STEP, size_class
-from lm_validity.run.workload import LAUNCH_SECONDS, Workload, adapter_parameters, gpu_gb
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.workspace import LAUNCH_SECONDS, Workload, Workspace, adapter_parameters, gpu_gb
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from lm_validity.monitor.check import (
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
-from lm_validity.run.architectures import HubModel
-from lm_validity.run.grid import Grid
-from lm_validity.run.workspace import Workspace
+from lm_validity.run.inputs import HubModel
+from lm_validity.run.workspace import Grid, Workspace
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
 from lm_validity.monitor.check import leases, readiness_problems, record_problems, unfetched_models
-from lm_validity.run.architectures import HubModel
+from lm_validity.run.inputs import HubModel
 from lm_validity.run.store import hold_lease, process_start
 
 POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}

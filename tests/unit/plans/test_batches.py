@@ -18,7 +18,7 @@ from lm_validity.files import write_json
 from lm_validity.monitor.render import describe_plans
 from lm_validity.plans.rounds import add_batch
 from lm_validity.results.put import Rows, ends_of
-from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Grid
 from lm_validity.studies.bias.numbers import HOPELESS, PLANNED, least_half_width, stop_rows, stop_words, task_rows
 from lm_validity.studies.bias.trials import missing_trials, pair_arms, read_trials
 from lm_validity.tables.schema import TRIALS, write_table

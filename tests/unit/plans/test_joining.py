@@ -12,7 +12,7 @@ from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator, training_costs
 from lm_validity.plans.rounds import COMPLETE, Joining, JoiningCell, describe_cells, parse_goal, place_model
-from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Grid
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
 

@@ -8,12 +8,12 @@ import pytest
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from lm_validity.run import architectures
-from lm_validity.run.architectures import why_not_causal
+from lm_validity.run import inputs
+from lm_validity.run.inputs import why_not_causal
 
 
 def test_the_lists_are_transformers_own():
-    found = architectures._lists()
+    found = inputs._lists()
     assert found["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"] == modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     assert found["MODEL_FOR_MASKED_LM_MAPPING_NAMES"] == modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     # others are added where transformers is imported, none of them causal
@@ -78,16 +78,16 @@ def test_one_that_looks_back_only_passes(config):
 
 def test_without_transformers_nothing_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    architectures._lists.cache_clear()
+    inputs._lists.cache_clear()
     try:
         assert why_not_causal({"model_type": "t5"}) is None
     finally:
-        architectures._lists.cache_clear()
+        inputs._lists.cache_clear()
 
 
 def test_asking_imports_neither_torch_nor_transformers():
     code = (
-        "import sys; from lm_validity.run.architectures import why_not_causal as why;"
+        "import sys; from lm_validity.run.inputs import why_not_causal as why;"
         "assert why({'model_type': 't5'}) and not why({'model_type': 'llama'});"
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     )

@@ -9,8 +9,8 @@ import pytest
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, make_groups
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
+from lm_validity.run.workspace import Grid
 
 
 @pytest.fixture

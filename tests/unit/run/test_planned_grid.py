@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import build_run
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
+from lm_validity.run.workspace import Grid
 
 MODELS, BENCHMARKS = [f"m{i}" for i in range(6)], ["u", "v", "w", "x"]
 TRAINING_RULES = {"finetune_adapter", "select_adapter", "evaluate_adapter"}

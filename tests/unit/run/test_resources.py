@@ -7,9 +7,8 @@ import pytest
 
 from lm_validity.config.load import Run, build_run, key_values, load_run
 from lm_validity.monitor.check import gpu_memory_problems
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
-from lm_validity.run.workload import Workload
+from lm_validity.run.workspace import Grid, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,9 +9,9 @@ import typer
 
 from lm_validity.cli import jobs as commands
 from lm_validity.config.load import load_run
-from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, read_cell, rule_of
 from lm_validity.run.rules.base import Rule
+from lm_validity.run.workspace import Grid
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGURATIONS = ("config/config.yaml", "config/test_bias.yaml", "config/paper/train_before_test_replay.yaml")

@@ -10,8 +10,8 @@ import pytest
 from lm_validity.cli.study import card
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
-from lm_validity.run.grid import Grid
 from lm_validity.run.scoring import named_code, task_sources
+from lm_validity.run.workspace import Grid
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 pytest.importorskip("lm_eval")

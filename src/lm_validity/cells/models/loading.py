@@ -15,7 +15,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.models.passes import is_out_of_memory
 from lm_validity.errors import CellError, first_line
-from lm_validity.run.architectures import weight_files
+from lm_validity.run.inputs import weight_files
 from lm_validity.words import count
 
 log = logging.getLogger(__name__)

@@ -26,9 +26,8 @@ from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or, read_object
-from lm_validity.run.architectures import INDEX, WHOLE, HubModel, why_not_causal
-from lm_validity.run.inputs import MODEL_FILES, is_as_recorded
-from lm_validity.run.records import AdapterRecord, CheckpointRecord, ModelRecord
+from lm_validity.run.cell import AdapterRecord, CheckpointRecord, ModelRecord
+from lm_validity.run.inputs import INDEX, MODEL_FILES, WHOLE, HubModel, is_as_recorded, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hub before anything is fetched: may this account have the models, and is there room for them?

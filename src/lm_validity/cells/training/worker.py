@@ -33,9 +33,8 @@ from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, sta
 from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
 from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal, again
 from lm_validity.files import read_json
-from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
+from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given
 from lm_validity.run.inputs import own_files
-from lm_validity.run.records import CheckpointRecord
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
 from lm_validity.run.scoring import document_bos, prompt_settings
 from lm_validity.run.store import Address

@@ -25,9 +25,8 @@ from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
-from lm_validity.run.cell import Job, derive_seed, recipe_hash
+from lm_validity.run.cell import Job, ModelRecord, derive_seed, recipe_hash
 from lm_validity.run.inputs import own_files
-from lm_validity.run.records import ModelRecord
 from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVa
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Benchmark, BiasModel, Model
-from lm_validity.run.cell import Cell, CellT, Job, Prompt, Recipe, models_of
-from lm_validity.run.records import Choice, Records
+from lm_validity.run.cell import Cell, CellT, Choice, Job, Prompt, Recipe, models_of
 
 if TYPE_CHECKING:
-    from lm_validity.run.workload import Workload
+    from lm_validity.run.workspace import Workload, Workspace
 
 LEAST_MINUTES = 5
 
@@ -223,12 +222,12 @@ class Rule(ABC, Generic[CellT, RowT]):
         """Jobs of a rule with equal keys have equal settings, so that they are described once."""
         return job
 
-    def recipe(self, records: Records, cell: CellT) -> Recipe:
+    def recipe(self, records: "Workspace", cell: CellT) -> Recipe:
         """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with
         cells in the store has its own."""
         return {}
 
-    def stand_in(self, records: Records, cell: CellT) -> Cell | None:
+    def stand_in(self, records: "Workspace", cell: CellT) -> Cell | None:
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
         return None
 

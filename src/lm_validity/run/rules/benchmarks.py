@@ -9,13 +9,12 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError, again
-from lm_validity.run.cell import Batched, BenchmarkCell, Job, Prompt, Recipe, given, make_groups, models_of
-from lm_validity.run.records import Choice, Records
+from lm_validity.run.cell import Batched, BenchmarkCell, Choice, Job, Prompt, Recipe, given, make_groups, models_of
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
 from lm_validity.run.scoring import document_bos, sampling_runs, sampling_settings, scoring_settings
 
 if TYPE_CHECKING:
-    from lm_validity.run.workload import Workload
+    from lm_validity.run.workspace import Workload, Workspace
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What they share: data files, the settings line, the scoring part of a recipe, costs.
@@ -101,7 +100,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         sampling.pop("run", None)  # which cells there are is said once
         return settings | sampling
 
-    def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> Recipe:
+    def scoring_recipe(self, records: "Workspace", cell: BenchmarkCell, prompt: str) -> Recipe:
         """What every cell that scores documents of a benchmark depends on."""
         record = records.task_record(cell.benchmark)
         task: Recipe = {"task": record["digest"]}
@@ -125,7 +124,7 @@ class ScoringRule(BenchmarkRule):
         return (self.scored_split(cell),)
 
     @abstractmethod
-    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
         """The prompt that the model is asked with."""
 
     def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
@@ -231,11 +230,11 @@ class EvaluateModel(ScoringRule):
         """The split that the cell names."""
         return given(cell.split)
 
-    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
         """The prompt that the cell names."""
         return given(cell.prompt)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
+    def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
         model's prefetch record lacks the checkpoint."""
         checkpoint = records.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
@@ -340,7 +339,7 @@ class FinetuneAdapter(BenchmarkRule):
         """Those of scoring on validation, and those of training."""
         return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
+    def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
         model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
@@ -535,7 +534,7 @@ class EvaluateAdapter(ScoringRule):
         """The split on which the cell is scored, which is always test."""
         return "test"
 
-    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
         """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
         return records.selection(cell)["prompt"]
 
@@ -548,14 +547,14 @@ class EvaluateAdapter(ScoringRule):
         ]
         return [cell._replace(rule=SELECT_ADAPTER.name, run=None), *direct]
 
-    def stand_in(self, records: Records, cell: BenchmarkCell) -> BenchmarkCell | None:
+    def stand_in(self, records: "Workspace", cell: BenchmarkCell) -> BenchmarkCell | None:
         """The direct score, where the selection kept the untouched model."""
         choice = records.selection(cell)
         if choice["folder"] is not None:
             return None
         return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test", cell.run)
 
-    def recipe(self, records: Records, cell: BenchmarkCell) -> Recipe:
+    def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """What determines an adapter's score. Its selection must be there: the recipe names the adapter and the prompt
         chosen."""
         selection = records.selection(cell)

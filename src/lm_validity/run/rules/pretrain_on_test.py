@@ -12,12 +12,11 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import BiasModel
-from lm_validity.run.cell import Job, Recipe, make_groups
-from lm_validity.run.records import Records, TextsRecord
+from lm_validity.run.cell import Job, Recipe, TextsRecord, make_groups
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule, end_of_round
 
 if TYPE_CHECKING:
-    from lm_validity.run.workload import Workload
+    from lm_validity.run.workspace import Workload, Workspace
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the configuration and the sheets say about a batch of trials of the bias study.
@@ -272,7 +271,7 @@ class TrialPlan:
 # From a batch of trials in the grid to the plan of its worker: the configuration and the login node's records.
 
 
-def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPlan:
+def make_plan(records: "Workspace", cell: TrialCell, device: str = "cpu") -> TrialPlan:
     """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
     experiment = records.run.bias.experiments[cell.experiment]
     record = records.language_model_record(cell.model)
@@ -364,7 +363,7 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
             names.setdefault(json.dumps(of_trials, sort_keys=True, separators=(",", ":")), []).append(cell.name)
         return " ".join(f"{','.join(names_of_settings)}={settings}" for settings, names_of_settings in names.items())
 
-    def recipe(self, records: Records, cell: TrialCell) -> Recipe:
+    def recipe(self, records: "Workspace", cell: TrialCell) -> Recipe:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
         settings = {"subsamples": [cell.first, cell.last]}

@@ -166,7 +166,7 @@ def compared(world: World, loss: float, rng: np.random.Generator) -> Comparison:
                     pd.DataFrame({"model": m, **key, "doc_id": ids, "correct": own[0]})
                     for m, own in zip("ab", answers, strict=True)
                 ]
-    units = [Unit((row.benchmark,), row.protocol, "acc", True, row.tested) for row in rows if row.tested is not None]
+    units = [Unit((row.benchmark,), row) for row in rows if row.tested is not None]
     shared = []
     if world.shared:
         raw = pd.concat(frames, ignore_index=True)

@@ -31,17 +31,21 @@ from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gat
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.studies.items.answers import model_answers
 from lm_validity.studies.items.compare import (
+    MOST_FLIPS,
     Comparison,
     Judged,
     Margin,
     Margins,
     compare_counted,
+    comparison_page,
     comparison_rows,
     gate,
     judged,
+    short_names,
+    to_decide,
     training_rows,
+    verdict_words,
 )
-from lm_validity.studies.items.compare_page import MOST_FLIPS, comparison_page, short_names, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items

@@ -69,7 +69,7 @@ def test_items_are_those_of_the_scores(tmp_path, runs, extra):
         assert rows.set_index("model")["value"][model] == pytest.approx(table.mean())
     (row,) = compare_models("a", "b", scores, items).differences
     change = runs["b"].mean(axis=0) - runs["a"].mean(axis=0)
-    assert row.change == pytest.approx(change.mean()) and row.items == 40 and row.test == "paired t"
+    assert row.change == pytest.approx(change.mean()) and row.paired.items == 40 and row.test == "paired t"
 
 
 def noise(table):

@@ -22,33 +22,25 @@ CELL = ["model", "benchmark", "protocol"]
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _ITEM_COLUMNS = [*_KEYS, "run", "split", "doc_id", "subject", "correct"]
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
+Frames = Sequence[pd.DataFrame | None]  # of each model its answers to a benchmark, None where there are none
 
 
 def model_scores(
     sources: Sources, models: Collection[str] = (), unlike: Unlike = "out", study: str | None = None
 ) -> Counted:
-    """The last scores that count of `models` (all by default) and have a value, each model once: also where only the
-    answers to items show that two are one. Raises InputError as `count_scores`."""
+    """The last scores that count of `models` (all by default) and have a value, each model once.
+
+    Also where only the answers to items show that two are one, such as a merged model that is its base. These are named
+    in a note; so few items that it may be chance tell nothing. Raises InputError as `count_scores`.
+    """
     counted = count_scores(sources, study=study, only=models, unlike=unlike).last()
     counted = counted.without_copies("benchmark", "protocol")
     counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
-    return counted if sources.items is None else _without_twins(counted, sources.items)
-
-
-def with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
-    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
-    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
-    return replace(lede, sentence=". ".join([lede.sentence, *said]))
-
-
-def _without_twins(counted: Counted, items: str | Path) -> Counted:
-    """Without models that answered every item as an earlier one did, such as a merged model that is its base; they are
-    named in a note. So few items that this may be chance tell nothing."""
     scores = counted.rows.groupby(CELL)["value"].mean().unstack(["benchmark", "protocol"]).round(12)
     alike = scores[scores.duplicated(keep=False)]
-    if alike.empty:
+    if sources.items is None or alike.empty:
         return counted
-    answers = model_answers(items, counted.rows[counted.rows["model"].isin(alike.index)])
+    answers = model_answers(sources.items, counted.rows[counted.rows["model"].isin(alike.index)])
     table = answers.pivot_table(index="model", columns=["benchmark", "protocol", "doc_id"], values="correct")
     first, twins = dict[bytes, str](), dict[str, str]()
     for model, row in zip(table.index, table.to_numpy(dtype=float), strict=True):
@@ -58,6 +50,12 @@ def _without_twins(counted: Counted, items: str | Path) -> Counted:
     names = [f"{model} (as {original})" for model, original in twins.items()]
     lines = with_names({"Models with the same answers everywhere count once: {}.": names})
     return replace(counted, rows=counted.rows[~counted.rows["model"].isin(twins)], notes=(*counted.notes, *lines))
+
+
+def with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
+    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
+    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
+    return replace(lede, sentence=". ".join([lede.sentence, *said]))
 
 
 def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -137,7 +135,7 @@ class AnswersMatrix(NamedTuple):
     documents: np.ndarray
 
 
-def unlike_items(answers: Sequence[pd.DataFrame | None]) -> str | None:
+def unlike_items(answers: Frames) -> str | None:
     """`100 of up to 200 items in common` where models did not answer the same documents; None where they did, all but
     a few of them."""
     documents = [set(frame["doc_id"]) for frame in answers if frame is not None and len(frame)]
@@ -145,7 +143,7 @@ def unlike_items(answers: Sequence[pd.DataFrame | None]) -> str | None:
     return f"{common} of up to {count(largest, 'item')} in common" if common < NEARLY_ALL * largest else None
 
 
-def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> AnswersMatrix:
+def answers_matrix(answers: Frames, scores: np.ndarray) -> AnswersMatrix:
     """The answers behind the scores.
 
     The row of a model whose score (M,) is no mean of its items, such as F1, is NaN: a test on items would not be a test

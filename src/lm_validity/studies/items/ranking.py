@@ -95,7 +95,7 @@ def _rank(
     order = np.lexsort((cells.index.get_level_values("model"), -oriented))
     cells, oriented = cells.iloc[order], oriented[order]
     items, raw = [answers.get(cell) for cell in cells.index], [sampled.get(cell) for cell in cells.index]
-    names, (_, benchmark, protocol) = cells.index.get_level_values("model").tolist(), cells.index[0]
+    names, benchmark = cells.index.get_level_values("model").tolist(), cells.index[0][1]
     scores, errors = cells["value"].to_numpy(dtype=float), cells["stderr"].to_numpy(dtype=float)
 
     p, detectable = p_by_errors(scores, errors)
@@ -132,7 +132,7 @@ def _rank(
             of_model.put("behind_first_p_adjusted", NO_GAP, "probability")
             continue
         pair = [items[index], items[0]], [raw[index], raw[0]]
-        behind = compared_cells(benchmark, protocol, cells.iloc[index], cells.iloc[0], *pair)
+        behind = compared_cells(cells.iloc[index], cells.iloc[0], *pair)
         interval = behind.paired.interval if behind.paired else behind.tested.interval() if behind.tested else NO_TEST
         of_model.put("behind_first", behind.change, "score", {"items": interval})
         p_best = known(float(np.minimum(1.0, p[0, index] * with_first)), NO_TEST.reason)

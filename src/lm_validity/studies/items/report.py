@@ -14,18 +14,20 @@ from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.put import Column, Rows
 from lm_validity.results.sections import POINTS, Dots, PanelOf, Says, SectionOf, Series, TableOf, write_rows
 from lm_validity.statistics import RunNoise, SampledScore, pass_at_k, pass_hat_k
-from lm_validity.studies.items.answers import mean_items, model_answers, model_scores, noise_of_runs, with_copies
-from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
+from lm_validity.studies.items import answers, statistics
+from lm_validity.studies.items.statistics import LEVEL, ItemParameters
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
-from lm_validity.words import Missing, Reason, ReasonCode, count, explain_protocols
+from lm_validity.words import Missing, Reason, ReasonCode, count, explain_protocols, is_known
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
 FEW_MODELS = 20  # below it, discriminations of single items say little
 TOO_FEW = Missing(Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW))
 NOT_GRADED = Missing("The items are not scored between 0 (wrong) and 1 (right).")
+NO_NEIGHBOURS = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
+NO_DIFFERENCE = Missing("No two neighbours differ.")
 UNLIKE_RUNS = Missing("The items differ in their number of runs.")
 EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")
 GRADED = Missing("Answers are graded: one of k runs is neither right nor wrong.")
@@ -57,20 +59,20 @@ def analyze_items(sources: Sources, documents: Sequence[str | Path] = ()) -> Ana
     `documents`: tables with the texts of the items. Reruns in the models sheet take no part. Raises InputError where no
     item belongs to a selected score.
     """
-    counted, items = model_scores(sources), sources.items
+    counted, items = answers.model_scores(sources), sources.items
     assert items is not None, "the report is of items"
     rows, graded = Rows("items"), set[str]()
     for benchmark, of_benchmark in counted.rows.groupby("benchmark"):
-        raw = model_answers(items, of_benchmark)
-        answers, texts = mean_items(raw), _texts(documents, str(benchmark)) if len(raw) else {}
-        for protocol, of_protocol in answers.groupby("protocol"):
+        raw = answers.model_answers(items, of_benchmark)
+        means, texts = answers.mean_items(raw), _texts(documents, str(benchmark)) if len(raw) else {}
+        for protocol, of_protocol in means.groupby("protocol"):
             at = rows.of(subject=str(benchmark), protocol=str(protocol))
             table = of_protocol.pivot(index="model", columns="doc_id", values="correct")
             subjects = of_protocol.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
             fit = _fit(table.to_numpy(dtype=float))
             graded |= {str(benchmark)} if fit is not NOT_GRADED else set()
             sampled = dict(iter(raw[(raw["protocol"] == protocol) & raw["run"].notna()].groupby("model")))
-            noises = {str(model): noise_of_runs(rows_of, table.columns) for model, rows_of in sampled.items()}
+            noises = {str(model): answers.noise_of_runs(rows_of, table.columns) for model, rows_of in sampled.items()}
             _benchmark_rows(at, table, subjects, fit, [noises.get(model) for model in table.index])
             for model, of_model in of_protocol[of_protocol["runs"] > 1].groupby("model"):
                 _sampled_rows(at.of(other=str(model)), of_model, noises.get(str(model)))
@@ -85,7 +87,7 @@ def analyze_items(sources: Sources, documents: Sequence[str | Path] = ()) -> Ana
     return Analysis(rows, graded, counted.notes, trained_here(counted.rows))
 
 
-def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
+def _texts(documents: Sequence[Path], benchmark: str) -> dict[str, str]:
     """Context by doc_id, from the first table that has the benchmark."""
     for path in documents:
         try:
@@ -100,7 +102,7 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
     """The 2PL model of `correct` (models, items), or why there is none."""
     if np.nanmin(correct, initial=0) < 0 or np.nanmax(correct, initial=1) > 1:
         return NOT_GRADED
-    return fit_2pl(correct) if min(correct.shape) >= FEWEST else TOO_FEW
+    return statistics.fit_2pl(correct) if min(correct.shape) >= FEWEST else TOO_FEW
 
 
 def _benchmark_rows(
@@ -115,15 +117,20 @@ def _benchmark_rows(
     """
     correct = table.to_numpy(dtype=float)
     models, items = correct.shape
-    told = resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None, runs)
+    clusters = subjects.to_numpy(dtype=str) if (subjects != "").all() else None
+    pairs = statistics.neighbour_tests(correct, clusters, runs)
+    resolved = sum(pair.p < LEVEL for pair in pairs)
+    sizes = [pair.smallest_detectable for pair in pairs if is_known(pair.smallest_detectable)]
+    none, counted = NO_DIFFERENCE if pairs else NO_NEIGHBOURS, ("neighbours", len(pairs))
     alike = int((correct == correct[0]).all(axis=0).sum()) if models > 1 else 0
     at.put("models", models, "models")
     at.put("items", items, "items")
     at.put("equal_items", alike, "items", counted=("items", items))
-    at.put("neighbours", told.neighbours, "pairs")
-    at.put("neighbours_resolved", told.resolved, "pairs", counted=("neighbours", told.neighbours))
-    at.put("neighbours_resolved_share", told.share_resolved, "share", counted=("neighbours", told.neighbours))
-    at.put("paired_difference", told.minimal_detectable_difference, "score", counted=("items", items))
+    at.put("neighbours", len(pairs), "pairs")
+    at.put("neighbours_resolved", resolved, "pairs", counted=counted)
+    share = resolved / len(pairs) if pairs else NO_NEIGHBOURS
+    at.put("neighbours_resolved_share", share, "share", counted=counted)
+    at.put("paired_difference", float(np.median(sizes)) if sizes else none, "score", counted=("items", items))
     below = fit if isinstance(fit, Missing) else int((fit.discrimination < 0).sum())
     certain = fit if isinstance(fit, Missing) else int(fit.negative().sum())
     at.put("items_below_zero", below, "items", counted=("items", items))
@@ -144,41 +151,38 @@ def _negative_rows(at: Rows, fit: ItemParameters, table: pd.DataFrame, texts: di
             of_item.put("item_text", texts[name], "text")
 
 
-def _sampled_rows(at: Rows, answers: pd.DataFrame, noise: RunNoise | None) -> None:
+def _sampled_rows(at: Rows, items: pd.DataFrame, noise: RunNoise | None) -> None:
     """The errors of a model's mean over several sampled runs, as it is, with one run more and with endlessly many, for
-    other items and runs. answers: its rows of `mean_items`; noise: of its runs."""
-    means, runs = answers["correct"].to_numpy(dtype=float), answers["runs"].to_numpy(dtype=int)
-    counted = ("items", len(answers))
+    other items and runs. items: its rows of `mean_items`; noise: of its runs."""
+    means, runs = items["correct"].to_numpy(dtype=float), items["runs"].to_numpy(dtype=int)
+    counted = ("items", len(items))
     at.put("runs", int(runs.min()), "runs")
     at.put("score_of_runs", float(means.mean()), "score", counted=counted)
-    errors: list[float | Missing] = [UNLIKE_RUNS] * 5
-    if len(set(runs)) == 1 and len(answers) > 1 and answers["within"].notna().all() and noise is not None:
-        score = SampledScore(float(means.var(ddof=1)), len(answers), noise)
-        help_ends = EVERY_RUN_HELPS if score.runs_that_help is None else score.runs_that_help
-        one_more, endless = score.error_with(noise.runs + 1), score.error_with(np.inf)
-        errors = [score.error, one_more, endless, score.share_of_sampling, help_ends]
-    names = ("sampled_error", "sampled_error_one_more", "sampled_error_endless")
-    for name, error in zip(names, errors, strict=False):
-        at.put(name, error, "score", counted=counted)
-    at.put("sampled_share", errors[3], "share", counted=counted)
-    at.put("runs_that_help", errors[4], "runs")
+    numbers: list[float | Missing] = [UNLIKE_RUNS] * 5
+    if len(set(runs)) == 1 and len(items) > 1 and items["within"].notna().all() and noise is not None:
+        score = SampledScore(float(means.var(ddof=1)), len(items), noise)
+        helping = EVERY_RUN_HELPS if score.runs_that_help is None else score.runs_that_help
+        errors = [score.error, score.error_with(noise.runs + 1), score.error_with(np.inf)]
+        numbers = [*errors, score.share_of_sampling, helping]
+    names = ("sampled_error", "sampled_error_one_more", "sampled_error_endless", "sampled_share", "runs_that_help")
+    units = ("score", "score", "score", "share", "runs")
+    for name, number, unit in zip(names, numbers, units, strict=True):
+        at.put(name, number, unit, counted=None if unit == "runs" else counted)
 
 
-def _pass_rows(at: Rows, answers: pd.DataFrame) -> None:
-    """pass@k and pass^k for each k up to the runs of the item with the fewest. `answers`: rows of `mean_items`."""
-    runs, share = answers["runs"].to_numpy(dtype=int), answers["correct"].to_numpy(dtype=float)
+def _pass_rows(at: Rows, items: pd.DataFrame) -> None:
+    """pass@k and pass^k for each k up to the runs of the item with the fewest. `items`: rows of `mean_items`."""
+    runs, share = items["runs"].to_numpy(dtype=int), items["correct"].to_numpy(dtype=float)
     right = share * runs
     # right-or-wrong answers have this variance between K runs
     variance = share * (1 - share) * runs / np.maximum(runs - 1, 1)
-    graded = not np.allclose(answers["within"], variance) or not np.allclose(right, right.round())
+    graded = not np.allclose(items["within"], variance) or not np.allclose(right, right.round())
     numbers = [1] if graded else sorted({k for k in NUMBERS_OF_RUNS if k < runs.min()} | {int(runs.min())})
     for k in numbers:
         for name, of_runs in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
             found = GRADED if graded else of_runs(right.round(), runs, k)
-            if isinstance(found, Missing):
-                at.put(name, found, "share", {"items": found}, k=k)
-            else:
-                at.put(name, found.value, "share", {"items": found.interval}, k=k)
+            ends = found if isinstance(found, Missing) else found.interval
+            at.put(name, found if isinstance(found, Missing) else found.value, "share", {"items": ends}, k=k)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -272,30 +276,31 @@ def items_page(analysis: Analysis) -> Page:
     """The page: how many neighbours are told apart, each benchmark, items that work against one, sampled runs."""
     rows = analysis.rows
     protocols = [protocol for protocol in PROTOCOLS if rows.all("models", protocol=protocol)]
-    sections = [BENCHMARKS, NEGATIVE if rows.all("item_discrimination") else None]
+    sections = [BENCHMARKS, *([NEGATIVE] if rows.all("item_discrimination") else [])]
     sections += [RUNS, PASSES] if rows.all("runs") else []
     marks = {p: (KINDS[p], NAMES[p] if len(protocols) > 1 else "") for p in protocols}
     shares, gaps = (
         [Series(quantity, {"subject": "{}"}, {"protocol": p}, *marks[p]) for p in protocols]
         for quantity in ("neighbours_resolved_share", "paired_difference")
     )
-    sizes = [row for row in rows if row.quantity == "paired_difference" and row.subject in analysis.graded]
-    in_points = Rows("items", [row._replace(unit=POINTS) for row in sizes])
+    label = "Share of neighbours in the ranking that differ beyond chance (p < .05, each by itself)"
+    sizes = [row for row in rows.all("paired_difference") if row.subject in analysis.graded]
+    gap = PanelOf(
+        "Which gap is found?",
+        Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
+        Dots(gaps, "Minimal detectable difference of neighbours, in points", sorted=True, most=10),
+    ).drawn(Rows("items", [row._replace(unit=POINTS) for row in sizes]))
     return Page(
         name="items",
         title="Items",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
         + explain_protocols(protocols, trained_here=analysis.trained_here),
         findings=[Finding(_finding(rows, protocol)) for protocol in protocols],
-        sections=[section.drawn(rows) for section in sections if section is not None],
+        sections=[section.drawn(rows) for section in sections],
         notes=analysis.notes,
-        lede=with_copies(_lede(rows, protocols), analysis.notes),
-        picture=Dots(
-            shares,
-            "Share of neighbours in the ranking that differ beyond chance (p < .05, each by itself)",
-            sorted=True,
-        ).draw(rows),
-        panels=[panel for panel in _panels(rows, in_points, protocols, gaps) if panel is not None],
+        lede=answers.with_copies(_lede(rows, protocols), analysis.notes),
+        picture=Dots(shares, label, sorted=True).draw(rows),
+        panels=[panel for panel in (gap, _items_panel(rows, protocols[0])) if panel is not None],
     )
 
 
@@ -324,36 +329,24 @@ def _lede(rows: Rows, protocols: Sequence[str]) -> Lede:
 def _finding(rows: Rows, protocol: str) -> str:
     """How many neighbours are told apart under a protocol, and how many items work against their benchmark."""
     words = f"{_told_apart(rows, protocol)}."
-    fitted = [row for row in rows.all("items_below_zero", protocol=protocol) if row.value is not None]
+    fitted = {row.subject: row for row in rows.all("items_below_zero", protocol=protocol) if row.value is not None}
     if fitted:
-        items, below = sum(row.n or 0 for row in fitted), _sum(rows, "items_below_zero", protocol)
+        items, below = sum(row.n or 0 for row in fitted.values()), _sum(rows, "items_below_zero", protocol)
         words += f" {below} of {count(items, 'item')} have a negative discrimination, which is certain for "
         words += f"{_sum(rows, 'negative_items', protocol)} of them."
-        fewest = _fewest_models(rows, protocol)
-        words += f" With {fewest} models, that of a single item says little." if fewest < FEW_MODELS else ""
+        fewest = min(row.value or 0 for row in rows.all("models", protocol=protocol) if row.subject in fitted)
+        words += f" With {fewest:.0f} models, that of a single item says little." if fewest < FEW_MODELS else ""
     return words
 
 
-def _fewest_models(rows: Rows, protocol: str) -> int:
-    """Over the benchmarks with a fit."""
-    fitted = {row.subject for row in rows.all("negative_items", protocol=protocol) if row.value is not None}
-    return min(int(row.value or 0) for row in rows.all("models", protocol=protocol) if row.subject in fitted)
-
-
-def _panels(rows: Rows, in_points: Rows, protocols: Sequence[str], gaps: Sequence[Series]) -> list[Panel | None]:
-    """Two questions, the second of the protocol that the page begins with."""
-    first = {"protocol": protocols[0]}
-    gap = PanelOf(
-        "Which gap is found?",
-        Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
-        Dots(gaps, "Minimal detectable difference of neighbours, in points", sorted=True, most=10),
-    )
-    negative = [row for row in rows.all("negative_items", **first) if row.value is not None]
+def _items_panel(rows: Rows, protocol: str) -> Panel | None:
+    """Whether items work against their benchmark, under the protocol that the page begins with."""
+    negative = [row for row in rows.all("negative_items", protocol=protocol) if row.value is not None]
     if not negative:
-        return [gap.drawn(in_points)]
-    certain, items = int(sum(row.value or 0 for row in negative)), sum(row.n or 0 for row in negative)
-    chart = Dots([Series("negative_items", {"subject": "{}"}, first)], "Items", sorted=True, most=10, unit="items")
+        return None
+    certain, items = _sum(rows, "negative_items", protocol), sum(row.n or 0 for row in negative)
+    series = Series("negative_items", {"subject": "{}"}, {"protocol": protocol})
+    picture = Dots([series], "Items", sorted=True, most=10, unit="items").draw(rows).svg
     text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
-    question, picture = "Do items work against the benchmark?", chart.draw(rows).svg
-    items_panel = Panel(question, text, picture, "yes" if certain else "not known", "" if certain else "not shown")
-    return [gap.drawn(in_points), items_panel]
+    question = "Do items work against the benchmark?"
+    return Panel(question, text, picture, "yes" if certain else "not known", "" if certain else "not shown")

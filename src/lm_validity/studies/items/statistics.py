@@ -77,25 +77,40 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
     if (correct[is_known] < 0).any() or (correct[is_known] > 1).any():
         raise ValueError("answers lie between 0 (wrong) and 1 (right)")
     count = correct.shape[1]
-    theta, variance = _start(correct, is_known, axis=1), np.full(len(correct), 0.1)
+    theta, variance = _start(correct, axis=1), np.full(len(correct), 0.1)
     theta = (theta - theta.mean()) / max(theta.std(), TOLERANCE)
-    item = np.column_stack([np.full(count, PRIOR_MEAN[0]), _start(correct, is_known, axis=0)])  # (items, 2): a and d
+    item = np.column_stack([np.full(count, PRIOR_MEAN[0]), _start(correct, axis=0)])  # (items, 2): a and d
     covariance = np.tile(np.diag([0.2, 0.2]), (count, 1, 1))
     mean, sds = PRIOR_MEAN, LARGEST_SDS
+
+    def answers_less_expected() -> np.ndarray:
+        """(2, models, items): answers minus expected probabilities, and expected p (1 - p); 0 where there is no answer.
+
+        For a logit x ~ N(m, v), E expit(x) ≈ expit(k m), where k = (1 + pi v / 8)^(-1/2). E p (1 - p) is its
+        derivative.
+        """
+        logits = np.outer(theta, item[:, 0]) + item[:, 1]
+        spread = np.outer(theta**2 + variance, covariance[:, 0, 0]) + 2 * np.outer(theta, covariance[:, 0, 1])
+        spread = spread + covariance[:, 1, 1]
+        shrink = (1 + np.pi / 8 * (spread + np.outer(variance, item[:, 0] ** 2))) ** -0.5
+        right = expit(shrink * logits)
+        return np.where(is_known, np.stack([correct - right, shrink * right * (1 - right)]), 0.0)
+
     converged = False
     for _ in range(STEPS):
         previous_fit = item, theta
-        residual, weight = _answers(correct, is_known, theta, variance, item, covariance)
+        residual, weight = answers_less_expected()
         gradient = np.column_stack([residual.T @ theta - (weight.T @ variance) * item[:, 0], residual.sum(axis=0)])
         slope, mixed, constant = weight.T @ (theta**2 + variance), weight.T @ theta, weight.sum(axis=0)
         information = np.stack([slope, mixed, mixed, constant], axis=1).reshape(-1, 2, 2) + np.diag(sds**-2.0)
         covariance = np.linalg.inv(information)
-        item = item + _bounded(np.einsum("iab,ib->ia", covariance, gradient - (item - mean) / sds**2))
+        step = np.einsum("iab,ib->ia", covariance, gradient - (item - mean) / sds**2)
+        item = item + np.clip(step, -LARGEST_STEP, LARGEST_STEP)
 
-        residual, weight = _answers(correct, is_known, theta, variance, item, covariance)
+        residual, weight = answers_less_expected()
         pull = weight @ covariance[:, 0, 0] * theta + weight @ covariance[:, 0, 1] + theta
         variance = 1 / (weight @ (item[:, 0] ** 2 + covariance[:, 0, 0]) + 1)
-        theta = theta + _bounded(variance * (residual @ item[:, 0] - pull))
+        theta = theta + np.clip(variance * (residual @ item[:, 0] - pull), -LARGEST_STEP, LARGEST_STEP)
 
         mean = (PRIOR_ITEMS * PRIOR_MEAN + item.sum(axis=0)) / (PRIOR_ITEMS + count)
         spread = (item - mean) ** 2 + covariance[:, [0, 1], [0, 1]]
@@ -115,44 +130,9 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
     return ItemParameters(item[:, 0], z, item[:, 1], theta, np.sqrt(variance), converged)
 
 
-def _start(correct: np.ndarray, is_known: np.ndarray, axis: int) -> np.ndarray:
+def _start(correct: np.ndarray, axis: int) -> np.ndarray:
     """Logits of the shares right, half an answer added to either side."""
-    result: np.ndarray = logit(
-        (np.where(is_known, correct, 0.0).sum(axis=axis) + 0.5) / (is_known.sum(axis=axis) + 1.0)
-    )
-    return result
-
-
-class _Expected(NamedTuple):
-    """(models, items): answers minus expected probabilities, and expected p (1 - p); 0 where the answer is unknown."""
-
-    residual: np.ndarray
-    weight: np.ndarray
-
-
-def _answers(
-    correct: np.ndarray,
-    is_known: np.ndarray,
-    theta: np.ndarray,
-    variance: np.ndarray,
-    item: np.ndarray,
-    cov: np.ndarray,
-) -> _Expected:
-    """The answers against what is expected.
-
-    For a logit x ~ N(m, v), E expit(x) ≈ expit(k m), where k = (1 + pi v / 8)^(-1/2). E p (1 - p) is its derivative.
-    """
-    logits = np.outer(theta, item[:, 0]) + item[:, 1]
-    spread = np.outer(theta**2 + variance, cov[:, 0, 0]) + 2 * np.outer(theta, cov[:, 0, 1]) + cov[:, 1, 1]
-    shrink = (1 + np.pi / 8 * (spread + np.outer(variance, item[:, 0] ** 2))) ** -0.5
-    right = expit(shrink * logits)
-    weight = shrink * right * (1 - right)
-    return _Expected(np.where(is_known, correct - right, 0.0), np.where(is_known, weight, 0.0))
-
-
-def _bounded(step: np.ndarray) -> np.ndarray:
-    result: np.ndarray = np.clip(step, -LARGEST_STEP, LARGEST_STEP)
-    return result
+    return np.asarray(logit((np.nansum(correct, axis=axis) + 0.5) / (np.isfinite(correct).sum(axis=axis) + 1.0)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -204,10 +184,10 @@ class StudentTest:
 
     def needed(self, distance: float, items: int) -> int | Missing:
         """How many items like these `items` show that the true difference is no `distance` away, 4 times out of 5."""
+        if abs(distance) < 1e-12:
+            return NO_DISTANCE
         shared = sum(noise.shared for noise in self.runs)
-        if not shared:
-            return items_needed(distance, self.error * np.sqrt(items), self.freedom)
-        room = (distance / self.shift) ** 2 - shared
+        room = (distance / (self.shift if shared else noncentrality_needed(self.freedom))) ** 2 - shared
         return ITEMS_DO_NOT_DECIDE if room <= 0 else int(np.ceil((self.error**2 - shared) * items / room))
 
 
@@ -280,13 +260,13 @@ class McNemarTest:
 
     def interval(self, level: float = LEVEL) -> Interval[float]:
         """The interval of confidence 1 - level: the differences that the test does not reject at this level."""
-        ends = []
-        for far in (-FARTHEST, FARTHEST):
+
+        def end(far: float) -> float:
             if abs(self.difference - far) < 1e-6 or self.p(far) >= level:
-                ends.append(far)
-            else:
-                ends.append(float(optimize.brentq(lambda null: self.p(null) - level, self.difference, far)))
-        return Interval(ends[0], ends[1])
+                return far
+            return float(optimize.brentq(lambda null: self.p(null) - level, self.difference, far))
+
+        return Interval(end(-FARTHEST), end(FARTHEST))
 
     def detectable(self) -> float:
         """The difference that is found four times out of five, where the two differ on as large a share of items as
@@ -300,10 +280,8 @@ class McNemarTest:
         def lacking(size: float) -> float:
             differing = max(share, size)
             spread = np.sqrt(self.items * max(differing - size**2, 0.0))
-            result: float = (
-                self.items * size - 1 - _QUANTILES[0] * np.sqrt(self.items * differing) - _QUANTILES[1] * spread
-            )
-            return result
+            reach = _QUANTILES[0] * np.sqrt(self.items * differing)
+            return float(self.items * size - 1 - reach - _QUANTILES[1] * spread)
 
         return float(optimize.brentq(lacking, 0.0, 1.0)) if lacking(1.0) > 0 else 1.0
 
@@ -320,6 +298,7 @@ class McNemarTest:
 
 Test = StudentTest | McNemarTest
 _QUANTILES = tuple(float(stats.norm.ppf(share)) for share in (1 - LEVEL / 2, POWER))
+FACTOR = sum(_QUANTILES)
 NO_DISTANCE = Missing("The two scores are equal: no number of items separates them.")
 ITEMS_DO_NOT_DECIDE = Missing(Reason("More items do not decide: what the runs share is too large.", ReasonCode.NONE))
 
@@ -408,15 +387,9 @@ def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> _Me
     return _MeanError(error, max(items - 1, 1), None)
 
 
-class PairMatrices(NamedTuple):
-    """Tests of all pairs of M models, (M, M) and symmetric: p, and the difference found four times out of five."""
-
-    p: np.ndarray
-    detectable: np.ndarray
-
-
 class PairedTests(NamedTuple):
-    """`PairMatrices`, and the number of items that both models of a pair answered."""
+    """Tests of all pairs of M models, (M, M) and symmetric: p, the difference found four times out of five, and the
+    number of items that both models of a pair answered."""
 
     p: np.ndarray
     detectable: np.ndarray
@@ -437,32 +410,47 @@ def paired_tests(
     labels = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
     if labels is not None and not FEWEST_CLUSTERS <= labels.max(initial=-1) + 1 < len(labels):
         labels = None
+    p, detectable = np.full((2, *items.shape), np.nan)
     if labels is None and np.isin(correct[is_known], (0, 1)).all():
-        p, detectable = _mcnemar_tests(correct, items)
+        only = (correct == 1).astype(float) @ (correct == 0).T.astype(float)
+        differing = only + only.T
+        kinds, kind = np.unique(np.stack([items, differing])[:, items > 0].astype(int), axis=1, return_inverse=True)
+        sizes = np.array([McNemarTest(count, total, 0).detectable() for count, total in kinds.T.tolist()])
+        p = np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5))
+        detectable[items > 0] = sizes[kind.ravel()]
     else:
-        p, detectable = np.full(items.shape, np.nan), np.full(items.shape, np.nan)
-        noises = [*runs] or [None] * len(correct)
         for i, j in np.argwhere(np.triu(items > 0, 1)):
-            in_both = is_known[i] & is_known[j]
-            subjects = None if labels is None else labels[in_both]
-            of_pair = [noise for noise in (noises[i], noises[j]) if noise is not None]
-            pair = paired_difference(correct[i, in_both], correct[j, in_both], subjects, of_pair)
+            pair = _pair(correct, labels, runs, i, j)
             p[i, j] = p[j, i] = pair.p
             detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
     none = (items == 0) | np.eye(len(items), dtype=bool)
     return PairedTests(np.where(none, np.nan, p), np.where(none, np.nan, detectable), items)
 
 
-def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> PairMatrices:
-    """Tests of all pairs of rows of 0, 1 and NaN; `items` that both have."""
-    only = (correct == 1).astype(float) @ (correct == 0).T.astype(float)
-    differing = only + only.T
-    kinds, kind = np.unique(np.stack([items, differing])[:, items > 0].astype(int), axis=1, return_inverse=True)
-    detectable = np.full(items.shape, np.nan)
-    detectable[items > 0] = np.array([McNemarTest(count, total, 0).detectable() for count, total in kinds.T.tolist()])[
-        kind.ravel()
-    ]
-    return PairMatrices(np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable)
+def neighbour_tests(
+    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
+) -> list[PairedDifference]:
+    """`paired_difference` of neighbours in the ranking of the models by their means over their own items.
+
+    The arguments are those of `paired_tests`. Neighbours without a common item are left out.
+
+    Neighbours were chosen because they are close: where all models are equal, chance tells fewer than 5% of them apart.
+    """
+    is_known = np.isfinite(correct)
+    means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, is_known, strict=True)])
+    order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
+    pairs = [(first, second) for first, second in pairwise(order) if (is_known[first] & is_known[second]).any()]
+    return [_pair(correct, clusters, runs, first, second) for first, second in pairs]
+
+
+def _pair(
+    correct: np.ndarray, clusters: np.ndarray | None, runs: Sequence[RunNoise | None], first: int, second: int
+) -> PairedDifference:
+    """`paired_difference` of two of the models."""
+    in_both = np.isfinite(correct[first] + correct[second])
+    noises = [noise for noise in (runs[first], runs[second]) if noise is not None] if runs else []
+    labels = None if clusters is None else clusters[in_both]
+    return paired_difference(correct[first, in_both], correct[second, in_both], labels, noises)
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:
@@ -488,22 +476,11 @@ def unpaired_difference(
     return StudentTest(difference, error, freedom * scale)
 
 
-def items_needed(difference: float, deviation: float, freedom: float = np.inf) -> int | Missing:
-    """Items with which `difference` is found four times out of five: ((z(.975) + z(.8)) deviation / difference)².
-
-    deviation: the standard deviation of one item's difference (with clusters: the standard error times the root of the
-    number of items). `freedom`: of the t test. Missing where the difference is 0.
-    """
-    if abs(difference) < 1e-12:
-        return NO_DISTANCE
-    return int(np.ceil((noncentrality_needed(freedom) * deviation / difference) ** 2))
-
-
 @cache
 def noncentrality_needed(freedom: float) -> float:
     """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds 4 times out of 5."""
     if freedom > 1000:
-        return sum(_QUANTILES)
+        return FACTOR
     critical = stats.t.ppf(1 - LEVEL / 2, freedom)
     return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0.0, 10 * critical))
 
@@ -563,29 +540,35 @@ class SamplingPart(NamedTuple):
 NO_TEST = Missing(
     Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
 )
+NO_COMMON_ITEMS = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
 DECIDED = Missing(Reason("The verdict is known.", ReasonCode.NONE))
 RUNS_DO_NOT_DECIDE = Missing(Reason("More runs do not decide: the noise of the items is too large.", ReasonCode.NONE))
 
 
-def verdicts(
-    tests: Sequence[Test | None],
-    margins: Sequence[float | None],
-    items: Sequence[int | None],
-    sampling: Sequence[SamplingPart | None],
-) -> list[Verdict]:
-    """A verdict for each of K benchmarks. tests: of the second model less the first, higher is better; None: untested.
-    margins: in the score's unit, at least 0, None where there is none. items: behind a test, None where unknown.
-    sampling: the part of sampled runs in a test's error, None where unknown.
+class Claim(NamedTuple):
+    """A benchmark on which something is decided. test: of the second model less the first, higher is better; None:
+    untested. margin: in the score's unit, at least 0, None where there is none. items: behind the test, None where
+    unknown. sampling: the part of sampled runs in the test's error, None where unknown."""
+
+    test: Test | None
+    margin: float | None = None
+    items: int | None = None
+    sampling: SamplingPart | None = None
+
+
+def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
+    """A verdict for each of K benchmarks.
 
     *better*: p of no change, after Holm over the tested benchmarks, is below 5%. *worse* and *not worse*: p of the
     margin as the true loss, after Holm over the benchmarks with a margin, is below 5% on the side of a greater or a
     smaller loss; without a margin *worse* is by p of no change. Each kind of claim is false somewhere in at most 5% of
     comparisons, and in one direction in about half of that, as in any family of tests under Holm's adjustment.
     """
-    pairs = list(zip(tests, margins, strict=True))
-    changed = _adjusted([None if test is None else test.p(0.0) for test in tests])
-    beyond = _adjusted([None if test is None or loss is None else test.p(-loss) for test, loss in pairs])
-    return [_verdict(*place) for place in zip(tests, margins, items, sampling, changed, beyond, strict=True)]
+    changed = _adjusted([None if claim.test is None else claim.test.p(0.0) for claim in claims])
+    beyond = _adjusted(
+        [None if claim.test is None or claim.margin is None else claim.test.p(-claim.margin) for claim in claims]
+    )
+    return [_verdict(*each) for each in zip(claims, changed, beyond, strict=True)]
 
 
 def _adjusted(p: Sequence[float | None]) -> list[float | None]:
@@ -594,14 +577,8 @@ def _adjusted(p: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else next(adjusted) for value in p]
 
 
-def _verdict(
-    test: Test | None,
-    margin: float | None,
-    items: int | None,
-    sampling: SamplingPart | None,
-    p: float | None,
-    p_margin: float | None,
-) -> Verdict:
+def _verdict(claim: Claim, p: float | None, p_margin: float | None) -> Verdict:
+    test, margin = claim.test, claim.margin
     if test is None or p is None:
         none = None if margin is None else NO_TEST
         return Verdict("not known", NO_TEST, NO_TEST, margin, NO_TEST, none, NO_TEST, NO_TEST)
@@ -612,22 +589,17 @@ def _verdict(
         decision = "not worse" if test.difference > -(margin or 0.0) else "worse"
     elif margin is None and p < LEVEL:
         decision = "worse"
-    needed = _deciding(test, margin, items, sampling) if decision == "not known" else (DECIDED, DECIDED)
-    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, *needed)
-
-
-def _deciding(
-    test: Test, margin: float | None, items: int | None, sampling: SamplingPart | None
-) -> tuple[int | Missing, int | Missing]:
-    """The smallest numbers of items and of runs with which one of the claims would be found, if the true difference is
-    the observed one; by one test alone, without Holm's adjustment."""
-    distances = [test.difference + (margin or 0.0), *([test.difference] if margin and test.difference > 0 else [])]
-    no_items = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
-    more_items = [no_items if items is None else test.needed(distance, items) for distance in distances]
-    more_runs = [
-        Missing(NO_RUNS) if sampling is None else sampling.runs_needed(test, distance) for distance in distances
-    ]
-    return _fewest(more_items), _fewest(more_runs)
+    items_needed: int | Missing = DECIDED
+    runs_needed: int | Missing = DECIDED
+    if decision == "not known":
+        # the nearer of the claims, if the true difference is the observed one; by one test alone, without Holm
+        distances = [test.difference + (margin or 0.0), *([test.difference] if margin and test.difference > 0 else [])]
+        items_needed, runs_needed = NO_COMMON_ITEMS, Missing(NO_RUNS)
+        if claim.items is not None:
+            items_needed = _fewest([test.needed(distance, claim.items) for distance in distances])
+        if claim.sampling is not None:
+            runs_needed = _fewest([claim.sampling.runs_needed(test, distance) for distance in distances])
+    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, items_needed, runs_needed)
 
 
 def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
@@ -680,72 +652,18 @@ def _runs_of_all(tests: Sequence[StudentTest], number_of: int) -> list[tuple[flo
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How finely a benchmark tells models apart: which neighbours in its ranking differ by more than chance.
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """Of the models of one benchmark, best first.
-
-    neighbours: pairs of adjacent ranks. resolved: those whose difference has p < .05, each by itself.
-    share_resolved: resolved / neighbours. minimal_detectable_difference: median over neighbours of what the paired test
-    finds four times out of five.
-    """
-
-    neighbours: int
-    resolved: int
-    share_resolved: float | Missing
-    minimal_detectable_difference: float | Missing
-
-
-def resolution(
-    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
-) -> Resolution:
-    """Resolution of a benchmark from `correct` (models, items), NaN where unknown; `clusters` (items,) or None; `runs`:
-    the noise of each model's sampled runs.
-
-    Models are ordered by their means over their own items; each neighbouring pair is tested on the items that both have
-    (see `paired_difference`; its assumptions hold here). Neighbours were chosen because they are close: where all
-    models are equal, chance resolves fewer than 5% of them. Neighbours without a common item are left out.
-    """
-    has_answer = np.isfinite(correct)
-    means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, has_answer, strict=True)])
-    order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
-    pairs = []
-    for first, second in pairwise(order):
-        in_both = has_answer[first] & has_answer[second]
-        if in_both.any():
-            labels = None if clusters is None else clusters[in_both]
-            noises = [noise for index in (first, second) if runs and (noise := runs[index]) is not None]
-            pairs.append(paired_difference(correct[first, in_both], correct[second, in_both], labels, noises))
-    if not pairs:
-        none = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
-        return Resolution(0, 0, none, none)
-    p = np.array([pair.p for pair in pairs])
-    sizes = [number(pair.smallest_detectable) for pair in pairs if is_known(pair.smallest_detectable)]
-    return Resolution(
-        neighbours=len(pairs),
-        resolved=int((p < LEVEL).sum()),
-        share_resolved=float((p < LEVEL).mean()),
-        minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # All pairs of models on a benchmark: by standard errors, corrected, and who may be best.
 
-FACTOR = float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
 
-
-def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> PairMatrices:
-    """Tests of all pairs of M scores with standard errors, as if independent.
+def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Tests of all pairs of M scores with standard errors, as if independent: (2, M, M) p and detectable.
 
     p = 2 P(Z > |x_i - x_j| / √(se_i² + se_j²)); detectable = (z(.975) + z(.8)) √(se_i² + se_j²), the gap that this test
     by itself finds four times out of five. NaN where an error is unknown or both are 0, and on the diagonal.
     """
     gaps, error = np.abs(scores[:, None] - scores), np.hypot(errors[:, None], errors)
     error = np.where((error > 0) & ~np.eye(len(scores), dtype=bool), error, np.nan)
-    return PairMatrices(2 * stats.norm.sf(gaps / error), FACTOR * error)
+    return np.stack([2 * stats.norm.sf(gaps / error), FACTOR * error])
 
 
 def holm_over_pairs(p: np.ndarray) -> np.ndarray:
@@ -766,7 +684,4 @@ def may_be_best(p: np.ndarray) -> np.ndarray:
     one is out in at most 2.5% of samples: this takes one of at most M - 1 two-sided tests at 5% / (M - 1) to be wrong
     on one side, whichever model comes first. A model without a test stays in.
     """
-    with_first = p[0]
-    tested = int(np.isfinite(with_first).sum())
-    may_be_best: np.ndarray = ~(np.nan_to_num(with_first, nan=1.0) * tested < LEVEL)
-    return may_be_best
+    return np.asarray(~(np.nan_to_num(p[0], nan=1.0) * np.isfinite(p[0]).sum() < LEVEL))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.items.report import NOT_GRADED, TOO_FEW, analyze_items, items_page
-from lm_validity.studies.items.statistics import fit_2pl, resolution
+from lm_validity.studies.items.statistics import fit_2pl, neighbour_tests
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
@@ -50,7 +50,7 @@ def test_reversed_items_are_listed_with_their_text(write, tmp_path):
         "models": 150,
         "items": 80,
         "neighbours": 149,
-        "neighbours_resolved_share": resolution(correct).share_resolved,
+        "neighbours_resolved_share": np.mean([pair.p < 0.05 for pair in neighbour_tests(correct)]),
         "items_below_zero": (fit.discrimination < 0).sum(),
         "negative_items": fit.negative().sum(),
     }

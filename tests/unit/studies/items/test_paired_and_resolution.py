@@ -6,11 +6,11 @@ from scipy import stats
 
 from lm_validity.studies.items.statistics import (
     McNemarTest,
-    items_needed,
+    StudentTest,
     mcnemar_p,
+    neighbour_tests,
     paired_difference,
     paired_tests,
-    resolution,
     unpaired_difference,
 )
 from lm_validity.words import Missing, number
@@ -112,7 +112,7 @@ def test_power_and_items_needed_are_those_of_simulation():
     generator, items = np.random.default_rng(0), 400
     first, second = answers(generator, 100_000, 0.25, 0.0)
     difference = first - second
-    needed = items_needed(float(difference.mean()), float(difference.std()))
+    needed = StudentTest(float(difference.mean()), float(difference.std()), np.inf).needed(float(difference.mean()), 1)
     found = []
     for _ in range(1500):
         chosen = generator.integers(len(first), size=needed)
@@ -152,20 +152,14 @@ def test_a_benchmark_resolves_models_that_are_apart_and_no_others():
     generator = np.random.default_rng(0)
     easy = generator.standard_normal(2000)
     apart = np.array([(generator.logistic(size=2000) < easy + ability) for ability in (2.0, 0.0, 1.0)], dtype=float)
-    found = resolution(apart)
-    assert (found.neighbours, found.resolved, found.share_resolved) == (2, 2, 1.0)
-    shares = [
-        resolution((generator.logistic(size=(5, 300)) < generator.standard_normal(300)).astype(float)).share_resolved
-        for _ in range(50)
-    ]
-    assert np.mean(shares) < 0.05
+    assert [pair.p < 0.05 for pair in neighbour_tests(apart)] == [True, True]
+    equal = [(generator.logistic(size=(5, 300)) < generator.standard_normal(300)).astype(float) for _ in range(50)]
+    assert np.mean([pair.p < 0.05 for correct in equal for pair in neighbour_tests(correct)]) < 0.05
 
 
 def test_models_without_common_items_have_no_resolution():
     apart = np.array([[1.0, 0.0, np.nan, np.nan], [np.nan, np.nan, 1.0, 0.0]])
-    found = resolution(apart)
-    assert found.neighbours == 0 and isinstance(found.share_resolved, Missing)
-    assert isinstance(resolution(np.array([[1.0, 0.0]])).share_resolved, Missing)
+    assert neighbour_tests(apart) == neighbour_tests(np.array([[1.0, 0.0]])) == []
 
 
 def test_one_graded_item_is_no_evidence():

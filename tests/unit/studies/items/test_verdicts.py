@@ -6,6 +6,7 @@ from scipy import stats
 
 from lm_validity.studies.items.statistics import (
     RUNS_DO_NOT_DECIDE,
+    Claim,
     McNemarTest,
     SamplingPart,
     StudentTest,
@@ -15,9 +16,8 @@ from lm_validity.studies.items.statistics import (
 from lm_validity.words import is_known
 
 
-def judged(tests, margins, items=None, sampling=None):
-    nothing = [None] * len(tests)
-    return verdicts(tests, margins, items or nothing, sampling or nothing)
+def judged(tests, margins, *others):
+    return verdicts([Claim(*values) for values in zip(tests, margins, *others, strict=True)])
 
 
 def decisions(tests, margins):

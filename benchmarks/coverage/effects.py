@@ -12,8 +12,7 @@ from benchmarks.coverage.results import NOTHING, Result, one
 
 from lm_validity.config.plan import LEAST
 from lm_validity.statistics import Interval
-from lm_validity.studies.bias.numbers import interval_over_subsamples
-from lm_validity.studies.bias.statistics.effects import mean_over_tasks
+from lm_validity.studies.bias.numbers import interval_over_subsamples, mean_over_tasks
 from lm_validity.studies.signal.statistics.quality import (
     draw_items,
     resample_item_means,

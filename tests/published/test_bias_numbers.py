@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from lm_validity.results.put import Rows
-from lm_validity.studies.bias.numbers import cell_rows, fit_rows, mean_rows, task_rows, trial_rows
+from lm_validity.studies.bias.numbers import SLICES, cell_rows, fit_rows, mean_rows, simulate_pca, task_rows, trial_rows
 from lm_validity.studies.bias.page import report_bias
-from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.model import fit_laplace
-from lm_validity.studies.bias.statistics.nuts import fit_nuts
+from lm_validity.studies.bias.statistics.model import fit_laplace, fit_nuts, meta_analysis
 from lm_validity.studies.bias.trials import base_drift, pair_arms, paired_counts, read_pretrain_on_test
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -150,7 +148,7 @@ def test_mixed_provenance_is_found(trials):
 
 @pytest.mark.slow
 def test_meta_analysis(largest):
-    result = meta_analysis(largest["bias"])
+    result = meta_analysis(largest["bias"], SLICES)
     # the author's stored slices: 46.2%; binomial standard error of 500 slices: 2.2 points
     assert result.beyond == pytest.approx(0.45, abs=0.06)
     assert result.excluding_zero == pytest.approx(0.54, abs=0.06)

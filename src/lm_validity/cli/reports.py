@@ -347,7 +347,7 @@ Pages = Annotated[Path, typer.Option("--output", "-o", help="Folder for the page
 @simulations.command("pca")
 def pca(output: Pages, splits: Annotated[int, typer.Option(min=2, help="Splits for each rank and n.")] = 100) -> None:
     """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
-    from lm_validity.studies.bias.simulations import write_pca_simulation
+    from lm_validity.studies.bias.page import write_pca_simulation
 
     with _folder_of(output, "simulate pca") as folder:
         write_pca_simulation(folder, splits)
@@ -361,7 +361,7 @@ def prior(
     draws: Annotated[int, typer.Option(min=10, help="Simulated data sets.")] = 300,
 ) -> None:
     """Show what the priors of the bias study's model imply before any data."""
-    from lm_validity.studies.bias.simulations import write_prior_simulation
+    from lm_validity.studies.bias.page import write_prior_simulation
 
     with _folder_of(output, "simulate prior", trials) as folder:
         write_prior_simulation(trials, folder, formula, draws)

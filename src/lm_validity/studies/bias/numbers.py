@@ -1,4 +1,5 @@
-"""The numbers of the bias study as rows: means over tasks, by setting, by cell and task by task, and where tasks stop.
+"""The numbers of the bias study as rows: means over tasks, by setting, by cell and task by task, where tasks stop, what
+a hierarchical model says, and two simulations.
 
 Effects are fractions of accuracy: boost = accuracy(extra) - accuracy(base), bias = accuracy(test) - accuracy(extra).
 Differences are those of integer counts, so a task without a difference is exactly 0. Trials that lack an arm of an
@@ -6,24 +7,36 @@ effect do not count for that effect. `trials` is the frame of `trials.pair_arms`
 """
 
 import os
+from functools import cache
+from itertools import product
+from typing import NamedTuple
 
 import joblib
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 from threadpoolctl import threadpool_limits
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows, ends_of, labels_of, reason_of
 from lm_validity.statistics import holm
-from lm_validity.studies.bias.statistics import effects, model
-from lm_validity.studies.bias.statistics.effects import SLICES, meta_analysis
+from lm_validity.studies.bias.statistics import model
 from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
-from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
 from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING, setting_counts
-from lm_validity.words import Missing, Reason, ReasonCode, known
+from lm_validity.words import Missing, Reason, ReasonCode, is_known, known
 
+LEVEL, POWER = 0.05, 0.8
+ROUNDING = 1e-12  # accuracy; a spread below it is the rounding of equal numbers
+ONE_TASK = Missing(
+    Reason("Only one task has both arms. Standard errors and intervals need several.", ReasonCode.TOO_FEW)
+)
+EQUAL_TASKS = Missing(
+    Reason(
+        "All tasks have the same difference: without a spread between them there is no interval and no test.",
+        ReasonCode.NO_INTERVAL,
+    )
+)
 ONE_SUBSAMPLE = Missing(
     Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
 )
@@ -52,7 +65,65 @@ def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.Series:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Means over tasks: of each experiment, of each setting, of each cell.
+# Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not.
+
+
+class MeanOverTasks(NamedTuple):
+    """Mean over `tasks` with its 95% t interval, which holds over `experiments` at once.
+
+    excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level, by two one-sided tests
+    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657-680). smallest_detectable: an effect of this size would have
+    had an interval without zero four times out of five.
+    """
+
+    mean: float
+    tasks: int
+    interval: tuple[float, float] | Missing
+    excluded_beyond: float | Missing
+    smallest_detectable: float | Missing
+    experiments: int = 1
+
+
+def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
+    """Mean of (T,) task effects, fractions of accuracy, none of them NaN, with mean ± t(.975, T - 1) sd / √T.
+
+    Student's interval: it takes the tasks as draws from a population of tasks like these. It fails where a few tasks
+    differ far more than the others (heavy tails), or where tasks resemble each other. One task, and tasks that all have
+    the same effect, have no interval. With several `experiments` its level, and that of the tests, is 5% over their
+    number. Raises ValueError without tasks.
+    """
+    values = np.asarray(values, dtype=float)
+    if not len(values) or not np.isfinite(values).all():
+        raise ValueError("the mean over tasks takes at least one task, and only known effects")
+    mean, tasks, level = float(values.mean()), len(values), LEVEL / experiments
+    if tasks == 1 or np.ptp(values) <= ROUNDING:
+        reason = ONE_TASK if tasks == 1 else EQUAL_TASKS
+        return MeanOverTasks(mean, tasks, reason, reason, reason)
+    error = float(values.std(ddof=1)) / float(np.sqrt(tasks))
+    reach = float(stats.t.ppf(1 - level / 2, tasks - 1)) * error
+    excluded, smallest = excluded_beyond(mean, error, tasks, level), error * smallest_in_errors(tasks, level)
+    return MeanOverTasks(mean, tasks, (mean - reach, mean + reach), excluded, smallest, experiments)
+
+
+def excluded_beyond(mean: float, error: float, tasks: int, level: float = LEVEL) -> float:
+    """The smallest size of which both one-sided t tests on tasks - 1 degrees of freedom exclude an effect at `level`:
+    |mean| + t(1 - level, tasks - 1) error."""
+    return abs(mean) + float(stats.t.ppf(1 - level, tasks - 1)) * error
+
+
+@cache
+def smallest_in_errors(tasks: int, level: float) -> float:
+    """The smallest effect, in standard errors of the mean, that a two-sided t test over `tasks` at `level` finds with
+    probability `POWER`."""
+    critical = stats.t.ppf(1 - level / 2, tasks - 1)
+
+    def excess(shift: float) -> float:
+        # scipy's far tail is NaN for some large shifts, where it is zero to any precision that matters
+        wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, shift))
+        return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side) - POWER
+
+    # the noncentrality that a t test on one degree of freedom needs is below 100 at 5%, and goes with 1 / level
+    return float(optimize.brentq(excess, 0.0, 100 * LEVEL / level))
 
 
 def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
@@ -65,21 +136,23 @@ def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
     """
     for effect in EFFECTS:
         means = task_means(trials, effect, [*CELL, "task"]).groupby(["experiment", "task"]).mean()
-        by_experiment = {name: values.to_numpy() for name, values in means.groupby("experiment")}
-        joint = dict(zip(by_experiment, effects.simultaneous(list(by_experiment.values())), strict=True))
+        values = {name: of_experiment.to_numpy() for name, of_experiment in means.groupby("experiment")}
+        # Bonferroni's correction for the experiments that have an interval
+        tested = max(1, sum(is_known(mean_over_tasks(each).interval) for each in values.values()))
         for experiment in sorted(trials["experiment"].unique()):
-            at, mean = rows.of(experiment=experiment, effect=effect), joint.get(experiment)
-            if mean is None:
+            at = rows.of(experiment=experiment, effect=effect)
+            if experiment not in values:
                 at.put("effect", without_arms(effect), "accuracy", {"tasks": without_arms(effect)})
                 continue
+            mean = mean_over_tasks(values[experiment], tested)
             counted = ("tasks", mean.tasks)
             at.put("effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=counted)
             at.put("effect_excluded_beyond", mean.excluded_beyond, "accuracy", counted=counted)
             at.put("effect_smallest_detectable", mean.smallest_detectable, "accuracy", counted=counted)
             at.put("effect_experiments", mean.experiments, "experiments")
         by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
-        for (experiment, m, n), values in by_model.groupby([*SETTING, "task"]).mean().groupby(SETTING):
-            mean = effects.mean_over_tasks(values.to_numpy())
+        for (experiment, m, n), of_setting in by_model.groupby([*SETTING, "task"]).mean().groupby(SETTING):
+            mean = mean_over_tasks(of_setting.to_numpy())
             at = rows.of(experiment=experiment, m=m, n=n, effect=effect)
             at.put("setting_effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=("tasks", mean.tasks))
 
@@ -100,7 +173,7 @@ def cell_rows(rows: Rows, trials: pd.DataFrame) -> None:
             means, of_effect, without = task_means(cell, effect, ["task"]), at.of(effect=effect), without_arms(effect)
             counted = (f"{effect}_tasks", len(means))
             value = float(means.mean()) if len(means) else without
-            error = known(float(means.sem()), effects.ONE_TASK) if len(means) else without
+            error = known(float(means.sem()), ONE_TASK.reason) if len(means) else without
             of_effect.put("cell_effect", value, "accuracy", counted=counted)
             of_effect.put("cell_effect_standard_error", error, "accuracy", counted=counted)
 
@@ -146,7 +219,7 @@ def adjusted_rows(rows: Rows) -> None:
     biases, p = rows.all("task_effect", effect="bias"), dict[int, float]()
     for index, row in enumerate(biases):
         if row.n and row.value is not None and (ends := ends_of(row)):
-            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - effects.LEVEL / 2, row.n - 1)
+            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - LEVEL / 2, row.n - 1)
             p[index] = float(2 * stats.t.sf(abs(row.value) / error, row.n - 1))
     adjusted = dict(zip(p, holm(np.array([*p.values()])).tolist(), strict=True))
     for index, row in enumerate(biases):
@@ -167,13 +240,34 @@ def interval_over_subsamples(
     """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
     (subsamples,)."""
     number = len(parts)
-    if number < 2 or np.abs(parts).max() <= effects.ROUNDING:
+    if number < 2 or np.abs(parts).max() <= ROUNDING:
         reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
         return reason, reason
-    quantile = float(stats.t.ppf(1 - effects.LEVEL / 2, number - 1))
+    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
     error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
     reach = quantile * error
-    return (mean - reach, mean + reach), effects.excluded_beyond(mean, error, number)
+    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Exact one-sided p: P(sum of ±d_k >= observed sum), for (K,) integer differences (treated - control).
+
+    At least 2^-K. Raises ValueError for an empty or non-integer array.
+    """
+    observed = np.asarray(differences)
+    steps = np.rint(observed).astype(np.int64)
+    if len(steps) == 0 or not np.array_equal(steps, observed):
+        raise ValueError("the sign-flip test takes at least one whole-number difference")
+    sizes = np.abs(steps[steps != 0])
+    # counting how many flips go up: sum of ±d = 2 * (sum of the d that go up) - sum |d|
+    distribution = np.ones(1)
+    for size in sizes:
+        longer = np.zeros(len(distribution) + size)
+        longer[: len(distribution)] += 0.5 * distribution
+        longer[size:] += 0.5 * distribution
+        distribution = longer
+    up = int(sizes.sum() + steps.sum()) // 2
+    return float(min(1.0, distribution[up:].sum()))
 
 
 def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
@@ -184,7 +278,7 @@ def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
     for effect in EFFECTS:
         for (experiment, language_model, m, n), cell in with_difference(trials, effect).groupby(CELL):
             by_task = cell.groupby("task")
-            p = by_task["change"].agg(lambda values: effects.sign_flip_p(values.to_numpy()))
+            p = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy()))
             for (task, differences), q in zip(by_task["difference"], stats.false_discovery_control(p), strict=True):
                 at = rows.of(
                     experiment=experiment, language_model=language_model, m=m, n=n, subject=task, effect=effect
@@ -271,12 +365,13 @@ def least_half_width(trials: pd.DataFrame, limit: int) -> float:
     if full.empty:
         return 0.0
     parts = apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
-    return float(stats.t.ppf(1 - effects.LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
+    return float(stats.t.ppf(1 - LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hierarchical model of all answers: fits by setting, effect and formula, and slices of the data.
 
+SLICES = 500
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
 MOST_PROCESSES = 8
 MARGINAL_LEVEL = 0.95
@@ -315,9 +410,9 @@ def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str,
     """
     (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
     rows = Rows("bias").of(experiment=experiment, m=m, n=n, effect=effect, formula=formula, sampler=sampler)
-    posterior: model.LaplacePosterior | NutsPosterior
+    posterior: model.LaplacePosterior | model.NutsPosterior
     if sampler == "nuts":
-        posterior = fit_nuts(counts, FORMULAS[formula])
+        posterior = model.fit_nuts(counts, FORMULAS[formula])
         draws, fixed = posterior.difference_draws, posterior.fixed
         weights = np.full(len(draws), 1 / len(draws))
         ends = model.equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
@@ -344,7 +439,7 @@ def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str,
 def slice_rows(key: tuple[str, int, int, str], counts: PairedCounts, slices: int) -> Rows:
     """What one subsample a task would have had one conclude in a setting: shares of the `slices`, of which a posterior
     mean lies beyond ±0.04, or an 89% interval excludes 0."""
-    (experiment, m, n, _), found = key, meta_analysis(counts, slices)
+    (experiment, m, n, _), found = key, model.meta_analysis(counts, slices)
     rows, number = Rows("bias").of(experiment=experiment, m=m, n=n), 0 if isinstance(found, Missing) else slices
     beyond, excluding = (found, found) if isinstance(found, Missing) else found
     rows.put("slices_beyond", beyond, "share", counted=("slices", number))
@@ -368,3 +463,68 @@ def unreliable_fits(rows: Rows) -> list[str]:
         where = "UNRELIABLE FIT: {effect} at m = {m}, n = {n}, formula {formula} ({experiment}): ".format(**at)
         notes.append(where + words.format(**values))
     return notes
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Two simulations beside the report: principal components, and the priors alone.
+
+PCA_RANKS, PCA_SIZES = (5, 10, 15, 20), (25, 50, 100, 200, 500)
+PCA_TRAIN, PCA_SEED, SPLIT_SEED = 100, 123, 42
+
+
+def pca_rows(splits: int) -> Rows:
+    """`pca_effect` in R², of `splits` splits for each rank and n: when unlabelled test data do bias a score.
+
+    Appendix G of arXiv 2410.00179: principal components before linear regression. Fitting the components on the test
+    rows inflates R², most where the features have no low-rank structure to find.
+    """
+    rows = Rows("pca")
+    for rank, n in product(PCA_RANKS, PCA_SIZES):
+        base, extra, test = simulate_pca(rank, n, splits).T
+        for effect, values in (("bias", test - extra), ("boost", extra - base)):
+            mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(splits))
+            ends = {"splits": (mean - 1.96 * error, mean + 1.96 * error)}
+            rows.put("pca_effect", mean, "r_squared", ends, counted=("splits", splits), rank=rank, n=n, effect=effect)
+    return rows
+
+
+def simulate_pca(effective_rank: int, n: int, trials: int) -> np.ndarray:
+    """(trials, 3) test R^2 under base, extra and test, of splits of one data set of 100 + 2n rows (seeds 42, 43, …).
+
+    20 features of known effective rank, a linear target with noise; `base` regresses on the features, `extra` and
+    `test` on the int(0.6 rank) components of n other rows or of the n test rows.
+    """
+    from sklearn.datasets import make_regression
+    from sklearn.linear_model import LinearRegression
+    from sklearn.model_selection import train_test_split
+
+    features, target = make_regression(
+        PCA_TRAIN + 2 * n, 20, n_informative=10, effective_rank=effective_rank, noise=1.0, random_state=PCA_SEED
+    )
+    components, scores = int(0.6 * effective_rank), np.empty((trials, 3))
+    for trial, seed in enumerate(range(SPLIT_SEED, SPLIT_SEED + trials)):
+        train, remaining = train_test_split(np.arange(len(target)), train_size=PCA_TRAIN, random_state=seed)
+        extra, test = train_test_split(remaining, train_size=n, test_size=n, random_state=seed + 1)
+        for arm, rows in enumerate((None, extra, test)):
+            projected = features
+            if rows is not None:  # the directions of largest variance
+                axes = np.linalg.eigh(np.cov(features[rows], rowvar=False))[1][:, ::-1][:, :components]
+                projected = (features - features[rows].mean(axis=0)) @ axes
+            regression = LinearRegression().fit(projected[train], target[train])
+            scores[trial, arm] = regression.score(projected[test], target[test])
+    return scores
+
+
+def prior_rows(trials: pd.DataFrame, formula: str, draws: int) -> Rows:
+    """What `formula`'s priors say before any data, of `draws` data sets in the layout of a table of trials."""
+    if formula not in FORMULAS:
+        raise InputError(f"unknown formula {formula!r}.", f"choose {', '.join(FORMULAS)}.")
+    # settings of one study have one layout: the smallest is simulated fastest
+    layout = min(setting_counts(trials).values(), key=len)
+    accuracies, differences = model.prior_predictive(build_design(layout, FORMULAS[formula]), draws)
+    rows, levels = Rows("prior").of(formula=formula), {"prior": 0.89, "middle": 0.5}
+    for name, values in (("accuracy", accuracies[np.isfinite(accuracies)]), ("difference", differences)):
+        ends = {over: model.equal_tailed(values, level) for over, level in levels.items()}
+        counted = ("data sets", draws)
+        rows.put(f"prior_{name}", float(np.median(values)), "accuracy", ends, level=levels, counted=counted)
+    return rows

@@ -1,26 +1,16 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.pages.page import Answer, Finding, Lede, Page
+from lm_validity.results import sections
 from lm_validity.results.put import Column, Condition, Row, Rows, ends_of
-from lm_validity.results.sections import (
-    Dots,
-    PanelOf,
-    Says,
-    SectionOf,
-    Series,
-    TableOf,
-    Written,
-    interval_words,
-    write_rows,
-)
+from lm_validity.results.sections import Dots, Lines, PanelOf, Says, SectionOf, Series, TableOf
 from lm_validity.studies.bias import numbers
-from lm_validity.studies.bias.numbers import model_rows, unreliable_fits
 from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials
 from lm_validity.words import count
 
@@ -59,7 +49,7 @@ def report_bias(
     """
     study = Study(read_trials(trials), plan)
     rows = bias_rows(study, sampler, formula)
-    write_rows(bias_page(study, rows), rows, output)
+    sections.write_rows(bias_page(study, rows), rows, output)
 
 
 def bias_rows(study: Study, sampler: str = "laplace", formula: str = "all") -> Rows:
@@ -70,7 +60,7 @@ def bias_rows(study: Study, sampler: str = "laplace", formula: str = "all") -> R
     numbers.mean_rows(rows, trials)
     numbers.task_rows(rows, trials, study.plan)
     numbers.cell_rows(rows, trials)
-    model_rows(rows, trials, formula, sampler)
+    numbers.model_rows(rows, trials, formula, sampler)
     numbers.trial_rows(rows, trials)
     return rows
 
@@ -262,14 +252,7 @@ SECTIONS = (
         ),
         TableOf(
             "posterior",
-            {
-                "experiment": "experiment",
-                "m": "m",
-                "n": "n",
-                "effect": "effect",
-                "formula": "formula",
-                "sampler": "sampler",
-            },
+            {name: name for name in ("experiment", "m", "n", "effect", "formula", "sampler")},
             {
                 "beta_mean": Column("beta", "beta", CHANGE),
                 "beta_low": Column("beta", "low", CHANGE, "low"),
@@ -300,10 +283,8 @@ SECTIONS = (
             ),
             Dots(
                 [
-                    Series(
-                        "predicted_difference", SETTING, {"effect": effect, "formula": "overdispersed"}, mark, effect
-                    )
-                    for effect, mark in (("boost", "s"), ("bias", "k"))
+                    Series("predicted_difference", SETTING, where | {"formula": "overdispersed"}, mark, where["effect"])
+                    for where, mark in ((BOOST, "s"), (BIAS, "k"))
                 ],
                 "Average accuracy difference in points if these same classifiers answered new test items, with 89% "
                 "intervals (the formula with training noise)",
@@ -367,12 +348,15 @@ def verdict(rows: Rows) -> tuple[str, str]:
 def bias_page(study: Study, rows: Rows) -> Page:
     """The page: the mean over tasks, three panels, and a section for each question."""
     quoted, (heading, answer) = quoted_experiment(rows), verdict(rows)
-    lede, answers = Lede(heading), list[Answer]()
+    lede, answers, alarm, fits = Lede(heading), list[Answer](), list[Finding](), rows.all("fit_reliable")
+    if failed := sum(not row.value for row in fits):
+        words = f"{failed} of {count(len(fits), 'fit')} did not converge: do not use their intervals."
+        alarm = [Finding(words, "They are listed under the notes on these data.", alarm=True)]
     mean = rows.row("effect", experiment=quoted, **BIAS)
     if mean is not None and mean.value is not None:
-        change = f"{Written(mean.value, mean.unit):+} points"
+        change = f"{sections.Written(mean.value, mean.unit):+} points"
         begin = f"In {quoted}, reading" if len(study.experiments) > 1 else "Reading"
-        interval = interval_words(mean, rows)
+        interval = sections.interval_words(mean, rows)
         lede = Lede(heading, f"{begin} {MEANT['bias']} changes accuracy by {change}", interval)
         chart = Dots(both("effect", {"effect": "{}"}, experiment=quoted), POINTS).draw(rows)
         models = count(len(rows.labels("language_model", "cell_trials")), "language model")
@@ -387,14 +371,14 @@ def bias_page(study: Study, rows: Rows) -> Page:
         question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
         "pretraining on other text from the same source adds to accuracy. The bias is what the test set's own text "
         "adds beyond that.",
-        findings=[*_alarm(rows), *(Finding(sentence) for each in FINDINGS for sentence in each.sentences(rows))],
+        findings=[*alarm, *(Finding(sentence) for each in FINDINGS for sentence in each.sentences(rows))],
         sections=[section.drawn(rows) for section in SECTIONS],
         notes=[
             *READING_NOTES,
             *coverage_notes(study.trials, study.plan),
             *stop_notes(study, rows),
             *still_notes(rows),
-            *unreliable_fits(rows),
+            *numbers.unreliable_fits(rows),
             *provenance_notes(study.trials),
         ],
         lede=lede,
@@ -433,8 +417,70 @@ def still_notes(rows: Rows) -> Iterator[str]:
             )
 
 
-def _alarm(rows: Rows) -> Sequence[Finding]:
-    fits = rows.all("fit_reliable")
-    failed = sum(not row.value for row in fits)
-    words = f"{failed} of {count(len(fits), 'fit')} did not converge: do not use their intervals."
-    return [Finding(words, "They are listed under the notes on these data.", alarm=True)] if failed else []
+# ----------------------------------------------------------------------------------------------------------------------
+# The simulations beside the report, each a page of its own.
+
+OF_PCA = {name: Column("pca_effect", name, "+.3f", where={"effect": name}) for name in ("bias", "boost")}
+PCA = SectionOf(
+    "Where unlabelled test data do inflate a score",
+    Says(
+        "pca_effect",
+        "Principal components that are fitted on the test rows inflate R² by {value} ({interval}) at {name}, the worst "
+        "case here.",
+        {"effect": "bias"},
+        {"rank": "rank {}", "n": "n = {}"},
+    ),
+    TableOf("pca_simulation", {"rank": "effective rank", "n": "n"}, OF_PCA, "Bias and boost of R²"),
+    [
+        Lines(
+            [Series("pca_effect", {"n": "{}"}, {"rank": rank, "effect": "bias"}, mark, f"rank {rank}")
+             for rank, mark in zip(numbers.PCA_RANKS, "dtks", strict=True)],
+            "n", "Bias of R² by n, with 95% bands", "n",
+        )
+    ],
+    "The bias study's three arms on synthetic data. R² is the share of the target's variance that a linear regression "
+    "explains on the test rows. base regresses on the features themselves. The other two regress on principal "
+    "components: those of other rows (extra), or those of the test rows (test). bias is test less extra.",
+)  # fmt: skip
+PRIOR = SectionOf(
+    "What the priors say",
+    Says("prior_difference", "Before any data the average difference lies within {interval} points."),
+    TableOf(
+        "priors",
+        {"formula": "formula"},
+        {
+            f"{of}_{part}": Column(f"prior_{of}", f"{of}, {part}", "+.3f", part)
+            for of in ("accuracy", "difference")
+            for part in ("low", "value", "high")
+        },
+        "Simulated data sets",
+    ),
+    [
+        Dots(
+            [
+                Series("prior_accuracy", {"formula": "accuracy"}, inner="middle"),
+                Series("prior_difference", {"formula": "average difference"}, inner="middle"),
+            ],
+            "Accuracy and average difference in points under the priors alone: the median, the middle half (bar) and "
+            "the middle 89%",
+        )
+    ],
+    "Data sets simulated from the priors alone, in the layout of these trials. Where the priors allow nearly every "
+    "accuracy, and differences far larger than the observed ones, a narrow posterior comes from the data.",
+)
+
+
+def write_pca_simulation(output: Path, splits: int) -> None:
+    """Write the page of the simulation with principal components: `splits` splits for each rank and n."""
+    _write_simulation("pca", "A simulation with principal components", PCA, numbers.pca_rows(splits), output)
+
+
+def write_prior_simulation(trials: Path, output: Path, formula: str, draws: int) -> None:
+    """Write the page of what `formula`'s priors say before any data, in the layout of a table of trials."""
+    rows, title = numbers.prior_rows(read_trials(trials), formula, draws), "What the priors of the bias study say"
+    _write_simulation("prior", title, PRIOR, rows, output, f"{draws} simulated data sets.")
+
+
+def _write_simulation(name: str, title: str, section: SectionOf, rows: Rows, output: Path, further: str = "") -> None:
+    drawn = section.drawn(rows)
+    sections.write_rows(Page(name, title, [Finding(drawn.finding, further)], [drawn]), rows, output)

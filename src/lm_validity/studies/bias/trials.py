@@ -7,7 +7,6 @@ language models are matched by these keys, never by the position of a row.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -57,20 +56,27 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
     Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
     arm, an arm twice, impossible counts, and arms of one trial that were evaluated on different test sets.
     """
-    trials = trials.reset_index(drop=True)
-    _check_rows(trials, source)
-    keys = trials[TRIAL].astype({"m": "int64", "n": "int64", "subsample": "int64"})
-    trials = trials.assign(**keys)
+    if trials.empty:
+        raise InputError(
+            f"{source}: no trials.",
+            f"write one row per trial and arm, with the columns {', '.join(TRIAL)}, arm, correct and total.",
+        )
+    trials = trials.set_axis(range(1, len(trials) + 1))
+    for column in [*TRIAL, "arm", "correct", "total"]:
+        _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
     equal = trials.groupby(TRIAL, sort=False)[["total", "test_hash"]].transform("nunique")
-    for column, noun in (("total", "numbers of test observations"), ("test_hash", "test sets")):
-        differs = equal.index[equal[column] > 1]
-        if len(differs):
-            values = trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column].dropna().unique()
-            raise InputError(
-                f"{_where(trials, differs[0], source)}: the arms have different {noun}"
-                f" ({', '.join(map(str, values))}).",
-                "arms are compared on the same observations: correct `subsample` or run the trial again.",
-            )
+    impossible = ~trials["correct"].between(0, trials["total"]) | (trials["total"] < 1)
+    counts = "`correct` counts the right answers among the `total` test observations."
+    alike = "arms are compared on the same observations: correct `subsample` or run the trial again."
+    for wrong, problem, hint in (
+        (~trials["arm"].isin(ARMS), "unknown arm {arm!r}", f"the arms are {', '.join(ARMS)}."),
+        (impossible, "{correct} correct answers of {total}", counts),
+        (trials.duplicated([*TRIAL, "arm"]), "the arm {arm!r} occurs twice", "number the random draws by `subsample`."),
+        (equal["total"] > 1, "the arms have different numbers of test observations", alike),
+        (equal["test_hash"] > 1, "the arms have different test sets", alike),
+    ):
+        _refuse(trials, wrong, source, problem, hint)
+    trials = trials.astype({"m": "int64", "n": "int64", "subsample": "int64"})
     wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
     return shared.astype({"total": "int64"}).join(wide).sort_index().reset_index()
@@ -111,38 +117,16 @@ def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], Pair
     return by_setting
 
 
-def _check_rows(trials: pd.DataFrame, source: str) -> None:
-    if trials.empty:
-        raise InputError(
-            f"{source}: no trials.",
-            f"write one row per trial and arm, with the columns {', '.join(TRIAL)}, arm, correct and total.",
-        )
-    for column in [*TRIAL, "arm", "correct", "total"]:
-        _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
-    unknown = ~trials["arm"].isin(ARMS)
-    _refuse(trials, unknown, source, "unknown arm {arm!r}", f"the arms are {', '.join(ARMS)}.")
-    impossible = (trials["total"] < 1) | (trials["correct"] < 0) | (trials["correct"] > trials["total"])
-    hint = "`correct` counts the right answers among the `total` test observations."
-    _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
-    twice = trials.duplicated([*TRIAL, "arm"])
-    _refuse(trials, twice, source, "the arm {arm!r} occurs twice", "number the random draws by `subsample`.")
-
-
-def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:
+def _refuse(rows: pd.DataFrame, wrong: pd.Series, source: str | Path, problem: str, hint: str) -> None:
+    """InputError for the first of the rows that is `wrong`; the index says which one it is, `problem` is its format."""
     if wrong.any():
-        row = int(wrong.to_numpy(dtype=bool).argmax())
-        raise InputError(f"{_where(trials, row, source)}: {problem.format(**trials.iloc[row])}.", hint)
-
-
-def _where(trials: pd.DataFrame, row: int, source: str) -> str:
-    trial_name = ", ".join(f"{name.replace('_', ' ')} {trials[name].iloc[row]}" for name in TRIAL)
-    return f"{source}: row {row + 1} ({trial_name})"
+        row = rows[wrong.to_numpy(dtype=bool)].iloc[0]
+        trial = ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in TRIAL if name in row)
+        raise InputError(f"{source}: row {row.name} ({trial}): {problem.format(**row)}.", hint)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What is missing.
-
-GAPS_SHOWN = 12  # of an experiment; the rest is counted
 
 
 def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = None) -> pd.DataFrame:
@@ -169,7 +153,7 @@ def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = No
 
 
 def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterator[str]:
-    """Trials without an arm, gaps between cells, one language model alone, twins, and tasks at the ceiling."""
+    """Trials without an arm, gaps between cells, one language model alone, and tasks at the ceiling."""
     for arm in ARMS:
         if missing := int(trials[arm].isna().sum()):
             effects = " and ".join(effect for effect, arms in EFFECTS.items() if arm in arms)
@@ -178,7 +162,6 @@ def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterat
     for experiment, trials_of_experiment in trials.groupby("experiment"):
         if trials_of_experiment["language_model"].nunique() == 1:
             yield f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
-    yield from _twins(trials)
     counts = trials[list(ARMS)]
     full, none = counts.eq(trials["total"], axis=0) | counts.isna(), counts.eq(0) | counts.isna()
     alike = pd.DataFrame({"full": full.all(axis=1), "none": none.all(axis=1)})
@@ -192,50 +175,21 @@ def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterat
             )
 
 
-def _twins(trials: pd.DataFrame) -> Iterator[str]:
-    """Language models with the same counts throughout: perhaps one model under two names."""
-    for experiment, trials_of_experiment in trials.groupby("experiment"):
-        counts = {
-            name: group.set_index(["m", "n", "task", "subsample"])[list(ARMS)]
-            for name, group in trials_of_experiment.groupby("language_model")
-        }
-        for first, second in combinations(counts, 2):
-            shared = counts[first].index.intersection(counts[second].index)
-            if len(shared) and counts[first].loc[shared].equals(counts[second].loc[shared]):
-                yield (
-                    f"Experiment {experiment}: {first} and {second} have the same counts in every one of the "
-                    f"{count(len(shared), 'trial')} that both have. They may be one model under two names."
-                )
-
-
 def _gaps(trials: pd.DataFrame, plan: BiasPlan | None) -> Iterator[str]:
     """Cells that lack tasks or subsamples which others have: what an average over cells then compares."""
-    gaps = {effect: missing_trials(trials, effect, plan) for effect in EFFECTS}
-    for experiment in trials["experiment"].unique():
-        words = {effect: _gap_words(frame[frame["experiment"] == experiment]) for effect, frame in gaps.items()}
-        one_wording = len(set(words.values())) == 1
-        for effect, gap in list(words.items())[: 1 if one_wording else None]:
-            if gap:
-                concerned = " and the ".join(EFFECTS) if one_wording else effect
-                yield (
-                    f"Experiment {experiment} has gaps, for the {concerned}: {gap}. Averages over cells and over tasks "
-                    "there are not of the same tasks and trials."
-                )
-
-
-def _gap_words(gaps: pd.DataFrame) -> str:
-    """`gpt2 at m = 50, n = 50 and m = 50, n = 100 has no trial of trec and fewer of sst2 (3 of 5); …`."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for (_, language_model, m, n), cell in gaps.groupby(CELL):
-        none, fewer = cell[cell["subsamples"] == 0], cell[cell["subsamples"] > 0]
-        parts = [f"no trial of {listing(none['task'])}"] if len(none) else []
-        if len(fewer):
-            listed = listing(f"{row.task} ({row.subsamples} of {row.expected})" for row in fewer.itertuples())
-            parts.append(f"fewer of {listed}" if parts else f"fewer trials of {listed}")
-        places.setdefault((str(language_model), " and ".join(parts)), []).append(f"m = {m}, n = {n}")
-    sentences = [f"{model} at {' and '.join(where)} has {words}" for (model, words), where in places.items()]
-    remainder = [f"and {len(sentences) - GAPS_SHOWN} more"] if len(sentences) > GAPS_SHOWN else []
-    return "; ".join(sentences[:GAPS_SHOWN] + remainder)
+    gaps = pd.concat([missing_trials(trials, effect, plan).assign(effect=effect) for effect in EFFECTS])
+    keys = [*CELL, "task", "subsamples", "expected"]
+    effects = gaps.groupby(keys)["effect"].agg(" and the ".join).reset_index()
+    for (experiment, concerned), group in effects.groupby(["experiment", "effect"]):
+        lacking = listing(
+            f"{cell.language_model} at m = {cell.m}, n = {cell.n} has {cell.subsamples} of {cell.expected} trials of "
+            f"{cell.task}"
+            for cell in group.itertuples()
+        )
+        yield (
+            f"Experiment {experiment} has gaps, for the {concerned}: {lacking}. Averages over cells and tasks are "
+            "not of the same tasks and trials."
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -265,22 +219,27 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     largest = sizes.loc[sizes.groupby(keys).idxmax()].index.to_frame(index=False)
     pairs = tasks.merge(tasks.merge(largest), on=[*keys, "task"], suffixes=("", "_of_reference"))
     pairs = pairs[pairs["n"] != pairs["n_of_reference"]]
-    rows = [[*key, *_compared(shared)] for key, shared in pairs.groupby([*CELL, "n_of_reference"])]
-    drift = pd.DataFrame(rows, columns=[*CELL, "reference_n", "base", "reference_base", "difference", "z", "p"])
+    drift = pd.DataFrame(columns=[*CELL, "reference_n", "difference", "p"])
+    if len(pairs):
+        shared = pairs.rename(columns={"n_of_reference": "reference_n"}).groupby([*CELL, "reference_n"])
+        columns = [
+            f"{name}{of_reference}" for name in ("mean", "var", "count") for of_reference in ("", "_of_reference")
+        ]
+        drift = shared[columns].apply(_compared).reset_index()
     large = drift["difference"].astype(float).abs() >= DRIFT_SIZE
     return drift.assign(mixed=(drift["p"].astype(float) * len(drift) < DRIFT_LEVEL) & large)
 
 
-def _compared(tasks: pd.DataFrame) -> tuple[float, float, float, float, float]:
+def _compared(tasks: pd.DataFrame) -> pd.Series:
     """base, reference_base, difference, z, p, of the tasks that two values of n share."""
-    means, variances, counts = (tasks[[name, f"{name}_of_reference"]].to_numpy().T for name in ("mean", "var", "count"))
-    (base, reference_base), difference = means.mean(axis=1).tolist(), float((means[0] - means[1]).mean())
+    means, variances, counts = tasks.to_numpy().T.reshape(3, 2, -1)
+    (base, reference_base), difference = means.mean(axis=1), float((means[0] - means[1]).mean())
     difference = difference if abs(difference) > ROUNDING else 0.0
     error = float(np.sqrt((variances / counts).sum())) / len(tasks)
-    if error > ROUNDING:
-        z = difference / error
-        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum()))
-    return base, reference_base, difference, *((np.inf, 0.0) if difference else (0.0, 1.0))
+    z = difference / error if error > ROUNDING else np.inf if difference else 0.0
+    p = 2 * stats.t.sf(abs(z), (counts - 1).sum())
+    names = ["base", "reference_base", "difference", "z", "p"]
+    return pd.Series([base, reference_base, difference, z, p], names)
 
 
 def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
@@ -326,7 +285,8 @@ def provenance_notes(trials: pd.DataFrame) -> Iterator[str]:
 # .29 x 100 = 28.999… into 28 and loses one correct answer in 3% of the published values.
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
-LARGEST = 2**31 - 1  # of a whole number; far beyond any study, and a float holds each of them exactly
+# the least and the largest whole number, far beyond any study, which a float holds exactly
+WHOLE = {"m": (1, 2**31 - 1), "n": (1, 2**31 - 1), "subsample": (0, 2**31 - 1)}
 _FILE = "accuracies.csv"
 # The author's folders; where one is called `accuracies` alone, the folder above it tells the experiment
 _PLACE = re.compile(
@@ -376,67 +336,33 @@ def _read_file(path: Path) -> pd.DataFrame:
             did_you_mean(missing[0], frame.columns, f"the columns are {', '.join([*KEYS, *ARMS])}, majority."),
         )
     for column in KEYS:
-        _refuse_accuracy(frame, frame[column] == "", path, f"column {column!r} is empty", "fill it in.")
-    whole_numbers = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
-    trial = pd.DataFrame(
-        {
-            "experiment": frame["experiment"],
-            "language_model": frame["lm"],
-            "task": frame["task"],
-            **whole_numbers,
-            "total": whole_numbers["n"],
-            "test_hash": _majority_fingerprint(frame),
-        }
-    )
-    arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole_numbers["n"], path)) for arm in ARMS]
+        _refuse(frame, frame[column] == "", path, f"column {column!r} is empty", "fill it in.")
+    numbers = frame[["m", "n", "subsample", *ARMS]].apply(pd.to_numeric, errors="coerce")
+    for column, values in numbers.items():
+        wrong = (values.isna() & (frame[column] != "")) | np.isinf(values)
+        hint = "write plain decimal numbers; leave an unknown accuracy empty."
+        _refuse(frame, wrong, path, f"{column} is {{{column}!r}}, not a number", hint)
+        least, most = WHOLE.get(str(column), (0, 1))
+        wrong = (values < least) | (values > most) | ((values != np.floor(values)) & (column in WHOLE))
+        problem, hint = f"not between {least} and {most}", "accuracies are fractions, not percent."
+        if column in WHOLE:
+            problem = f"not a whole number from {least} to {most}"
+            hint = "m and n count observations, subsample numbers the random draws."
+        _refuse(frame, wrong, path, f"{column} is {{{column}!r}}, {problem}", hint)
+    trial = numbers[["m", "n", "subsample"]].astype("int64").assign(total=numbers["n"].astype("int64"))
+    trial = trial.assign(experiment=frame["experiment"], language_model=frame["lm"], task=frame["task"], test_hash=None)
+    if "majority" in frame.columns:
+        share = pd.to_numeric(frame["majority"], errors="coerce")
+        trial["test_hash"] = ("majority " + share.map("{:.6f}".format)).where(share.notna(), None)
+    arms = []
+    for arm in ARMS:
+        counts = numbers[arm] * numbers["n"]
+        wrong = (counts - counts.round()).abs() > COUNT_TOLERANCE
+        problem = f"{arm} is {{{arm}!r}}, not a multiple of 1/{{n}} (it would be {{counts:.6g}} right answers of {{n}})"
+        hint = "check n, the number of test observations, or write the accuracy unrounded."
+        _refuse(frame.assign(counts=counts), wrong, path, problem, hint)
+        arms.append(trial.assign(arm=arm, correct=counts.round()))
     trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
     if trials.empty:
         raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")
     return trials
-
-
-def _refuse_accuracy(frame: pd.DataFrame, wrong: pd.Series, path: Path, problem: str, hint: str) -> None:
-    """InputError for the first row that is `wrong`, at its line, the header's being 1; `problem` is a format of it."""
-    if wrong.any():
-        row = frame[wrong].iloc[0]
-        raise InputError(f"{path}: line {row.name} (task {row['task']!r}): {problem.format(**row)}.", hint)
-
-
-def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
-    text = frame[column]
-    numbers = pd.to_numeric(text.where(text != ""), errors="coerce")
-    wrong = (numbers.isna() & (text != "")) | np.isinf(numbers)
-    hint = "write plain decimal numbers; leave an unknown accuracy empty."
-    _refuse_accuracy(frame, wrong, path, f"{column} is {{{column}!r}}, not a number", hint)
-    return numbers
-
-
-def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
-    numbers = _numbers(frame, column, path)
-    least = 0 if column == "subsample" else 1
-    wrong = (numbers != np.floor(numbers)) | (numbers < least) | (numbers > LARGEST)
-    problem = f"{column} is {{{column}!r}}, not a whole number from {least} to {LARGEST}"
-    _refuse_accuracy(frame, wrong, path, problem, "m and n count observations, subsample numbers the random draws.")
-    return numbers.astype("int64")
-
-
-def _counts(frame: pd.DataFrame, arm: str, total: pd.Series, path: Path) -> pd.Series:
-    """Correct answers of one arm; NaN where the accuracy is empty."""
-    accuracies = _numbers(frame, arm, path)
-    wrong = (accuracies < 0) | (accuracies > 1)
-    hint = "accuracies are fractions, not percent."
-    _refuse_accuracy(frame, wrong, path, f"{arm} is {{{arm}}}, not between 0 and 1", hint)
-    counts = accuracies * total
-    wrong = (counts - counts.round()).abs() > COUNT_TOLERANCE
-    problem = f"{arm} is {{{arm}}}, not a multiple of 1/{{total}} (it would be {{counts:.6g}} correct answers of n = "
-    problem += "{total})"
-    hint = "check n, the number of test observations, or write the accuracy unrounded."
-    _refuse_accuracy(frame.assign(total=total, counts=counts), wrong, path, problem, hint)
-    return counts.round()
-
-
-def _majority_fingerprint(frame: pd.DataFrame) -> pd.Series | None:
-    if "majority" not in frame.columns:
-        return None
-    share = pd.to_numeric(frame["majority"], errors="coerce")
-    return ("majority " + share.map("{:.6f}".format)).where(share.notna(), None)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from lm_validity import words
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS, NAMES, points
@@ -20,19 +21,7 @@ from lm_validity.tables.counted import Counted
 from lm_validity.tables.items import Shared, shared_items
 from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike, without_settings
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    explain_protocols,
-    is_known,
-    listing,
-    number,
-    percent,
-    with_names,
-)
+from lm_validity.words import Missing, Reason, ReasonCode, count, is_known, listing, number
 
 NO_ITEMS = Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS))
 SHARED = "Benchmarks that share items count once in all together: {}."
@@ -121,13 +110,13 @@ def compare_counted(
         if not all(key in cells.index for key in keys):
             one_sided.append(f"{benchmark} ({protocol})")
             continue
-        pair, words = by_model.items(benchmark, protocol), answers.unlike_items(by_model.items(benchmark, protocol))
+        pair, in_common = by_model.items(benchmark, protocol), answers.unlike_items(by_model.items(benchmark, protocol))
         row = compared_cells(cells.loc[keys[0]], cells.loc[keys[1]], pair, by_model.raw(benchmark, protocol))
         rows.append(row)
         if pair[0] is not None and pair[1] is not None and not set(pair[0]["doc_id"]) & set(pair[1]["doc_id"]):
             apart.append(benchmark)
-        elif row.paired and words:
-            partly.append(f"{benchmark} ({words})")
+        elif row.paired and in_common:
+            partly.append(f"{benchmark} ({in_common})")
     if not rows:
         reasons = [note for note in counted.notes if "stay out" in note] or ["compare models with common scores."]
         raise InputError(f"{counted.source}: {first} and {second} share no benchmark.", reasons[0])
@@ -149,8 +138,8 @@ def compare_counted(
         tuple(rows),
         tuple(units_of(rows, shared, by_model, cells["better"])),
         tuple(shared),
-        (*(note for note in counted.notes if not note.startswith(said_before)), *with_names(notes)),
-        (*_alike(rows), *with_names({SHARED: [" and ".join(group.benchmarks) for group in shared]})),
+        (*(note for note in counted.notes if not note.startswith(said_before)), *words.with_names(notes)),
+        (*_alike(rows), *words.with_names({SHARED: [" and ".join(group.benchmarks) for group in shared]})),
         trained_here(counted.rows),
     )
 
@@ -471,28 +460,28 @@ def to_decide(found: Judged) -> str:
 
 def written(found: Judged, value: float, *, signed: bool = True) -> str:
     """A change or a margin in the unit of the scores, of fractions in points."""
-    return points(value, 1, signed=signed) if found.in_points else decimal(value, 3, signed=signed)
+    return points(value, 1, signed=signed) if found.in_points else words.decimal(value, 3, signed=signed)
 
 
 def verdict_words(found: Judged) -> str:
     """`worse: −2.1 points (95%: −3.3 to −0.9)`; what Holm's adjustment left undecided with its p."""
-    verdict, words = found.verdict, str(found.verdict.decision)
+    verdict, text = found.verdict, str(found.verdict.decision)
     margin = "" if verdict.margin is None else written(found, verdict.margin, signed=False)
-    if margin and words in ("worse", "not worse"):
-        words += f" by more than {margin}"
+    if margin and text in ("worse", "not worse"):
+        text += f" by more than {margin}"
     if isinstance(verdict.change, Missing):
         reason = str(verdict.change.reason).rstrip(".")
-        return f"{words}: {reason[:1].lower()}{reason[1:]}"
-    words += f": {written(found, verdict.change)}{' points' if found.in_points else ''}"
+        return f"{text}: {reason[:1].lower()}{reason[1:]}"
+    text += f": {written(found, verdict.change)}{' points' if found.in_points else ''}"
     if not isinstance(ends := verdict.interval, tuple):
-        return words
-    words += f" ({100 * verdict.level:g}%: {' to '.join(written(found, end) for end in ends)}"
+        return text
+    text += f" ({100 * verdict.level:g}%: {' to '.join(written(found, end) for end in ends)}"
     p, p_margin, loss = number(verdict.p), number(verdict.p_margin), -(verdict.margin or 0.0)
     if not ends[0] <= 0 <= ends[1] and p >= LEVEL and verdict.decision != "worse":
-        words += f"; p {decimal(p, 2)} after Holm"
+        text += f"; p {words.decimal(p, 2)} after Holm"
     if verdict.decision == "not known" and margin and not ends[0] <= loss <= ends[1] and p_margin >= LEVEL:
-        words += f"; p of a loss of {margin} is {decimal(p_margin, 2)} after Holm"
-    return f"{words})"
+        text += f"; p of a loss of {margin} is {words.decimal(p_margin, 2)} after Holm"
+    return f"{text})"
 
 
 def tally(comparison: Comparison, found: Sequence[Judged], protocol: str) -> str:
@@ -521,7 +510,7 @@ def comparison_page(
     training at which they are compared, to stand beside the picture."""
     names, protocols = short_names(comparison.first, comparison.second), comparison.protocols
     said = {protocol: tally(comparison, found, protocol) for protocol in protocols}
-    lede = "; ".join(f"{NAMES[each]}, {words}" if len(said) > 1 else words for each, words in said.items())
+    lede = "; ".join(f"{NAMES[each]}, {sentence}" if len(said) > 1 else sentence for each, sentence in said.items())
     sections = [_benchmark_section(names).drawn(rows)]
     if rows.all("change_along_training"):
         sections.append(_training_section(names, rows, protocols, POINTS if found[0].in_points else "").drawn(rows))
@@ -539,8 +528,10 @@ def comparison_page(
         name="compare",
         title=f"{comparison.first} against {comparison.second}",
         question="Which of the two models is better, and on what? "
-        + explain_protocols(protocols, trained_here=comparison.trained_here),
-        findings=[Finding(f"{names[1]} against {names[0]}, {NAMES[each]}: {words}.") for each, words in said.items()],
+        + words.explain_protocols(protocols, trained_here=comparison.trained_here),
+        findings=[
+            Finding(f"{names[1]} against {names[0]}, {NAMES[each]}: {sentence}.") for each, sentence in said.items()
+        ],
         sections=sections,
         notes=[*notes, *comparison.notes],
         lede=Lede(question, lede[:1].upper() + lede[1:]),
@@ -555,8 +546,8 @@ def _changes(rows: Rows, comparison: Comparison, protocols: Sequence[str], label
     shares = [row for row in comparison.differences if row.in_points and row.protocol in protocols]
     places = {(row.benchmark, row.protocol) for row in ([row for row in shares if row.tested] or shares)}
     drawn = [row for row in rows.all("change") if (row.subject, row.protocol) in places]
-    words = {each: NAMES[each] if len(protocols) > 1 else "" for each in protocols}
-    series = [Series("change", {"subject": "{}"}, {"protocol": each}, KINDS[each], words[each]) for each in protocols]
+    names = {each: NAMES[each] if len(protocols) > 1 else "" for each in protocols}
+    series = [Series("change", {"subject": "{}"}, {"protocol": each}, KINDS[each], names[each]) for each in protocols]
     return Dots(series, label, dashed=(0.0,), sorted=True, most=most, unit=POINTS).draw(Rows("compare", drawn))
 
 
@@ -618,7 +609,7 @@ def _benchmark_section(names: tuple[str, str]) -> SectionOf:
 
 def _training_section(names: tuple[str, str], rows: Rows, protocols: Sequence[str], unit: str) -> SectionOf:
     points_in = rows.all("change_along_training")[0].said["unit"]
-    words = "Billions of tokens" if points_in == "tokens_b" else "Steps"
+    points_of = "Billions of tokens" if points_in == "tokens_b" else "Steps"
     of_all = {"subject": None}
     series = [
         Series("change_along_training", {}, of_all | {"protocol": each}, KINDS[each], NAMES[each]) for each in protocols
@@ -629,12 +620,12 @@ def _training_section(names: tuple[str, str], rows: Rows, protocols: Sequence[st
         Says("change_along_training", "Over all benchmarks, the difference is {span:+} at {count:point}.", of_all),
         TableOf(
             "along_training",
-            {"subject": "benchmark", "protocol": "protocol", "point": words.lower()},
+            {"subject": "benchmark", "protocol": "protocol", "point": points_of.lower()},
             Column("change_along_training", "difference", "+.4f").with_ends("change"),
             "Every point",
             folded=True,
         ),
-        [Lines(series, "point", label, words, unit)],
+        [Lines(series, "point", label, points_of, unit)],
         "At each point the two are compared as at the last one, by the same test. The band is the interval of each "
         "point by itself: over many points some exclude 0 by chance.",
         "every point that both models have",
@@ -645,7 +636,7 @@ def _flip_section(comparison: Comparison, flips: pd.DataFrame) -> Section:
     caption = f"The first {MOST_FLIPS} of {len(flips)}." if len(flips) > MOST_FLIPS else ""
     labels = {"first_answer": comparison.first, "second_answer": comparison.second, "right": "right with"}
     shown = flips.head(MOST_FLIPS).replace({"protocol": NAMES})
-    share = percent(float((flips["right"] == comparison.second).mean()))
+    share = words.percent(float((flips["right"] == comparison.second).mean()))
     return Section(
         "Items that one of the two alone gets right",
         f"{count(len(flips), 'item')}, {share} of them right with {comparison.second}.",

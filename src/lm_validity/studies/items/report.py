@@ -87,7 +87,7 @@ def analyze_items(sources: Sources, documents: Sequence[str | Path] = ()) -> Ana
     return Analysis(rows, graded, counted.notes, trained_here(counted.rows))
 
 
-def _texts(documents: Sequence[Path], benchmark: str) -> dict[str, str]:
+def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
     """Context by doc_id, from the first table that has the benchmark."""
     for path in documents:
         try:

@@ -81,8 +81,8 @@ def test_the_majority_share_tells_test_sets_apart(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("main,bert,50,100,trec,1,0.295,0.5,0.5,0.3", "base is 0.295, not a multiple of 1/100"),
-        ("main,bert,50,100,trec,1,29,0.5,0.5,0.3", "base is 29, not between 0 and 1"),
+        ("main,bert,50,100,trec,1,0.295,0.5,0.5,0.3", "base is '0.295', not a multiple of 1/100"),
+        ("main,bert,50,100,trec,1,29,0.5,0.5,0.3", "base is '29', not between 0 and 1"),
         ("main,bert,50,100,trec,1,0.5,high,0.5,0.3", "extra is 'high', not a number"),
         ("main,bert,50,ten,trec,1,0.5,0.5,0.5,0.3", "n is 'ten', not a number"),
         ("main,bert,50,10.5,trec,1,0.5,0.5,0.5,0.3", "n is '10.5', not a whole number"),
@@ -94,7 +94,7 @@ def test_the_majority_share_tells_test_sets_apart(tmp_path):
 def test_bad_values_are_named(tmp_path, line, message):
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, "main,bert,50,10,emo,1,0.5,0.5,0.5,0.3", line)
-    assert "line 3 (task 'trec')" in caught.value.problem
+    assert "row 3 (" in caught.value.problem
 
 
 def test_a_trial_that_is_there_twice_is_named_with_both_lines(tmp_path):

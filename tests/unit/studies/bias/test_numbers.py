@@ -13,8 +13,16 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
 from lm_validity.results.put import Rows, ends_of
-from lm_validity.studies.bias.numbers import cell_rows, mean_rows, task_rows, trial_rows
-from lm_validity.studies.bias.statistics.effects import mean_over_tasks, meta_analysis, sign_flip_p, simulate_pca
+from lm_validity.studies.bias.numbers import (
+    cell_rows,
+    mean_over_tasks,
+    mean_rows,
+    sign_flip_p,
+    simulate_pca,
+    task_rows,
+    trial_rows,
+)
+from lm_validity.studies.bias.statistics.model import meta_analysis
 from lm_validity.studies.bias.trials import pair_arms, paired_counts
 from lm_validity.words import Missing
 
@@ -208,7 +216,7 @@ def test_slices_are_right_without_training_noise_and_too_sure_with_it(trials):
     planted = paired_counts(trials(tasks=12, subsamples=10, sizes=(100,), shift={"test": 0.5}), "bias")
     assert meta_analysis(planted, slices=40).beyond > 0.95
     assert meta_analysis(planted, slices=40) == meta_analysis(planted, slices=40)
-    assert isinstance(meta_analysis(paired_counts(trials(subsamples=1, sizes=(40,)), "bias")), Missing)
+    assert isinstance(meta_analysis(paired_counts(trials(subsamples=1, sizes=(40,)), "bias"), slices=40), Missing)
 
 
 def test_pca_trials_equal_scikit_learn():

@@ -70,14 +70,6 @@ def test_a_metric_of_which_less_is_better_turns_the_change(write, answers):
     assert decisions(compared(write(answers, higher_is_better=False)))["far", DIRECT] == "better"
 
 
-@pytest.mark.parametrize("subjects", [20, 5, 2])
-def test_subjects_are_clusters_from_three_on(write, answers, subjects):
-    comparison = compared(write(answers, subjects=np.repeat([f"s{i}" for i in range(subjects)], 200 // subjects)))
-    far = comparison.differences[0]
-    assert far.test == ("McNemar" if subjects == 2 else "clustered by subject")
-    assert far.paired.clusters == (None if subjects == 2 else subjects)
-
-
 def test_without_items_standard_errors_are_used_or_nothing(write, answers):
     far, _ = compared(write(answers), items=False).differences
     first, second = (answers[m, "far", DIRECT].astype(float) for m in "ab")
@@ -122,21 +114,6 @@ def test_what_cannot_be_compared_is_named(write, answers, kept, models, problem)
     folder = write({key: value for key, value in answers.items() if kept is None or key in kept})
     with pytest.raises(InputError, match=problem):
         compared(folder, *models)
-
-
-@pytest.mark.parametrize("direction", [True, None])
-def test_several_metrics_need_a_name(write, answers, tmp_path, direction):
-    def both(scores):
-        scores = scores.assign(higher_is_better=pd.array([direction] * len(scores), dtype="boolean"))
-        further = scores.assign(metric="f1,none", value=0.1)
-        return pd.concat([scores, further[further["benchmark"] == "far"]])
-
-    folder = write(answers, changes=both)
-    with pytest.raises(InputError, match="several metrics"):
-        compared(folder)
-    sheet = tmp_path / "benchmarks.csv"
-    sheet.write_text("benchmark,metric\nfar,acc\nnear,acc\n")
-    assert {row.metric for row in compared(folder, benchmarks=sheet).differences} == {"acc,none"}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

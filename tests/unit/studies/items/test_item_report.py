@@ -4,9 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
-from typer.testing import CliRunner
 
-from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.items.report import NOT_GRADED, TOO_FEW, analyze_items, items_page
 from lm_validity.studies.items.statistics import fit_2pl, neighbour_tests
@@ -91,16 +89,6 @@ def test_items_of_other_scores_are_an_error(write, tmp_path):
     folder = write(world(models=3), changes=lambda scores: scores.assign(benchmark="other"))
     with pytest.raises(InputError, match="no item belongs"):
         analyze_items(files(folder))
-
-
-def test_the_command_writes_the_report(write):
-    folder = write(world(models=8) | world(models=8, protocol=TRAINED, seed=1))
-    scores, items = (str(folder / f"{name}.parquet") for name in ("scores", "items"))
-    arguments = ["items", "--scores", scores, "--items", items, "--output", str(folder / "report")]
-    CliRunner().invoke(reports.app, arguments, catch_exceptions=False)
-    rows = pd.read_parquet(folder / "report" / "results.parquet")
-    assert rows.loc[rows["quantity"] == "models", "protocol"].tolist() == [DIRECT, TRAINED]
-    assert not (folder / "report" / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,18 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     models, pair_within_model = len(counts.language_models), formula.pair_within_model
     # of each pattern, (Q,): patterns are numbered in this order
     task, model, arm = np.indices((len(counts.tasks), models, 2)).reshape(3, -1)
-    factors = {"task": task, "model": model, "arm": arm}
-    scales = formula.group_scales(models)
-    columns, column_scale, fixed_scale, group_columns = _columns(counts, factors, list(scales))
+    factors, scales = {"task": task, "model": model, "arm": arm}, formula.group_scales(models)
+    # the patterns' rows of effects, centred over the observations as bambi does, and whose scale each column has
+    share = np.bincount(counts.language_model, minlength=models) / len(counts)
+    fixed = [np.ones(len(arm)), *((model == code) - share[code] for code in range(1, models)), arm - 0.5]
+    fixed_scale = [INTERCEPT_SCALE] + [LANGUAGE_MODEL_SCALE] * (models - 1) + [EFFECT_SCALE]
+    blocks, owner, of_tasks = [np.column_stack(fixed)], [-1] * len(fixed), list[np.ndarray]()
+    for index, group in enumerate(scales):
+        level = np.unique(np.stack([factors[name] for name in group]), axis=1, return_inverse=True)[1]
+        number = level.max() + 1
+        blocks.append(np.eye(number)[level])
+        of_tasks.append(len(owner) + np.arange(number).reshape(len(counts.tasks), -1))  # a task's levels are together
+        owner += [index] * number
     slots = 2 if pair_within_model else 2 * models
     block = counts.task * models + counts.language_model if pair_within_model else counts.task
     # the block of each pair, (P,), and the pair of each trial, (R,)
@@ -154,10 +163,10 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
         names += [f"observation ({name})" for name in counts.language_models]
         prior_scale += [formula.overdispersion_scale] * models
     return Design(
-        columns=columns,
-        column_scale=column_scale,
-        fixed_scale=fixed_scale,
-        group_columns=group_columns,
+        columns=np.hstack(blocks).astype(float),
+        column_scale=np.array(owner),
+        fixed_scale=np.array(fixed_scale + [np.nan] * (len(owner) - len(fixed))),
+        group_columns=np.hstack([np.empty((len(counts.tasks), 0), dtype=int), *of_tasks]),
         pattern=pattern,
         correct=correct,
         total=total,
@@ -170,37 +179,6 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
         models=model[pattern],
         beta=models,
     )
-
-
-class _Columns(NamedTuple):
-    """Columns of the design, the scale that each belongs to, which scales are fixed, and each task's group columns."""
-
-    columns: np.ndarray
-    owner: np.ndarray
-    fixed_scale: np.ndarray
-    of_tasks: np.ndarray
-
-
-def _columns(counts: PairedCounts, factors: dict[str, np.ndarray], groups: list[tuple[str, ...]]) -> _Columns:
-    """The pattern's rows of effects, centred over the observations as bambi does, and whose scale each column has."""
-    models = len(counts.language_models)
-    share = np.bincount(counts.language_model, minlength=models) / len(counts)
-    fixed = [np.ones(len(factors["arm"]))]
-    fixed += [(factors["model"] == code) - share[code] for code in range(1, models)]
-    fixed += [factors["arm"] - 0.5]
-    scale = [INTERCEPT_SCALE] + [LANGUAGE_MODEL_SCALE] * (models - 1) + [EFFECT_SCALE]
-    blocks, owner = [np.column_stack(fixed)], [np.full(len(scale), -1)]
-    of_tasks = [np.empty((len(counts.tasks), 0), dtype=int)]
-    for index, group in enumerate(groups):
-        level = np.unique(np.stack([factors[name] for name in group]), axis=1, return_inverse=True)[1]
-        first, number = sum(map(len, owner)), level.max() + 1
-        blocks.append(np.eye(number)[level])
-        owner.append(np.full(number, index))
-        of_tasks.append(np.arange(first, first + number).reshape(len(counts.tasks), -1))  # a task's levels are together
-    columns = np.hstack(blocks).astype(float)
-    fixed_scale = np.full(columns.shape[1], np.nan)
-    fixed_scale[: len(scale)] = scale
-    return _Columns(columns, np.concatenate(owner), fixed_scale, np.hstack(of_tasks))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -380,8 +358,7 @@ def _log_normaliser(prior: _Precisions, system: System) -> np.ndarray:
     if prior.e is not None and system.observation_precision is not None:
         log_determinant += np.log(system.observation_precision).sum(axis=(1, 2))
         log_prior += np.log(prior.e).sum(axis=(1, 2))
-    result: np.ndarray = 0.5 * (log_prior - log_determinant)
-    return result
+    return np.asarray(0.5 * (log_prior - log_determinant))
 
 
 def _reduce(design: Design, prior: _Precisions, point: _Point) -> System:
@@ -401,7 +378,17 @@ def _reduce(design: Design, prior: _Precisions, point: _Point) -> System:
     groups, patterns = design.group_columns, design.patterns
     fixed = design.columns.shape[1] - groups.size
     of_fixed, of_groups = design.columns[:patterns, :fixed], design.columns[:patterns, groups[0]]
-    by_pattern, information = _by_task(design, gradient, residual_weight, pair_precision)
+    # the patterns' gradients (M, T, p), and their information (M, T, p, p): diag(sum of weights) less the pairs' share,
+    # sum over pairs of w w' / (sum w + pair precision)
+    slots, (task, row) = np.arange(weight.shape[2]), np.divmod(design.pattern[design.block_start], patterns)
+    shared = residual_weight[:, :, :, None] * (residual_weight / -pair_precision[:, :, None])[:, :, None, :]
+    shared[:, :, slots, slots] += residual_weight
+    information = np.zeros((len(weight), len(groups), patterns, patterns))
+    information[:, task[:, :, None], row[:, :, None], row[:, None, :]] = np.add.reduceat(
+        shared, design.block_start, axis=1
+    )
+    by_pattern = np.zeros((len(weight), len(groups), patterns))
+    by_pattern[:, task, row] = np.add.reduceat(gradient, design.block_start, axis=1)
     gradient_u = by_pattern.reshape(len(weight), -1) @ design.columns - prior.u * state.u
     group_precision = of_groups.T @ information @ of_groups
     diagonal = np.arange(groups.shape[1])
@@ -427,27 +414,6 @@ def _reduce(design: Design, prior: _Precisions, point: _Point) -> System:
         gradient_v=gradient_v,
         gradient_groups=gradient_u[:, groups],
     )
-
-
-class _ByTask(NamedTuple):
-    """The patterns' gradients (M, T, p), and their information (M, T, p, p): diag(sum of weights) less the pairs'
-    share, sum over pairs of w w' / (sum w + pair precision)."""
-
-    gradient: np.ndarray
-    information: np.ndarray
-
-
-def _by_task(design: Design, gradient: np.ndarray, weight: np.ndarray, pair_precision: np.ndarray) -> _ByTask:
-    tasks, patterns, slots = len(design.group_columns), design.patterns, np.arange(weight.shape[2])
-    shared = weight[:, :, :, None] * (weight / -pair_precision[:, :, None])[:, :, None, :]
-    shared[:, :, slots, slots] += weight
-    local = np.add.reduceat(shared, design.block_start, axis=1)
-    task, row = np.divmod(design.pattern[design.block_start], patterns)
-    information = np.zeros((len(weight), tasks, patterns, patterns))
-    information[:, task[:, :, None], row[:, :, None], row[:, None, :]] = local
-    by_pattern = np.zeros((len(weight), tasks, patterns))
-    by_pattern[:, task, row] = np.add.reduceat(gradient, design.block_start, axis=1)
-    return _ByTask(by_pattern, information)
 
 
 class _Step(NamedTuple):

@@ -1,15 +1,18 @@
-"""The hierarchical model's posterior over standard deviations, and what it predicts."""
+"""The hierarchical model's posterior by importance sampling and by Markov chains, and what it predicts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import linalg, optimize, stats
-from scipy.special import expit, gammaln, logsumexp, ndtr, ndtri
+from scipy.special import expit, gammaln, logsumexp, ndtr, ndtri, softmax
 
+from lm_validity.errors import InputError
 from lm_validity.statistics import Interval
-from lm_validity.studies.bias.statistics.latent import Design, Modes, draw_predictors, find_modes
+from lm_validity.studies.bias.statistics import latent
+from lm_validity.studies.bias.statistics.latent import Design, Formula, Modes, PairedCounts, System
+from lm_validity.words import Missing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hierarchical model's effect in accuracy for new tasks, splits and trainings like these.
@@ -45,8 +48,7 @@ def marginal_effect(levels: np.ndarray, spreads: np.ndarray, weights: np.ndarray
 def model_levels(design: Design, fixed: np.ndarray) -> np.ndarray:
     """(L,) mean log-odds of the language models between the two arms, from `fixed` effects (mu, alphas; L,)."""
     models = len(fixed)
-    result: np.ndarray = design.columns[: 2 * models : 2, :models] @ fixed
-    return result
+    return np.asarray(design.columns[: 2 * models : 2, :models] @ fixed)
 
 
 def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
@@ -54,8 +56,7 @@ def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
     models = design.beta
     shared = (scales[:, : design.pair + 1] ** 2).sum(axis=1, keepdims=True)
     variances = scales[:, design.pair + 1 :] ** 2 if design.noise is not None else np.zeros((len(scales), models))
-    result: np.ndarray = np.sqrt(shared + variances)
-    return result
+    return np.asarray(np.sqrt(shared + variances))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -115,9 +116,7 @@ class LaplacePosterior:
             return float(weights @ ndtr((x - means) / sds)) - probability
 
         tail = (1 - level) / 2
-        lower, upper = (float(optimize.brentq(excess, low, high, args=(share,))) for share in (tail, 1 - tail))
-
-        return Interval(lower, upper)
+        return Interval(*(float(optimize.brentq(excess, low, high, args=(share,))) for share in (tail, 1 - tail)))
 
 
 class _Target:
@@ -130,22 +129,20 @@ class _Target:
     def density(self, modes: Modes) -> np.ndarray:
         """(M,) log marginal likelihood and HalfNormal prior."""
         log_prior = np.log(2) + stats.norm.logpdf(modes.scales, scale=self.design.prior_scale)
-        result: np.ndarray = modes.log_marginal + log_prior.sum(axis=1)
-        return result
+        return np.asarray(modes.log_marginal + log_prior.sum(axis=1))
 
     def evaluate(self, scales: np.ndarray) -> np.ndarray:
         """(3, M) log density, and mean and sd of beta, at nodes (M, H)."""
-        modes = find_modes(self.design, scales, self.start)
+        modes = latent.find_modes(self.design, scales, self.start)
         return np.stack([self.density(modes), modes.u[:, self.design.beta], np.sqrt(modes.beta_variance)])
 
     def negative_log(self, log_scales: np.ndarray) -> np.ndarray:
         """Minus the log density (M,) of the logarithms (M, H; with their Jacobian, so that a mode away from zero
         exists). The first row is the new centre."""
         log_scales = np.clip(log_scales, *LOG_SCALE_RANGE)
-        modes = find_modes(self.design, np.exp(log_scales), self.start)
+        modes = latent.find_modes(self.design, np.exp(log_scales), self.start)
         self.start = modes.one(0)
-        result: np.ndarray = -self.density(modes) - log_scales.sum(axis=1)
-        return result
+        return np.asarray(-self.density(modes) - log_scales.sum(axis=1))
 
     def with_gradient(self, log_scale: np.ndarray) -> tuple[float, np.ndarray]:
         """`negative_log` at (H,), and its gradient by differences."""
@@ -165,10 +162,9 @@ def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePos
         bounds=[LOG_SCALE_RANGE] * len(design.names),
         options={"ftol": 1e-9, "gtol": 0.02, "maxiter": 60},
     )
-    covariance = _curvature(target, optimum.x)
-    centre = np.exp(optimum.x)
-    target.start = mode = find_modes(design, centre[None], target.start)
-    proposals = [_Proposal(centre, centre[:, None] * covariance * centre)]
+    curvature, centre = _curvature(target, optimum.x), np.exp(optimum.x)
+    target.start = mode = latent.find_modes(design, centre[None], target.start)
+    proposals = [_Proposal(centre, centre[:, None] * curvature * centre)]
     scales, values = np.empty((0, len(centre))), np.empty((3, 0))
     for attempt in range(ROUNDS):
         drawn = proposals[-1].draw(nodes, seed + attempt)
@@ -180,7 +176,11 @@ def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePos
         effective = float(1.0 / np.sum(weights**2))
         if effective >= nodes / 2:
             break
-        proposals.append(_Proposal.adapted(scales, weights))
+        # centre and covariance of the weighted nodes, a little wider along the axes
+        centre, spread = weights @ scales, scales - weights @ scales
+        covariance = (spread.T * weights) @ spread
+        covariance[np.diag_indices_from(covariance)] *= 1.1
+        proposals.append(_Proposal(centre, covariance))
     _, means, sds = values
     beta_mean = float(weights @ means)
     return LaplacePosterior(
@@ -204,15 +204,6 @@ class _Proposal:
         self.factor = np.linalg.cholesky(covariance)
         self.log_inside = 0.0
 
-    @classmethod
-    def adapted(cls, scales: np.ndarray, weights: np.ndarray) -> "_Proposal":
-        """Centre and covariance of a weighted sample, a little wider along the axes."""
-        centre = weights @ scales
-        spread = scales - centre
-        covariance = (spread.T * weights) @ spread
-        covariance[np.diag_indices_from(covariance)] *= 1.1
-        return cls(centre, covariance)
-
     def draw(self, nodes: int, seed: int) -> np.ndarray:
         """(nodes, H) points of a scrambled Sobol sequence (fewer if hardly any fall inside)."""
         scales: np.ndarray = self.centre + _standard_points(len(self.centre), nodes, seed) @ self.factor.T
@@ -227,8 +218,7 @@ class _Proposal:
         standard = linalg.solve_triangular(self.factor, (scales - self.centre).T, lower=True)
         density = -0.5 * (freedom + size) * np.log1p(np.sum(standard**2, axis=0) / freedom)
         density += gammaln((freedom + size) / 2) - gammaln(freedom / 2) - 0.5 * size * np.log(freedom * np.pi)
-        result: np.ndarray = density - np.sum(np.log(np.diag(self.factor))) - self.log_inside
-        return result
+        return np.asarray(density - np.sum(np.log(np.diag(self.factor))) - self.log_inside)
 
 
 @lru_cache(maxsize=32)
@@ -254,8 +244,7 @@ def _curvature(target: _Target, centre: np.ndarray) -> np.ndarray:
     mixed = corner + opposite - up[rows] - up[columns] - down[rows] - down[columns] + 2 * middle
     hessian[rows, columns] = hessian[columns, rows] = mixed / (2 * step**2)
     values, vectors = np.linalg.eigh(hessian)
-    result: np.ndarray = (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
-    return result
+    return np.asarray((vectors / np.clip(values, 0.5, 1e6)) @ vectors.T)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -281,8 +270,8 @@ def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int 
     # systematic resampling: each node appears in proportion to its weight
     places = (generator.random() + np.arange(STRATA)) / STRATA
     nodes = np.minimum(np.searchsorted(np.cumsum(posterior.weights), places), len(posterior.weights) - 1)
-    modes = find_modes(design, posterior.scales[nodes], posterior.mode)
-    drawn = draw_predictors(design, modes, -(-size // STRATA), generator)
+    modes = latent.find_modes(design, posterior.scales[nodes], posterior.mode)
+    drawn = latent.draw_predictors(design, modes, -(-size // STRATA), generator)
     return np.concatenate([difference_draws(design, expit(predictor), generator) for predictor in drawn])
 
 
@@ -296,17 +285,7 @@ def difference_draws(design: Design, probability: np.ndarray, generator: np.rand
     variance = np.add.reduceat(np.einsum("ps,rps->rp", noise, probability * (1 - probability)), first, axis=1)
     share = trials / trials.sum()
     mean, variance = mean @ share, (variance / trials**2) @ share**2
-    result: np.ndarray = mean + np.sqrt(variance) * generator.standard_normal(mean.shape)
-    return result
-
-
-def _by_pattern(design: Design, values: np.ndarray) -> np.ndarray:
-    """(Q,) mean of values (P, S) over the observations of each pattern; NaN without one."""
-    present, patterns = design.total > 0, len(design.columns)
-    number = np.bincount(design.pattern.ravel(), present.ravel(), patterns)
-    total = np.bincount(design.pattern.ravel(), (values * present).ravel(), patterns)
-    result: np.ndarray = np.divide(total, number, out=np.full(patterns, np.nan), where=number > 0)
-    return result
+    return np.asarray(mean + np.sqrt(variance) * generator.standard_normal(mean.shape))
 
 
 class Simulated(NamedTuple):
@@ -342,13 +321,263 @@ class PriorPredictive(NamedTuple):
     differences: np.ndarray
 
 
-def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> PriorPredictive:
+def prior_predictive(design: Design, size: int) -> PriorPredictive:
     """What the priors alone say, of `size` simulated data sets in the layout of `design`."""
-    accuracies, differences = np.empty((size, len(design.columns))), np.empty(size)
-    present = design.total > 0
+    generator, present, patterns = np.random.default_rng(0), design.total > 0, len(design.columns)
+    accuracies, differences = np.full((size, patterns), np.nan), np.empty(size)
+    number = np.bincount(design.pattern.ravel(), present.ravel(), patterns)
     sign = np.where(design.arm == 1, 2.0, -2.0) * present / present.sum()
     for draw in range(size):
         share = simulate(design, generator).correct / np.maximum(design.total, 1)
-        accuracies[draw] = _by_pattern(design, share)
+        total = np.bincount(design.pattern.ravel(), (share * present).ravel(), patterns)
+        np.divide(total, number, out=accuracies[draw], where=number > 0)
         differences[draw] = np.sum(sign * share)
     return PriorPredictive(accuracies, differences)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Slices of the data, of one subsample for each (language model, task): what a study of that size would have said.
+
+THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
+ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
+SLICE_FORMULA = Formula("slice", groups={}, pair_within_model=False)
+GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
+
+
+class MetaAnalysis(NamedTuple):
+    """Shares of the slices: `beyond`, |posterior mean of beta| > THRESHOLD; `excluding_zero`, the 89% credible interval
+    excludes 0, which is 11% on average over studies without an effect."""
+
+    beyond: float
+    excluding_zero: float
+
+
+def meta_analysis(counts: PairedCounts, slices: int, seed: int = 0) -> MetaAnalysis | Missing:
+    """Analyse `slices` random slices with one subsample per (language model, task)."""
+    generator = np.random.default_rng(seed)
+    group = counts.task * len(counts.language_models) + counts.language_model
+    order = np.argsort(group, kind="stable")
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    size = np.diff(np.append(first, len(order)))
+    if size.max() == 1:
+        return Missing(ONE_SUBSAMPLE)
+    rows = order[first + generator.integers(size, size=(slices, len(size)))]
+    answers = {name: getattr(counts, name)[rows] for name in ("total", "control", "treatment")}
+    layout = {name: getattr(counts, name)[rows[0]] for name in ("task", "language_model")}  # the same in all slices
+    counts = replace(counts, subsample=np.zeros_like(rows[0]), **layout, **answers)
+    design = latent.build_design(counts, SLICE_FORMULA)
+    prior = stats.halfnorm.logpdf(GRID, scale=latent.PAIR_SCALE) + np.log(GRID)
+    density, means, variances = np.empty((3, len(GRID), slices))
+    modes: Modes | None = None
+    for index, scale in enumerate(GRID):
+        modes = latent.find_modes(design, np.full((slices, 1), scale), modes)
+        density[index] = modes.log_marginal + prior[index]
+        means[index], variances[index] = modes.u[:, design.beta], modes.beta_variance
+    weights = softmax(density, axis=0)
+    mean = np.sum(weights * means, axis=0)
+    sds = np.sqrt(np.sum(weights * (variances + (means - mean) ** 2), axis=0))
+    outside = np.abs(mean) > stats.norm.ppf((1 + INTERVAL) / 2) * sds
+    return MetaAnalysis(float(np.mean(np.abs(mean) > THRESHOLD)), float(np.mean(outside)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The same hierarchical models by Hamiltonian Monte Carlo (NUTS): a PyMC model, sampled by nutpie.
+#
+# Not through bambi: its group effects are non-centred, and with thousands of well-measured trials the
+# intercept and the tasks' sd then do not mix. Here every level is centred on the one above it, and the two arms
+# of a group are written as their mean and their difference. For exchangeable arms this is the same model: two
+# independent N(0, s^2) have a mean that is N(0, s^2 / 2) and, independent of it, a difference that is
+# N(0, 2 s^2).
+#
+#     level[task] ~ N(mu, .)      level[task, model] ~ N(level[task] + alpha[model], .)
+#     slope[task] ~ N(beta, .)    slope[task, model] ~ N(slope[task], .)
+#     level[pair] ~ N(level above, sd_pair)      logit p = level[pair] + slope (x - 1/2), x = 0 or 1
+#
+# Effects that vary less than the data of one of them can tell are non-centred instead (Betancourt & Girolami
+# 2015, arXiv 1312.0906); the Laplace fit says which. Needs the optional extra `bayes`.
+
+CHAINS = 4
+TUNE = 1000
+DRAWS = 2000
+TARGET_ACCEPT = 0.98  # small steps: standard deviations near zero make narrow necks
+MAXIMUM_RHAT = 1.01
+MINIMUM_EFFECTIVE_DRAWS = 400.0
+
+
+@dataclass(frozen=True)
+class NutsPosterior:
+    """beta in log-odds with its equal-tailed 89% interval, and diagnostics over every sampled parameter.
+
+    beta_draws (R,); difference_draws (R,): posterior predictive mean accuracy differences, fractions;
+    fixed (L,): posterior means of mu and the alphas; scales (R, H): draws of the standard deviations, in the design's
+    order.
+    """
+
+    beta_mean: float
+    beta_sd: float
+    interval: tuple[float, float]
+    beta_draws: np.ndarray
+    difference_draws: np.ndarray
+    fixed: np.ndarray
+    scales: np.ndarray
+    divergences: int
+    rhat_max: float
+    effective_draws_min: float
+
+    @property
+    def reliable(self) -> bool:
+        """No divergence, every r-hat at most 1.01, at least 400 effective draws of every parameter."""
+        mixed = self.rhat_max <= MAXIMUM_RHAT and self.effective_draws_min >= MINIMUM_EFFECTIVE_DRAWS
+        return self.divergences == 0 and mixed
+
+
+def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
+    """Sample the posterior of `formula` with `CHAINS` chains of `DRAWS` draws after `TUNE` steps."""
+    try:
+        import arviz
+        import nutpie
+        import pymc
+        import pytensor.tensor as tensor
+    except ImportError as error:
+        raise InputError(
+            f"the NUTS sampler needs a package that is not installed ({error.name}).",
+            "pip install 'lm-validity[bayes]', or use --sampler laplace.",
+        ) from error
+    design = latent.build_design(counts, formula)
+    model = _Model(counts, formula, design, pymc, tensor).build(_centred(design))
+    trace = nutpie.sample(
+        nutpie.compile_pymc_model(model),
+        chains=CHAINS,
+        draws=DRAWS,
+        tune=TUNE,
+        seed=0,
+        cores=cores,
+        target_accept=TARGET_ACCEPT,
+        progress_bar=False,
+    )
+    diagnostics = arviz.summary(trace, kind="diagnostics", round_to="none")
+    posterior = {name: values.to_numpy() for name, values in trace.posterior.items()}
+    beta = posterior["beta"].ravel()
+    noise = np.random.default_rng(0).standard_normal(len(beta))
+    difference = posterior["difference_mean"].ravel() + np.sqrt(posterior["difference_variance"].ravel()) * noise
+    return NutsPosterior(
+        beta_mean=float(beta.mean()),
+        beta_sd=float(beta.std(ddof=1)),
+        interval=equal_tailed(beta),
+        beta_draws=beta,
+        difference_draws=difference,
+        fixed=np.append(posterior["mu"].mean(), posterior["alpha"].mean(axis=(0, 1)) if "alpha" in posterior else []),
+        scales=np.column_stack([posterior[f"sd {name}"].ravel() for name in design.names]),
+        divergences=int(trace.sample_stats["diverging"].sum()),
+        rhat_max=float(diagnostics["r_hat"].max()),
+        effective_draws_min=float(diagnostics[["ess_bulk", "ess_tail"]].to_numpy().min()),
+    )
+
+
+def _centred(design: Design) -> dict[str, bool]:
+    """By standard deviation: whether its effects vary more than the data of a single one leave uncertain.
+
+    Decided for slopes, pairs and observations; the levels of tasks always do.
+    """
+    fit = fit_laplace(design, nodes=64)
+    system = latent.system_at(design, fit.mode)
+    slopes = _slope_uncertainty(design, system) / np.sqrt(2)
+    uncertainty = {name: slopes if name.endswith("arm") else 0.0 for name in design.names}
+    uncertainty["pair"] = float(np.median(system.residual_weight[0].sum(axis=1) ** -0.5))
+    if design.noise is not None:
+        for index in np.unique(design.noise):
+            weight = system.weight[0][(design.total > 0) & (design.noise == index)]
+            uncertainty[design.names[index]] = float(np.median(weight**-0.5))
+    scales = dict(zip(design.names, fit.weights @ fit.scales, strict=True))
+    return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
+
+
+def _slope_uncertainty(design: Design, system: System) -> float:
+    """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
+    information = np.bincount(design.pattern.ravel(), system.residual_weight[0].ravel(), len(design.columns))
+    arms = information.reshape(-1, 2)
+    arms = arms[(arms > 0).all(axis=1)]
+    return float(np.median(np.sqrt((1 / arms).sum(axis=1)))) if len(arms) else np.inf
+
+
+class _Model:
+    """Writes a formula as a PyMC model with the priors and the data of `design`."""
+
+    def __init__(self, counts: PairedCounts, formula: Formula, design: Design, pymc: Any, tensor: Any):
+        self.pymc, self.tensor = pymc, tensor
+        self.formula, self.design = formula, design
+        self.tasks, self.models = len(counts.tasks), len(counts.language_models)
+        self.share = np.bincount(counts.language_model, minlength=self.models) / len(counts)
+        self.scale = dict(zip(design.names, design.prior_scale, strict=True))
+
+    def build(self, centred: dict[str, bool]) -> Any:
+        """The model; `centred` by name of the standard deviations."""
+        pymc, design = self.pymc, self.design
+        rows, slots = np.nonzero(design.total > 0)
+        indices = design.pattern[rows, slots]
+        task, model = indices // (2 * self.models), design.models[rows, slots]
+        with pymc.Model() as built:
+            self.sd = {name: pymc.HalfNormal(f"sd {name}", scale) for name, scale in self.scale.items()}
+            level, slope = self._levels(centred), self._slopes(centred)
+            predictor = level[rows, slots] + slope[task, model] * (design.arm[rows, slots] - 0.5)
+            if design.noise is not None:
+                names = list(design.names)[design.pair + 1 :]
+                noise = self.tensor.stack([self.sd[name] for name in names])[model]
+                flags = np.array([centred[name] for name in names])[model]
+                predictor = self._around("logit", predictor, noise, flags)
+            total = design.total[rows, slots]
+            pymc.Binomial("correct", n=total, logit_p=predictor, observed=design.correct[rows, slots])
+            # mean and variance of the posterior predictive difference given the probabilities
+            probability, trials = pymc.math.sigmoid(predictor), len(total) / 2
+            sign = np.where(design.arm[rows, slots] == 1, 1.0, -1.0)
+            pymc.Deterministic("difference_mean", (sign * probability).sum() / trials)
+            variance = (probability * (1 - probability) / total).sum() / trials**2
+            pymc.Deterministic("difference_variance", variance)
+        return built
+
+    def _levels(self, centred: dict[str, bool]) -> Any:
+        """(P, S) mean of the two arms of each observation's pair."""
+        pymc, design = self.pymc, self.design
+        mu, alpha = pymc.Normal("mu", 0, latent.INTERCEPT_SCALE), np.zeros(1)
+        if self.models > 1:  # centred effects of the language models, the first one being the reference
+            other_models = pymc.Normal("alpha", 0, latent.LANGUAGE_MODEL_SCALE, shape=self.models - 1)
+            alpha = self.tensor.concatenate([alpha, other_models])
+            alpha = alpha - self.tensor.dot(self.share, alpha)
+        level = pymc.Normal("level task", mu, self._spread("task", "task x arm"), shape=self.tasks)
+        task, model = design.pattern[:, 0] // (2 * self.models), design.models[:, 0]
+        if "task x model" in self.sd:
+            spread = self._spread("task x model", "task x model x arm")
+            shape = (self.tasks, self.models)
+            level = pymc.Normal("level task x model", level[:, None] + alpha[None, :], spread, shape=shape)
+            above = level[task, model]
+        elif self.formula.pair_within_model:
+            above = level[task] + alpha[model]
+        else:
+            above = level[task]
+        pair = self._around("level pair", above, self.sd["pair"], np.full(len(design.total), centred["pair"]))
+        shift = 0.0 if self.formula.pair_within_model else alpha[design.models]
+        return pair[:, None] + shift + np.zeros(design.total.shape)
+
+    def _around(self, name: str, mean: Any, sd: Any, centred: np.ndarray) -> Any:
+        """Normal effects, as many as `centred` has flags; where it is false the standardised effect is sampled."""
+        flags = centred.astype(float)
+        sampled = self.pymc.Normal(name, flags * mean, flags * sd + (1 - flags), shape=len(flags))
+        return flags * sampled + (1 - flags) * (mean + sd * sampled)
+
+    def _spread(self, group: str, arms: str) -> Any:
+        """sd of a group's level: its own variance and half that of its two arms."""
+        half = self.sd[arms] ** 2 / 2 if arms in self.sd else 0.0
+        return self.tensor.sqrt(self.sd[group] ** 2 + half)
+
+    def _slopes(self, centred: dict[str, bool]) -> Any:
+        """(tasks, models) treated minus control."""
+        slope = self.pymc.Normal("beta", 0, latent.EFFECT_SCALE)
+        for name, shape in (("task x arm", (self.tasks, 1)), ("task x model x arm", (self.tasks, self.models))):
+            if name not in self.sd:
+                continue
+            spread, variable = np.sqrt(2) * self.sd[name], f"slope {name.removesuffix(' x arm')}"
+            if centred[name]:
+                slope = self.pymc.Normal(variable, slope, spread, shape=shape)
+            else:
+                slope = slope + spread * self.pymc.Normal(f"{variable} (standardised)", 0, 1, shape=shape)
+        return slope + np.zeros((self.tasks, self.models))

@@ -14,7 +14,7 @@ from lm_validity.results.put import Rows
 from lm_validity.studies.bias.numbers import SLICES, cell_rows, fit_rows, mean_rows, simulate_pca, task_rows, trial_rows
 from lm_validity.studies.bias.page import report_bias
 from lm_validity.studies.bias.statistics.latent import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.model import fit_laplace, fit_nuts, meta_analysis
+from lm_validity.studies.bias.statistics.model import fit_laplace, meta_analysis
 from lm_validity.studies.bias.trials import base_drift, pair_arms, paired_counts, read_pretrain_on_test
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -163,17 +163,6 @@ def test_pca_simulation(rank, n, bias):
     mean, error = (test - extra).mean(), (test - extra).std(ddof=1) / np.sqrt(2000)
     assert mean == pytest.approx(bias, abs=0.0001)
     assert 0.001 < error < 0.008
-
-
-@pytest.mark.slow
-def test_nuts_agrees_with_laplace(largest):
-    pytest.importorskip("nutpie")
-    nuts = fit_nuts(largest["bias"], FORMULAS["equations"], cores=2)
-    laplace = fit_laplace(build_design(largest["bias"], FORMULAS["equations"]))
-    assert nuts.rhat_max <= 1.01 and nuts.divergences == 0 and nuts.reliable
-    error = nuts.beta_sd / np.sqrt(nuts.effective_draws_min)
-    assert nuts.beta_mean == pytest.approx(laplace.beta_mean, abs=4 * error)
-    assert nuts.beta_sd == pytest.approx(laplace.beta_sd, rel=0.06)
 
 
 @pytest.mark.slow

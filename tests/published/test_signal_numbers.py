@@ -60,6 +60,13 @@ def printed() -> pd.DataFrame:
     return pd.read_csv(PUBLISHED / "signal_quality_printed.csv").set_index("benchmark")
 
 
+def selected_curves() -> pd.DataFrame:
+    """The checkpoints of the deep model that the authors read."""
+    curves = pd.read_csv(PUBLISHED / "curves.csv")
+    at = (curves["model"] == "dense-1b-arch1") & (curves["iteration"] % 4000 == 0) & (curves["gtokens"] <= 206)
+    return curves[at]
+
+
 def test_printed_autocorrelations_and_monotonicities(rows, printed):
     deep = {"model": "dense-1b-arch1"}
     assert len(rows.all("signal_quality", **deep)) == len(printed) == 24
@@ -76,10 +83,7 @@ def test_printed_autocorrelations_and_monotonicities(rows, printed):
 
 
 def test_the_five_other_monotonicities_differ_by_ties_only(printed):
-    curves = pd.read_csv(PUBLISHED / "curves.csv")
-    curves = curves[
-        (curves["model"] == "dense-1b-arch1") & (curves["iteration"] % 4000 == 0) & (curves["gtokens"] <= 206)
-    ]
+    curves = selected_curves()
     for benchmark in TIED:
         values = curves[benchmark].to_numpy()
         assert len(set(values)) < len(values), benchmark
@@ -100,10 +104,7 @@ def test_all_six_models_without_error(rows, notes):
 
 def test_conventions_of_the_text(printed):
     """The whole curve's mean for centring: 0.826 over the code's two lags instead of 0.989."""
-    curves = pd.read_csv(PUBLISHED / "curves.csv")
-    curves = curves[
-        (curves["model"] == "dense-1b-arch1") & (curves["iteration"] % 4000 == 0) & (curves["gtokens"] <= 206)
-    ]
+    curves = selected_curves()
     x = curves["mmluvar"].to_numpy()
     centred = x - x.mean()
     by_lag = [

@@ -167,9 +167,6 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
     assert 0.90 < np.mean(inside) < 0.97
 
 
-# ---- a family that is left out ---------------------------------------------------------------------------------------
-
-
 # ---- cells that scores chose -----------------------------------------------------------------------------------------
 
 

@@ -50,45 +50,59 @@ def near(value: float):
 
 
 PAIRS = {("social_iqa", "mathqa"): (0.7389, 0.6652), ("social_iqa", "commonsense_qa"): (0.7239, 0.5947)}
+CATEGORIES = {  # the authors' heat maps, which round each tau to three decimals first
+    "LU": (0.54, 0.75), "CR": (0.68, 0.76), "QA": (0.61, 0.83), "PBC": (0.66, 0.77), "Math": (0.55, 0.84),
+    "Med": (0.62, 0.80),
+}  # fmt: skip
+SIZES = {1.25: (0.28, 0.40), 2: (0.32, 0.48), 4: (0.38, 0.60), None: (0.69, 0.95)}
+QWEN = {"subject": "Qwen", "component": 1}
+FIGURES = [  # quantity, where, its values under both protocols or its only one, tolerance
+    ("tau_mean", {}, (0.517332, 0.755234), 1e-6),
+    ("tau_with_others", {"subject": "nq_open"}, (0.227128, 0.739145), 1e-6),
+    ("tau_of_categories", {"subject": "LU", "other": "LU"}, (0.539337, 0.749143), 1e-6),
+    ("tau_of_categories", {"subject": "Math", "other": "Math"}, (0.553308, 0.840088), 1e-6),
+    *(("tau_of_categories", {"subject": name, "other": name}, taus, 0.0056) for name, taus in CATEGORIES.items()),
+    ("tau_corpus_benchmark", {}, (0.477289, 0.740397), 1e-6),
+    ("tau_corpus_corpus", {}, (0.764877, 0.780358), 1e-6),
+    ("tau_average_average", {}, (0.548621, 0.837446), 1e-6),
+    # 0.570438 with the published standard error of 0 of pythia-70m on nq_open, of which it solves 0 of 3,610 items
+    ("significance_tau_mean", {}, (0.570389, 0.795089), 1e-6),
+    # an independent recomputation, to two decimals
+    *(("tau_mean_by_ratio", {"distance": "size", "at_most": most}, taus, 0.006) for most, taus in SIZES.items()),
+    ("tau_mean_by_ratio", {"distance": "compute", "at_most": 2.0}, (0.19, 0.34), 0.006),
+    ("tau_mean_corrected", {}, (0.54, 0.84), 0.006),
+    ("models", {}, (61,), 0),
+    ("benchmarks", {}, (24,), 0),
+    ("pairs", {}, (276,), 0),
+    ("improved_pairs", {}, (274,), 0),
+    ("significance_improved_pairs", {}, (260,), 0),
+    ("tau_before_after", {"kind": "base"}, (0.778496,), 1e-6),
+    ("tau_before_after", {"kind": "instruction_tuned"}, (0.505353,), 1e-6),
+    ("tau_same_corpus", {"subject": "wiki_2025"}, (0.830189,), 1e-6),
+    ("selected_on_test_equal", {}, (48,), 0),
+    ("tau_mean_without_selected_on_test", {}, (0.738594,), 1e-6),
+    ("explained_variance", {"component": 1}, (0.695849, 0.863594), 1e-6),
+    ("explained_variance_within_family", QWEN, (0.736626, 0.927972), 1e-6),
+    ("first_component_compute", {"correlation": "kendall"}, (0.739795, 0.864617), 1e-6),
+    ("first_component_compute", {"correlation": "pearson"}, (0.921701, 0.968505), 1e-6),
+    ("first_component_compute", {"correlation": "spearman", "protocol": TRAINED}, (0.968903,), 1e-6),
+]
 
 
-@pytest.mark.parametrize(
-    ("quantity", "place", "direct", "trained"),
-    [
-        ("tau_mean", {}, 0.517332, 0.755234),
-        ("tau_with_others", {"subject": "nq_open"}, 0.227128, 0.739145),
-        ("tau_of_categories", {"subject": "LU", "other": "LU"}, 0.539337, 0.749143),
-        ("tau_of_categories", {"subject": "Math", "other": "Math"}, 0.553308, 0.840088),
-        ("tau_corpus_benchmark", {}, 0.477289, 0.740397),
-        ("tau_corpus_corpus", {}, 0.764877, 0.780358),
-        ("tau_average_average", {}, 0.548621, 0.837446),
-        # 0.570438 with the published standard error of 0 of pythia-70m on nq_open, of which it solves 0 of 3,610 items
-        ("significance_tau_mean", {}, 0.570389, 0.795089),
-    ],
-)
-def test_numbers_by_protocol(reports, quantity, place, direct, trained):
-    found = [reports["agreement"].value(quantity, protocol=p, **place) for p in (DIRECT, TRAINED)]
-    assert found == [near(direct), near(trained)]
+@pytest.mark.parametrize(("quantity", "where", "values", "tolerance"), FIGURES)
+def test_figures(reports, quantity, where, values, tolerance):
+    rows = next(reports[name] for name in ("agreement", "factors") if reports[name].all(quantity))
+    places = [where | {"protocol": protocol} for protocol in (DIRECT, TRAINED)] if len(values) == 2 else [where]
+    assert [rows.value(quantity, **place) for place in places] == pytest.approx(values, abs=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("quantity", "place", "value"),
-    [
-        ("models", {}, 61),
-        ("benchmarks", {}, 24),
-        ("pairs", {}, 276),
-        ("improved_pairs", {}, 274),
-        ("significance_improved_pairs", {}, 260),
-        ("tau_before_after", {"kind": "base"}, 0.778496),
-        ("tau_before_after", {"kind": "instruction_tuned"}, 0.505353),
-        ("tau_same_corpus", {"subject": "wiki_2025"}, 0.830189),
-        ("selected_on_test_equal", {}, 48),
-        ("tau_mean_without_selected_on_test", {}, 0.738594),
-    ],
-)
-def test_other_numbers(reports, quantity, place, value):
-    assert reports["agreement"].value(quantity, **place) == near(value)
-    assert reports["agreement"].row("tau_corpus_benchmark", protocol=DIRECT).n == 53
+def test_what_figures_are_over(reports):
+    agreement, factors = reports["agreement"], reports["factors"]
+    assert agreement.row("tau_corpus_benchmark", protocol=DIRECT).n == 53
+    assert {row.n for row in factors.all("first_component_compute")} == {37}
+    for protocol, five in ((DIRECT, 0.913258), (TRAINED, 0.973751)):
+        assert sum(row.value for row in factors.all("explained_variance", protocol=protocol)) == near(five)
+        assert len(factors.all("first_component_score", protocol=protocol)) == 61
 
 
 def test_the_pairs_that_agree_less(reports):
@@ -100,33 +114,13 @@ def test_the_pairs_that_agree_less(reports):
     }
 
 
-def test_agreement_within_categories(reports):
-    """The authors' heat maps round each tau to three decimals first: hence the tolerance of one in the second."""
-    names = ["LU", "CR", "QA", "PBC", "Math", "Med"]
-    for protocol, printed in (
-        (DIRECT, (0.54, 0.68, 0.61, 0.66, 0.55, 0.62)),
-        (TRAINED, (0.75, 0.76, 0.83, 0.77, 0.84, 0.80)),
-    ):
-        place = {"protocol": protocol}
-        of = {(a, b): reports["agreement"].value("tau_of_categories", subject=a, other=b, **place)
-              for a in names for b in names}  # fmt: skip
-        np.testing.assert_allclose([of[name, name] for name in names], printed, atol=0.0056)
-        assert of["LU", "Med"] == near(of["Med", "LU"])
-
-
-def test_agreement_among_models_of_like_size_and_without_noise(reports):
+def test_ceilings_and_the_interval_over_families(reports):
     """The figures of an independent recomputation, to two decimals."""
-    expected = {DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54), TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84)}
     rows = reports["agreement"]
-    for protocol, (by_size, within_two_in_compute, corrected) in expected.items():
-        found = rows.all("tau_mean_by_ratio", distance="size", protocol=protocol)
-        assert [row.value for row in found] == pytest.approx(by_size, abs=0.006)
-        assert [row.said["at_most"] for row in found] == [1.25, 2, 4, None]
-        within = rows.value("tau_mean_by_ratio", distance="compute", at_most=2.0, protocol=protocol)
-        assert within == pytest.approx(within_two_in_compute, abs=0.006)
-        assert rows.value("tau_mean_corrected", protocol=protocol) == pytest.approx(corrected, abs=0.006)
-    ceilings = rows.all("tau_ceiling_by_ratio", distance="size", protocol=TRAINED)
-    shares = [row.value / limit.value for row, limit in zip(found, ceilings, strict=True)]
+    found, limits = (
+        rows.all(name, distance="size", protocol=TRAINED) for name in ("tau_mean_by_ratio", "tau_ceiling_by_ratio")
+    )
+    shares = [row.value / limit.value for row, limit in zip(found, limits, strict=True)]
     assert (shares[0], shares[1], shares[3]) == pytest.approx((0.75, 0.80, 0.98), abs=0.006)
     # that recomputation has t with 5 degrees of freedom for families of 26, 8, 8, 8, 7 and 4 models: too narrow
     low, high = np.arctanh(np.array(ends_of(rows.row("tau_change", over="families"))) / 2)
@@ -134,28 +128,6 @@ def test_agreement_among_models_of_like_size_and_without_noise(reports):
     reach = (high - low) / 2 * stats.t.ppf(0.975, 5) / stats.t.ppf(0.975, freedom)
     narrow = 2 * np.tanh((high + low) / 2 + np.array([-reach, reach]))
     assert narrow == pytest.approx([0.165, 0.311], abs=0.002)
-
-
-def test_components(reports):
-    rows = reports["factors"]
-    shares = {p: [row.value for row in rows.all("explained_variance", protocol=p)] for p in (DIRECT, TRAINED)}
-    assert (shares[DIRECT][0], shares[TRAINED][0]) == (near(0.695849), near(0.863594))
-    assert (sum(shares[DIRECT]), sum(shares[TRAINED])) == (near(0.913258), near(0.973751))
-    for protocol, expected in ((DIRECT, 0.736626), (TRAINED, 0.927972)):
-        place = {"subject": "Qwen", "protocol": protocol, "component": 1}
-        assert rows.value("explained_variance_within_family", **place) == near(expected)
-        assert len(rows.all("first_component_score", protocol=protocol)) == 61
-
-
-def test_first_component_and_compute(reports):
-    expected = {
-        DIRECT: {"kendall": 0.739795, "pearson": 0.921701},
-        TRAINED: {"kendall": 0.864617, "spearman": 0.968903, "pearson": 0.968505},
-    }
-    for protocol, values in expected.items():
-        for name, value in values.items():
-            row = reports["factors"].row("first_component_compute", protocol=protocol, correlation=name)
-            assert (row.n, row.value) == (37, near(value))
 
 
 def test_other_conventions_do_not_give_the_papers_numbers(reports):

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.load import load_run
-from lm_validity.config.plan import PlannedCell
+from lm_validity.config.load import PlannedCell, load_run
 from lm_validity.monitor.cost import Estimator, Pair, total, training_costs
 from lm_validity.plans.drawing import audit, balanced, cheap_and_block
 from lm_validity.studies.agreement.statistics.ranking import (

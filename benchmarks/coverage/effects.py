@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from benchmarks.coverage.results import NOTHING, Result, one
 
-from lm_validity.config.plan import LEAST
+from lm_validity.config.load import LEAST
 from lm_validity.statistics import Interval
 from lm_validity.studies.bias.numbers import interval_over_subsamples, mean_over_tasks
 from lm_validity.studies.signal.statistics.quality import (

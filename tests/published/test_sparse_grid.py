@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import sparse_grid  # noqa: E402
 from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
 
-from lm_validity.config.plan import BY_SCORES  # noqa: E402
+from lm_validity.config.load import BY_SCORES  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
 from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402

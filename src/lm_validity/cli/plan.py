@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp, snakemake_command
-from lm_validity.config.load import Run, build_run, load_run, read_values
-from lm_validity.config.plan import read_cells
+from lm_validity.config.load import Run, build_run, load_run, read_cells, read_values
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
 from lm_validity.monitor.cost import Estimator, total, training_costs

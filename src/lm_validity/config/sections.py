@@ -177,11 +177,6 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
 
 
-def _keys_as_text(value: object) -> object:
-    """YAML reads `500: 20` with a number as key."""
-    return {str(key): entry for key, entry in value.items()} if isinstance(value, dict) else value
-
-
 class Experiment(ConfigSection):
     """One experiment: which language models and tasks, how many texts, how often."""
 
@@ -190,8 +185,8 @@ class Experiment(ConfigSection):
     tasks: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
     m: tuple[Positive, ...] = Field((100,), min_length=1, description="Number of labelled training texts.")
     n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and also in test.")
-    subsamples: Positive | Annotated[dict[str, Positive], BeforeValidator(_keys_as_text)] = Field(
-        20, description="Random draws: one number, or by n (`500: 20`) or by m and n (`100,500: 20`)."
+    subsamples: Positive | dict[Positive, Positive] = Field(
+        20, description="Random draws: one number, or one for each n (`500: 20`)."
     )
     pretraining_epochs: Positive | None = Field(
         None, description="Passes over the unlabelled texts. null: those of the section `pretraining`."
@@ -212,34 +207,19 @@ class Experiment(ConfigSection):
 
     @model_validator(mode="after")
     def be_consistent(self) -> Self:
-        """Refuses packing outside zero_shot, and packing with a planted leak, since packed texts carry no labels. Of
-        `subsamples` given by size, refuses an unknown size (a typing mistake) and a size left without a number."""
+        """Refuses packing outside zero_shot, packing with a planted leak, since packed texts carry no labels, and
+        `subsamples` by size that are not of each n."""
         if self.packing and self.method != "zero_shot":
             raise ValueError("packing is for method zero_shot")
         if self.packing and self.planted_leak:
             raise ValueError("packing and planted_leak exclude each other: packed texts carry no labels")
-        if isinstance(self.subsamples, dict):
-            sizes = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
-            for key in self.subsamples:
-                if key.replace(" ", "") not in sizes:
-                    raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
-            for m in self.m:
-                for n in self.n:
-                    if self._own_count(m, n) is None:
-                        raise ValueError(f"subsamples: nothing for m = {m}, n = {n}")
+        if isinstance(self.subsamples, dict) and (odd := {*self.subsamples} ^ {*self.n}):
+            raise ValueError(f"subsamples: {min(odd)} is not both there and an n of this experiment")
         return self
 
-    def count_subsamples(self, m: int, n: int) -> int:
-        """Random draws at (m, n); an entry of its own comes before one for all m."""
-        count = self._own_count(m, n)
-        assert count is not None, "be_consistent has seen to it"
-        return count
-
-    def _own_count(self, m: int, n: int) -> int | None:
-        if not isinstance(self.subsamples, dict):
-            return self.subsamples
-        numbers = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
-        return numbers.get(f"{m},{n}", numbers.get(str(n)))
+    def count_subsamples(self, n: int) -> int:
+        """Random draws at n."""
+        return self.subsamples[n] if isinstance(self.subsamples, dict) else self.subsamples
 
 
 class TextTraining(ConfigSection):
@@ -315,7 +295,7 @@ class BiasSettings(ConfigSection):
         {"head": Experiment()},
         min_length=1,
         description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
-        "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or by n, or by `m,n`), "
+        "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or one for each n), "
         "pretraining_epochs (a larger number is overtraining) and packing. planted_leak is for tests only.",
     )
     subsamples_a_cell: Positive | Literal["all"] = Field(

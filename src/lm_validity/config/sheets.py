@@ -19,19 +19,21 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.plan import Group, Released, with_columns
 from lm_validity.config.rows import (
     BETWEEN_BARS,
     BETWEEN_COMMAS,
+    Group,
     Identifier,
     PathInRun,
     Positive,
+    Released,
     SheetRow,
     Sheets,
     SizeClassName,
     bad_value,
     is_folder,
     read_rows,
+    with_columns,
 )
 from lm_validity.config.sections import BiasSettings, Experiment, Study, e2lm_tokens_b
 from lm_validity.errors import InputError, did_you_mean
@@ -106,7 +108,7 @@ class ModelFacts(SheetRow):
     0 where parameters or tokens are not reliable enough for the compute figure, or rolling log-likelihoods are not
     comparable. tokens_per_step: training tokens of an optimizer step, for checkpoints whose iteration alone is known.
     rerun_of: the model of which this is another training, from the same recipe; it is noise, and no model of its own.
-    released: the month or the day, for groups of models (`config/groups.py`).
+    released: the month or the day, for groups of models.
     """
 
     model_config = ConfigDict(extra="ignore")

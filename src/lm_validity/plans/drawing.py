@@ -8,8 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_validity.config.load import Run
-from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCell, next_round, read_plan, read_sheet
+from lm_validity.config.load import (
+    AUDIT,
+    BLOCK,
+    RULED_OUT,
+    Planned,
+    PlannedCell,
+    Run,
+    next_round,
+    read_plan,
+    read_sheet,
+)
 from lm_validity.errors import InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import Estimator, Pair, total

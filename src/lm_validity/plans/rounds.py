@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.load import Run
-from lm_validity.config.plan import (
+from lm_validity.config.load import (
     BY_SCORES,
     JOINS,
     RULED_OUT,
     Plan,
     PlannedBatch,
     PlannedCell,
+    Run,
     next_round,
     read_bias_plan,
 )

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lm_validity.cells.tasks.finding import find_own_task, read_task_name
-from lm_validity.config.load import Run, key_values, load_run
-from lm_validity.config.plan import PlannedCell
+from lm_validity.config.load import PlannedCell, Run, key_values, load_run
 from lm_validity.config.rows import LAYOUT, read_text_rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lm_validity.config.plan import parse_group, read_cells
+from lm_validity.config.load import read_cells
+from lm_validity.config.rows import parse_group
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_from, replaced_folder, write_text

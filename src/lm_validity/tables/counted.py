@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.plan import Group
+from lm_validity.config.rows import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.metrics import settled_directions, unit_notes

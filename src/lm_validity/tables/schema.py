@@ -16,8 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.config.plan import Group, members, with_columns
-from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.rows import Group, SheetRow, members, read_rows, with_columns
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import absent, replace_file, unprintable

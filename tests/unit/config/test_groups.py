@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lm_validity.config.load import load_run
-from lm_validity.config.plan import parse_group
+from lm_validity.config.rows import parse_group
 from lm_validity.config.sheets import read_models as workflow_models
 from lm_validity.errors import InputError
 from lm_validity.run.workspace import reports_of

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.load import build_run
-from lm_validity.config.plan import read_plan
+from lm_validity.config.load import build_run, read_plan
 from lm_validity.errors import InputError
 
 MODELS, BENCHMARKS = ["m1", "m2", "m3", "m4"], ["x", "y"]

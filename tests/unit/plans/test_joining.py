@@ -7,8 +7,7 @@ import pytest
 from tests.unit.monitor.conftest import built, finished_once, made_up  # noqa: F401 (fixtures)
 
 from lm_validity.cli import plan as command
-from lm_validity.config.load import load_run
-from lm_validity.config.plan import JOINS, read_cells, read_plan
+from lm_validity.config.load import JOINS, load_run, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator, training_costs
 from lm_validity.plans.rounds import COMPLETE, Joining, JoiningCell, describe_cells, parse_goal, place_model

@@ -15,8 +15,7 @@ import pytest
 from tests.unit.monitor.conftest import MADE_UP, built, finished_once, made_up, prefetch, run_all  # noqa: F401 (fixtures)
 
 from lm_validity.cli import plan as command
-from lm_validity.config.load import load_run
-from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
+from lm_validity.config.load import BY_SCORES, RULED_OUT, load_run, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import hours_in_words

@@ -12,7 +12,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, w
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
-from lm_validity.config.plan import BY_SCORES
+from lm_validity.config.load import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows

@@ -282,7 +282,7 @@ def make_plan(records: "Workspace", cell: TrialCell, device: str = "cpu") -> Tri
         model_digest=point["digest"],
         data=TaskData.of_record(records.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),
-        share_base=tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n),
+        share_base=tuple((n, experiment.count_subsamples(n)) for n in experiment.n if n != cell.n),
         device=device,
     )
 
@@ -332,7 +332,7 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
             for task in experiment.tasks or run.tasks:
                 for m in experiment.m:
                     for n in experiment.n:
-                        count, done = experiment.count_subsamples(m, n), 0
+                        count, done = experiment.count_subsamples(n), 0
                         step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
                         totals = run.bias_plan.totals(name, task) if run.bias_plan else {1: count}
                         for number, total in totals.items():

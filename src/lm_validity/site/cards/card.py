@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from lm_validity.config.plan import parse_group
+from lm_validity.config.rows import parse_group
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Link, Outcome, Panel, from_template, legend_of, write_csv

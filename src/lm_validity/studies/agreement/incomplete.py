@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from lm_validity.config.plan import AUDIT
+from lm_validity.config.load import AUDIT
 from lm_validity.pages import svg
 from lm_validity.pages.page import Finding, Section
 from lm_validity.results.put import Column, Ends, Row, Rows, ends_of

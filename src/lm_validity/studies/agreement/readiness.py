@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logit
 
-from lm_validity.config.plan import Group, parse_group
+from lm_validity.config.rows import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.pages import svg

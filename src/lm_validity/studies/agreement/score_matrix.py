@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lm_validity.config.plan import Group, Plan, read_cells
+from lm_validity.config.load import Plan, read_cells
+from lm_validity.config.rows import Group
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import optimize, stats
 from threadpoolctl import threadpool_limits
 
-from lm_validity.config.plan import BiasPlan
+from lm_validity.config.load import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows, ends_of, labels_of, reason_of
 from lm_validity.statistics import holm

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm_validity.config.plan import BiasPlan
+from lm_validity.config.load import BiasPlan
 from lm_validity.pages.page import Answer, Finding, Lede, Page
 from lm_validity.results import sections
 from lm_validity.results.put import Column, Condition, Row, Rows, ends_of

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.plan import BiasPlan
+from lm_validity.config.load import BiasPlan
 from lm_validity.config.rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.bias.statistics.latent import PairedCounts

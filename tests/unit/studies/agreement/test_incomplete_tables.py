@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, predictions_of, score_rows, written
 
-from lm_validity.config.plan import BY_SCORES
+from lm_validity.config.load import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.factors import report_factors

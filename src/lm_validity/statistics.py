@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import comb
 from scipy.stats import norm, t
 
 from lm_validity.words import Missing, Reason, ReasonCode
@@ -181,14 +181,7 @@ class SampledScore:
 
 def spread_of_runs(scores: np.ndarray) -> np.ndarray:
     """The standard deviation (models,) between runs of scores (models, runs), NaN-padded; NaN below two runs."""
-    scores = np.asarray(scores, dtype=float)
-    number = np.isfinite(scores).sum(axis=1)
-    centred = (
-        scores - np.divide(np.nansum(scores, axis=1), number, out=np.zeros(len(scores)), where=number > 0)[:, None]
-    )
-    squares = np.nansum(centred**2, axis=1)
-    result: np.ndarray = np.sqrt(np.divide(squares, number - 1, out=np.full(len(scores), np.nan), where=number > 1))
-    return result
+    return np.asarray(np.ma.masked_invalid(scores).std(axis=1, ddof=1).filled(np.nan))
 
 
 def far_runs(scores: np.ndarray, one_run: np.ndarray, tests: int) -> np.ndarray:
@@ -240,12 +233,10 @@ def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs:
     return np.where(np.isnan(d), s, several)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over items with its standard error over items and its 95% interval within [0, 1]."""
+class Estimate(NamedTuple):
+    """A mean over items with its 95% interval within [0, 1]."""
 
     value: float
-    error: float
     interval: tuple[float, float]
 
 
@@ -268,19 +259,13 @@ def pass_hat_k(correct: np.ndarray, runs: np.ndarray, k: int) -> Estimate | Miss
 
 def _few_runs(runs: np.ndarray, k: int) -> Missing | None:
     """Why k runs of each item cannot be drawn; None where they can."""
-    fewest = int(np.min(runs)) if len(runs) else 0
-    if 1 <= k <= fewest:
-        return None
-    return Missing(Reason(f"{k} runs are asked for, and some item has {fewest}.", ReasonCode.TOO_FEW))
+    fewest, reason = int(np.min(runs)) if len(runs) else 0, f"{k} runs are asked for, and some item has "
+    return None if 1 <= k <= fewest else Missing(Reason(f"{reason}{fewest}.", ReasonCode.TOO_FEW))
 
 
 def _chosen(marked: np.ndarray, runs: np.ndarray, k: int) -> np.ndarray:
     """C(marked, k) / C(runs, k) by item: the chance that k runs drawn without replacement are all among the marked."""
-    marked, runs = np.asarray(marked, dtype=float), np.asarray(runs, dtype=float)
-    enough = marked >= k
-    m = np.where(enough, marked, k)
-    logs = gammaln(m + 1) - gammaln(m - k + 1) - gammaln(runs + 1) + gammaln(runs - k + 1)
-    return np.where(enough, np.exp(logs), 0.0)
+    return np.asarray(comb(marked, k) / comb(runs, k))
 
 
 def _over_items(values: np.ndarray) -> Estimate:
@@ -293,8 +278,7 @@ def _over_items(values: np.ndarray) -> Estimate:
     half = float(t.ppf(0.975, len(padded) - 1) * padded.std(ddof=1) / np.sqrt(len(padded)))
     centre = float(padded.mean())
     value = float(values.mean())
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return Estimate(value, error, (min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value)))
+    return Estimate(value, (min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value)))
 
 
 def best_of(scores: np.ndarray, runs: int) -> float | Missing:

@@ -50,40 +50,32 @@ def test_all_tasks_at_the_ceiling_have_no_interval_and_say_why(report):
     assert any("4 of 4 tasks at the ceiling or the floor" in note for note in page["notes"])
 
 
-DECIDED = {  # what the page's heading and the answer on a site's first page begin with
-    "yes": ("Having read the test's texts changes scores", "Yes:"),
-    "lower": ("Having read the test's texts changes scores", "It lowers scores:"),
-    "none": ("No effect found", "No effect found:"),
-    "one task": ("Not known:", "Not known:"),
-    "on one of 4": (
-        "Having read the test's texts changes scores on 1 of 4 tasks, not shown",
-        "On 1 of 4 tasks, not shown",
-    ),
-    "not measured": ("Not measured:", None),
-}
-
-
 def of_first(table):
     """The rows of the first task after reading the test's texts."""
     return (table["task"] == "task0") & (table["arm"] == "test")
 
 
+FOUND = "Having read the test's texts changes scores"
+
+
 @pytest.mark.parametrize(
-    ("decided", "layout"),
+    ("layout", "heading", "answer"),
     [
-        ("yes", {"tasks": 6, "shift": {"test": 0.8}}),
-        ("lower", {"tasks": 6, "shift": {"test": -0.8}}),
-        ("none", {"seed": 2}),
-        ("one task", {"tasks": 1}),
-        ("on one of 4", {"change": lambda table: table.assign(correct=table["correct"].where(~of_first(table), 38))}),
-        ("not measured", {"arms": ("base", "extra")}),
+        ({"tasks": 6, "shift": {"test": 0.8}}, FOUND, "Yes:"),
+        ({"tasks": 6, "shift": {"test": -0.8}}, FOUND, "It lowers scores:"),
+        ({"seed": 2}, "No effect found", "No effect found:"),
+        ({"tasks": 1}, "Not known:", "Not known:"),
+        (
+            {"change": lambda table: table.assign(correct=table["correct"].where(~of_first(table), 38))},
+            f"{FOUND} on 1 of 4 tasks, not shown",
+            "On 1 of 4 tasks, not shown",
+        ),
+        ({"arms": ("base", "extra")}, "Not measured:", None),
     ],
 )
-def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, decided, layout):
+def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, layout, heading, answer):
     rows, page = report(models=1, sizes=(40,), **layout)
-    heading, answer = DECIDED[decided]
-    assert page["lede"]["heading"].startswith(heading) and 'role="img"' in page["picture"]["svg"]
-    assert len(page["answers"]) == (answer is not None)
+    assert page["lede"]["heading"].startswith(heading) and len(page["answers"]) == (answer is not None)
     if answer is None:
         return
     (shown,), bias = page["answers"], rows.row("effect", **BIAS)
@@ -114,9 +106,8 @@ def test_several_experiments_are_counted_and_never_pooled(rows):
         assert section.finding.startswith("clean: ") and " planted: " in section.finding
     low, high = ends_of(bias)
     others = [row for row in found if (row.quantity, row.said.get("experiment")) != ("effect", "clean")]
-    opposed = bias._replace(
-        value=-bias.value, low=-high, high=-low, conditions=bias.conditions.replace("planted", "clean")
-    )
+    clean = bias.conditions.replace("planted", "clean")
+    opposed = bias._replace(value=-bias.value, low=-high, high=-low, conditions=clean)
     page = bias_page(study, Rows("bias", [*others, opposed]))
     for words in (page.lede.heading, page.answers[0].sentence):
         assert "raises scores in 1 and lowers them in 1 of 2 experiments" in words and len(words.split()) <= 18
@@ -156,20 +147,13 @@ def test_nuts_without_its_packages_is_an_input_error(rows, tmp_path, monkeypatch
     assert "bayes" in caught.value.hint
 
 
-def test_the_command_line_imports_and_reports(tmp_path):
+def test_the_command_imports_accuracies(tmp_path):
+    """What is written of a table of trials: tests/golden/rows.py."""
     lines = [f"e,lm,50,10,t{task},{s},0.{3 + s},0.{4 + s},0.{5 + s},0.5" for task in range(3) for s in range(3)]
-    source = tmp_path / "accuracies.csv"
+    source, output = tmp_path / "accuracies.csv", tmp_path / "in"
     source.write_text("experiment,lm,m,n,task,subsample,base,extra,test,majority\n" + "\n".join(lines))
-    output, trials = tmp_path / "o", tmp_path / "in" / "trials.parquet"
-    for line in (
-        ("import", "pretrain-on-test", source, "--output", trials.parent),
-        ("report", "bias", "--trials", trials, "--output", output, "--formula", "equations"),
-    ):
-        CliRunner().invoke(register_commands(), [str(argument) for argument in line], catch_exceptions=False)
-    rows = Rows.read(output / "results.parquet")
-    assert [row.value for row in rows.all("cell_effect")] == [pytest.approx(0.1)] * 2
-    written = json.loads((output / "results.json").read_text())
-    assert [row["value"] for row in written if row["quantity"] == "cell_effect"] == [pytest.approx(0.1)] * 2
+    CliRunner().invoke(register_commands(), ["import", "pretrain-on-test", str(source), "--output", str(output)])
+    assert (pair_arms(pd.read_parquet(output / "trials.parquet")).eval("test - extra") == 1).all()
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -195,10 +179,8 @@ def test_the_command_writes_the_values_of_the_simulation(tmp_path):
 def test_the_priors_have_a_page_of_their_own(tmp_path, rows):
     write_table(rows(tasks=2, subsamples=2, sizes=(40,)), TRIALS, tmp_path / "trials.parquet")
     simulate("prior", "--trials", tmp_path / "trials.parquet", "--output", tmp_path / "prior", "--draws", 20)
-    rows = Rows.read(tmp_path / "prior" / "results.parquet")
-    assert rows.row("prior_difference").low < 0 < rows.row("prior_difference").high
-    page = json.loads((tmp_path / "prior" / "page.json").read_text())
-    assert page["sections"][0]["pictures"][0]["svg"].count("<circle") == 2
+    difference = Rows.read(tmp_path / "prior" / "results.parquet").row("prior_difference")
+    assert difference.low < 0 < difference.high and (tmp_path / "prior" / "index.html").is_file()
     with pytest.raises(InputError, match="unknown formula 'all'"):
         write_prior_simulation(tmp_path / "trials.parquet", tmp_path / "other", "all", 20)
     assert not (tmp_path / "other").exists()

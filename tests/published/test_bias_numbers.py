@@ -4,7 +4,6 @@ Expected values: table 1 and the author's stored fits; others recomputed from th
 """
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -167,11 +166,9 @@ def test_pca_simulation(rank, n, bias):
 
 @pytest.mark.slow
 def test_the_whole_report(table, tmp_path):
-    """48 fits by Laplace; the conclusion under each formula; the time on an idle machine with two cores."""
+    """48 fits by Laplace; the conclusion under each formula."""
     write_table(table, TRIALS, tmp_path / "trials.parquet")
-    start = time.perf_counter()
     report_bias(tmp_path / "trials.parquet", tmp_path / "bias")
-    assert time.perf_counter() - start < 600  # alone on two cores: about one minute
     rows = Rows.read(tmp_path / "bias" / "results.parquet")
     assert [row.value for row in rows.all("fit_reliable")] == [1.0] * 48
     outside = {

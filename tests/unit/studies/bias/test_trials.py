@@ -21,14 +21,6 @@ def test_arms_are_paired_by_key_not_by_row(rows):
     pd.testing.assert_frame_equal(pair_arms(shuffled), pair_arms(table))
 
 
-def test_a_trial_has_its_three_counts(rows):
-    table = rows(models=1, tasks=1, subsamples=1, sizes=(40,))
-    wide = pair_arms(table)
-    assert len(wide) == 1
-    for arm in ("base", "extra", "test"):
-        assert wide[arm].iloc[0] == table.set_index("arm").loc[arm, "correct"]
-
-
 @pytest.mark.parametrize(
     "column, value, message",
     [

@@ -295,16 +295,11 @@ class Simulated(NamedTuple):
     beta: float
 
 
-def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> Simulated:
-    """Counts drawn from the prior in the layout of `design`.
-
-    `beta` fixes the effect of the treatment, as in the paper's null and non-null recovery checks.
-    """
+def simulate(design: Design, generator: np.random.Generator) -> Simulated:
+    """Counts drawn from the prior in the layout of `design`."""
     scales = np.abs(generator.normal(0.0, design.prior_scale))
     spread = np.where(design.column_scale >= 0, scales[design.column_scale], design.fixed_scale)
     effects = generator.normal(0.0, spread)
-    if beta is not None:
-        effects[design.beta] = beta
     predictor = (design.columns @ effects)[design.pattern]
     predictor = predictor + generator.normal(0.0, scales[design.pair], len(predictor))[:, None]
     if design.noise is not None:

@@ -67,6 +67,11 @@ def _is_yes_for_number(value: object, read: object) -> bool:
     return isinstance(value, bool) and not isinstance(read, bool)
 
 
+def key(default: Any, description: str | None, **limits: Any) -> Any:
+    """A field that a configuration may set (`...`: must set). Fields that are no keys have one value in every run."""
+    return Field(default, description=description, **limits)
+
+
 def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     """A validator: raises ValueError for a value that is there twice."""
     if len(set(values)) != len(values):

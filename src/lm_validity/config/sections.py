@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, check_distinct
+from lm_validity.config.rows import LONGEST_NAME, ConfigSection, Positive, check_distinct, key
 
 
 def e2lm_tokens_b(iteration: float) -> float:
@@ -30,30 +30,18 @@ class Cards(ConfigSection):
     """Thresholds of the verdicts on benchmark cards (docs/reference/cards.md). A verdict needs the whole 95% interval
     on one side of its threshold. Otherwise it says "not known"."""
 
-    separated: Share = Field(
-        0.8, description="A benchmark tells models apart if it separates at least this share of their pairs."
+    separated: Share = key(0.8, "A benchmark tells models apart if it separates at least this share of their pairs.")
+    not_separated: Share = key(0.5, "A benchmark cannot tell models apart if it separates less than this share.")
+    agrees: float = key(0.5, "A benchmark agrees with the others if its mean tau is at least this.", ge=-1, le=1)
+    reliable: Share = key(0.8, "Scores are reliable if at least this share of their variance is not noise.")
+    early: Share = key(
+        0.5, "A benchmark is ready early if above chance, with its order settled, by this share of training."
     )
-    not_separated: Share = Field(
-        0.5, description="A benchmark cannot tell models apart if it separates less than this share."
-    )
-    agrees: float = Field(
-        0.5, ge=-1, le=1, description="A benchmark agrees with the others if its mean tau is at least this."
-    )
-    reliable: Share = Field(
-        0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
-    )
-    early: Share = Field(
-        0.5,
-        description="A benchmark is ready early if it is above chance, and its order settled, by this share of "
-        "training.",
-    )
-    bias: float = Field(
-        0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
-    )
-    prompt: float = Field(0.02, gt=0, description="Range of a model's score over prompts that must be excluded.")
-    leakage: Share = Field(0.01, description="Largest share of the training rows looked at that may occur in test.")
-    suspicious: Share = Field(0.02, description="Largest share of items that may surely work against the benchmark.")
-    at_best: Share = Field(0.2, description="Largest share of the models that may reach the best score.")
+    bias: float = key(0.01, "Effect of having seen test text, in accuracy, that must be excluded.", gt=0, le=1)
+    prompt: float = key(0.02, "Range of a model's score over prompts that must be excluded.", gt=0)
+    leakage: Share = key(0.01, "Largest share of the training rows looked at that may occur in test.")
+    suspicious: Share = key(0.02, "Largest share of items that may surely work against the benchmark.")
+    at_best: Share = key(0.2, "Largest share of the models that may reach the best score.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -69,24 +57,22 @@ class OneFinetune(ConfigSection):
     """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
     Snakemake sees what has changed; fields without a description are no keys."""
 
-    epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
+    epochs: Positive = key(5, "Passes over the training split, with validation after each.")
     effective_batch: Positive = 8  # documents per optimizer step, whatever the memory
     micro_batch: Positive = 8  # documents per forward pass; halved where memory runs out
-    max_length: Positive = Field(1024, description="Longest training text in tokens.")
+    max_length: Positive = key(1024, "Longest training text in tokens.")
     loss: Literal["all"] = "all"  # tokens in the loss
-    target_modules: Literal["all-linear", "attention", "paper"] = Field(
+    target_modules: Literal["all-linear", "attention", "paper"] = key(
         "all-linear",
-        description="Layers that get an adapter. all-linear treats every family alike. attention: q, k, v. "
-        "paper: the library's default per family, as published.",
+        "Layers with an adapter. all-linear: every family alike. attention: q, k, v. paper: the library's default "
+        "per family.",
     )
     rank: Positive = 8
     alpha: Positive = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of LoRA
     weight_decay: Annotated[float, Field(ge=0)] = 0.01  # of AdamW
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Trade time for memory. Turn it on if training does not fit at micro-batch 1. Changes results by "
-        "rounding only.",
+    gradient_checkpointing: bool = key(
+        False, "Turn it on if training does not fit. It costs time and changes results by rounding only."
     )
 
     def determining(self, without: Collection[str] = ()) -> dict[str, object]:
@@ -100,15 +86,14 @@ Seed = Annotated[int, Field(ge=0, lt=10**9)]
 class Finetuning(OneFinetune):
     """LoRA fine-tuning (train before test), the same for every model of a run."""
 
-    learning_rates: tuple[str, ...] = Field(
-        ("1e-5", "2e-5", "5e-5"), min_length=1, description="Tried one by one. The best on validation is kept."
+    learning_rates: tuple[str, ...] = key(
+        ("1e-5", "2e-5", "5e-5"), "Each is tried. The best on validation is kept.", min_length=1
     )
-    seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
-    rates_side_by_side: bool = Field(
+    seeds: tuple[Seed, ...] = key((0,), "Each seed is a fine-tune of its own.", min_length=1)
+    rates_side_by_side: bool = key(
         False,
-        description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "
-        "launches, as with small models (not measured there; 1.2 to 1.3 times faster on a CPU). Changes results by "
-        "rounding only. If memory runs out, fewer rates are trained together.",
+        "Train the learning rates of a job in one pass, as many as fit. Turn it on for small models (1.2 to 1.3 "
+        "times faster on a CPU; not measured on a GPU). Changes results by rounding only.",
     )
 
     @field_validator("learning_rates", mode="before")
@@ -148,15 +133,11 @@ PRETRAINING_VERSION = 1
 class MiniatureSettings(ConfigSection):
     """A small synthetic world: entities with facts, benchmarks that ask for them, corpora that state them."""
 
-    pool: str = Field(
-        "config/miniature.tsv",
-        description="Sheet of the models to train from scratch, relative to the working directory.",
-    )
-    seed: int = Field(0, ge=0, description="Seed of the world and, with a model's id, of each model.")
-    formats: Literal["families", "control"] = Field(
+    pool: str = key("config/miniature.tsv", "Sheet of the models to train from scratch.")
+    seed: int = key(0, "Seed of the world and, with a model's id, of each model.", ge=0)
+    formats: Literal["families", "control"] = key(
         "families",
-        description="families: each family's pretraining saw question formats of its own. "
-        "control: every family saw every format, so the remaining effect is not due to formats.",
+        "families: each family's pretraining saw question formats of its own. control: every family saw all.",
     )
     # Fields below are no keys
     test_entities: Entities = 48  # whose facts all benchmarks ask in test splits
@@ -180,28 +161,20 @@ EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of
 class Experiment(ConfigSection):
     """One experiment: which language models and tasks, how many texts, how often."""
 
-    method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
-    language_models: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
-    tasks: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
-    m: tuple[Positive, ...] = Field((100,), min_length=1, description="Number of labelled training texts.")
-    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and also in test.")
-    subsamples: Positive | dict[Positive, Positive] = Field(
-        20, description="Random draws: one number, or one for each n (`500: 20`)."
+    method: Literal["head", "zero_shot"] = key("head", "A trained linear head, or prompting.")
+    language_models: tuple[str, ...] = key((), "Ids from the sheet. Empty: all.")
+    tasks: tuple[str, ...] = key((), "Ids from the sheet. Empty: all.")
+    m: tuple[Positive, ...] = key((100,), "Number of labelled training texts.", min_length=1)
+    n: tuple[Positive, ...] = key((200,), "Number of texts in extra, and also in test.", min_length=1)
+    subsamples: Positive | dict[Positive, Positive] = key(
+        20, "Random draws: one number, or one for each n (`500: 20`)."
     )
-    pretraining_epochs: Positive | None = Field(
-        None, description="Passes over the unlabelled texts. null: those of the section `pretraining`."
-    )
-    packing: bool = Field(
-        False,
-        description="Pretrain on several texts per sequence, as one of the paper's experiments does (zero_shot only).",
+    pretraining_epochs: Positive | None = key(None, "Passes over the unlabelled texts. null: as `pretraining` says.")
+    packing: bool = key(
+        False, "Pretrain on several texts per sequence, as one experiment of the paper (zero_shot only)."
     )
 
-    planted_leak: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
-    )
+    planted_leak: float = key(0.0, "FOR TESTING ONLY: share of the test texts that carry their label.", ge=0, le=1)
 
     be_distinct = field_validator("language_models", "tasks", "m", "n")(check_distinct)
 
@@ -225,7 +198,7 @@ class Experiment(ConfigSection):
 class TextTraining(ConfigSection):
     """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
-    learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
+    learning_rate: Rate = key(1e-4, "Peak learning rate.")
     batch_size: Positive = 16  # texts per step, unless the tasks sheet has `pretraining_batch`; no key, as below
     max_length: Positive = 256  # tokens per text; the rest is cut
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -242,8 +215,8 @@ class TextPretraining(TextTraining):
 class HeadTraining(ConfigSection):
     """Training the classifier: a linear head and all weights below it, on the m labelled texts."""
 
-    epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
-    learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
+    epochs: Positive = key(3, "Passes over the texts, unless the sheet has `training_epochs`.")
+    learning_rate: Rate = key(5e-5, "Peak learning rate.")
     # Fields below are no keys; `paper` changes the last two
     batch_size: Positive = 16  # texts per step, unless the sheet has `<architecture>_batch`
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
@@ -259,10 +232,10 @@ class Adapter(ConfigSection):
     rank: Positive = 16  # no key, as the next two
     alpha: Positive = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    quantization: Literal["none", "nf4"] = Field(
+    quantization: Literal["none", "nf4"] = key(
         "none",
-        description="none: the model's dtype. nf4: 4-bit weights, if the model does not fit otherwise. They need "
-        "bitsandbytes (the extra `nf4`). Not measured on a GPU.",
+        "none: the model's dtype. nf4: 4-bit weights, which need bitsandbytes (the extra `nf4`; not measured on a "
+        "GPU).",
     )
 
 
@@ -276,56 +249,49 @@ class Prompting(Adapter):
     prompt_characters: Positive = 1000  # of a text that a prompt quotes
     packed_texts: Positive = 8  # per sequence, in experiments with packing
     packed_max_length: Positive = 8192  # tokens of a packed sequence
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Turn it on if training does not fit one prompt at a time. It costs time and changes results by "
-        "rounding only.",
+    gradient_checkpointing: bool = key(
+        False, "Turn it on if training does not fit. It costs time and changes results by rounding only."
     )
 
 
 class BiasSettings(ConfigSection):
     """The bias study: three arms per trial (no pretraining, pretraining on other texts, on the test texts)."""
 
-    language_models: str = Field(
-        "config/bias_language_models.tsv",
-        description="Sheet of language models (TSV), relative to the working directory.",
-    )
-    tasks: str = Field("config/bias_tasks.tsv", description="Sheet of text-classification tasks (TSV).")
-    experiments: dict[str, Experiment] = Field(
+    language_models: str = key("config/bias_language_models.tsv", "Sheet of language models (TSV).")
+    tasks: str = key("config/bias_tasks.tsv", "Sheet of text-classification tasks (TSV).")
+    experiments: dict[str, Experiment] = key(
         {"head": Experiment()},
-        min_length=1,
-        description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
+        "Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
         "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or one for each n), "
         "pretraining_epochs (a larger number is overtraining) and packing. planted_leak is for tests only.",
+        min_length=1,
     )
-    subsamples_a_cell: Positive | Literal["all"] = Field(
-        25, description="Subsamples per finished result in the store. Another number makes other cells."
+    subsamples_a_cell: Positive | Literal["all"] = key(
+        25, "Subsamples per cell of the store. Another number makes other cells."
     )
-    stop_at_half_width: float | None = Field(
+    stop_at_half_width: float | None = key(
         None,
+        "Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower (a "
+        "fraction of accuracy; 0.0125 is 1.25 points). `lm-validity plan next` adds a batch of subsamples_a_cell to"
+        " the other tasks. null: every task has all subsamples.",
         gt=0,
         lt=1,
-        description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
-        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity plan next` adds a batch of subsamples_a_cell to "
-        "the other tasks. null: every task has all subsamples.",
     )
-    plan: str | None = Field(
-        None,
-        description="Sheet (TSV) of the batches after the first, which `lm-validity plan next` writes. Only with "
-        "stop_at_half_width.",
+    plan: str | None = key(
+        None, "Sheet of the later batches, which `lm-validity plan next` writes. Only with stop_at_half_width."
     )
-    paper: bool = Field(
+    paper: bool = key(
         False,
-        description="Reproduce the authors' code, invalid choices included: one seed for every training, a fresh "
-        "pooler for pretrained BERTs, texts cut at the model's limit when classifying, equal texts drawn like others.",
+        "Reproduce the authors' code, invalid choices included: one seed for every training, a fresh pooler for "
+        "pretrained BERTs, texts cut at the model's limit when classifying, equal texts drawn like others.",
     )
     # no keys; `paper` changes both: the first row of each text only is drawn (ignoring case and blanks), so no text of
     # test is also one of extra or train; the randomness of training differs between subsamples, never between arms
     drop_duplicate_texts: bool = True
     seeds: Literal["varied", "fixed"] = "varied"
-    pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
-    training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
-    zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
+    pretraining: TextPretraining = key(TextPretraining(), TextPretraining.__doc__)
+    training: HeadTraining = key(HeadTraining(), HeadTraining.__doc__)
+    zero_shot: Prompting = key(Prompting(), Prompting.__doc__)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -375,118 +341,103 @@ AsManyAsFit = Many | Literal["auto"]
 class Splits(ConfigSection):
     """How documents are divided. Train, validation and test are disjoint by construction."""
 
-    train: Positive = Field(50_000, description="Largest number of training documents per benchmark.")
-    validation: Positive = Field(1_000, description="Largest number of validation documents per benchmark.")
-    test: Positive = Field(10_000, description="Largest number of test documents per benchmark.")
-    seed: int = Field(0, ge=0, description="Seed of the permutation that makes and caps the splits.")
-    allow_overlap: tuple[str, ...] = Field(
-        (), description="Benchmarks that may lose more than 5% of a split to documents that also occur in test."
-    )
+    train: Positive = key(50_000, "Largest number of training documents per benchmark.")
+    validation: Positive = key(1_000, "Largest number of validation documents per benchmark.")
+    test: Positive = key(10_000, "Largest number of test documents per benchmark.")
+    seed: int = key(0, "Seed of the permutation that makes and caps the splits.", ge=0)
+    allow_overlap: tuple[str, ...] = key((), "Benchmarks of which more than 5% of a split may also occur in test.")
 
 
 class Generation(ConfigSection):
     """Sampled answers of generation tasks on test documents, several runs each."""
 
-    temperature: float = Field(0.7, gt=0, le=5, description="The logits are divided by it before a token is drawn.")
-    top_p: float = Field(
-        0.95, gt=0, le=1, description="Tokens are drawn from the likeliest ones that together have this probability."
-    )
-    runs: Positive = Field(
-        4, description="How often each document is answered. A run is a cell of its own: more runs compute only these."
-    )
+    temperature: float = key(0.7, "The logits are divided by it before a token is drawn.", gt=0, le=5)
+    top_p: float = key(0.95, "Tokens are drawn from the likeliest that have this probability together.", gt=0, le=1)
+    runs: Positive = key(4, "How often each document is answered. Each run is a cell of its own.")
 
 
 class Evaluation(ConfigSection):
     """Scoring through lm-eval, the same for direct and fine-tuned models."""
 
-    device: str = Field(
+    device: str = key(
         "auto",
+        "auto, cpu, cuda, cuda:0 or all. auto: the CPU if the size class has no GPU, else its GPUs. A job that "
+        "needs GPUs and cannot use them ends and says why. It never computes on the CPU instead.",
         pattern=r"^(auto|cpu|all|cuda(:[0-9]+)?)$",
-        description="auto, cpu, cuda, cuda:0 or all. auto: the CPU if the size class has no GPU, else its GPUs. A job "
-        "that needs GPUs and cannot use them ends and says why. It never computes on the CPU instead.",
     )
-    batch_size: Positive = Field(32, description="Sequences per forward pass. Affects speed only.")
-    scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
+    batch_size: Positive = key(32, "Sequences per forward pass. Affects speed only.")
+    scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = key(
         "auto",
-        description="How choices are scored. Affects speed, and results by rounding only. auto: a question's context "
-        "is computed once for all its choices, in the faster of two ways (packed, cached), if that is exact for the "
+        "How choices are scored. Affects speed, and results by rounding only. auto: a question's context is "
+        "computed once for all its choices, in the faster of two ways (packed, cached), if that is exact for the "
         "model. rows: each choice by itself. lm-eval: lm-eval's own code.",
     )
-    max_length: Positive | None = Field(
-        None, description="Longest context in tokens, at most the model's own limit. null: that limit."
+    max_length: Positive | None = key(
+        None, "Longest context in tokens. null: the model's own limit, which holds anyway."
     )
-    max_generated_tokens: Positive = Field(
-        256, description="Longest answer of a generation task, unless the task sets its own."
-    )
-    generation: Generation | None = Field(
+    max_generated_tokens: Positive = key(256, "Longest answer of a generation task, unless the task sets its own.")
+    generation: Generation | None = key(
         None,
-        description="Sample the answers of generation tasks on test. null: the likeliest token each time, or what the "
-        "task itself sets. Validation always takes the latter, so that selection does not depend on luck.",
+        "Sample the answers of generation tasks on test. null: the likeliest token each time, or what the task "
+        "itself sets. Validation always takes the latter, so that selection does not depend on luck.",
     )
-    instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
+    instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = key(
         ("plain", "chat"),
+        "Prompts tried for instruction-tuned models, chosen on validation. Base models are always plain.",
         min_length=1,
-        description="Prompts tried for instruction-tuned models. The choice is made on validation. "
-        "Base models are always plain.",
     )
-    mixed_dtypes: bool = Field(
-        False,
-        description="Let models of the agreement study differ in dtype, if one cannot run in the others' dtype. They "
-        "are then not compared at equal precision.",
+    mixed_dtypes: bool = key(
+        False, "Let models of the agreement study differ in dtype: they are then not compared at equal precision."
     )
-    system_instruction: str | None = Field(
-        None, description="System message under the chat prompt, the same in training and evaluation."
-    )
+    system_instruction: str | None = key(None, "System message under the chat prompt, in training and evaluation.")
 
 
 class EvaluateBatch(ConfigSection):
     """Cells of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
-    checkpoints: AsManyAsFit = Field("auto", description="Checkpoints per job.")
+    benchmarks: AsManyAsFit = key("auto", "Benchmarks per job.")
+    checkpoints: AsManyAsFit = key("auto", "Checkpoints per job.")
 
 
 class FinetuneBatch(ConfigSection):
     """Fine-tunes of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
-    learning_rates: AsManyAsFit = Field("auto", description="Learning rates per job.")
+    benchmarks: AsManyAsFit = key("auto", "Benchmarks per job.")
+    learning_rates: AsManyAsFit = key("auto", "Learning rates per job.")
 
 
 class AdapterBatch(ConfigSection):
     """Selected adapters of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
+    benchmarks: AsManyAsFit = key("auto", "Benchmarks per job.")
 
 
 class TrialBatch(ConfigSection):
     """Batches of trials of one language model that share a process."""
 
-    cells: Many = Field(1, description="Batches of subsamples per job.")
+    cells: Many = key(1, "Batches of subsamples per job.")
 
 
 class Batching(ConfigSection):
     """How many cells share a process: a number, all, or auto. auto takes as many as job_hours allow, by the minutes of
     the model's size class. It changes cost, never a result, because cells are stored one by one."""
 
-    job_hours: float = Field(
+    job_hours: float = key(
         12.0,
+        "Longest time that a job of several cells asks for under auto, at its first attempt. The second asks for "
+        "twice that. A killed job loses only its current cell (a fine-tune: the current epoch).",
         gt=0,
-        description="Longest time that a job of several cells asks for under auto, at its first attempt. The second "
-        "asks for twice that. A killed job loses only its current cell (a fine-tune: the current epoch).",
     )
-    evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they are (direct).")
-    finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")
-    evaluate_adapter: AdapterBatch = Field(AdapterBatch(), description="Selection and the one look at test.")
-    pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
+    evaluate_model: EvaluateBatch = key(EvaluateBatch(), "Evaluation of models as they are (direct).")
+    finetune_adapter: FinetuneBatch = key(FinetuneBatch(), "LoRA fine-tuning.")
+    evaluate_adapter: AdapterBatch = key(AdapterBatch(), "Selection and the one look at test.")
+    pretrain_on_test: TrialBatch = key(TrialBatch(), "Trials of the bias study.")
 
 
 class Replay(ConfigSection):
     """Use known scores instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
 
-    scores: str = Field(
-        description="The train-before-test authors' all_results.json, or a scores.parquet (any `lm-validity import`)."
-    )
+    scores: str = key(..., "The authors' all_results.json, or a scores.parquet (any `lm-validity import`).")
 
 
 def _split_numbers(value: object) -> object:
@@ -520,23 +471,12 @@ Weights = Annotated[
 class SignalConventions(ConfigSection):
     """Conventions of the signal report (docs/reference/signal.md). The defaults are those of the competition's code."""
 
-    convention: Convention = Field("code", description="Lags and centring of the autocorrelation.")
-    ties: Ties = Field(
-        "stable", description="Equal scores. stable: they count as an increase. average: they share ranks."
-    )
-    normalisation: Normalisation = Field(
-        "joint_minmax", description="What compliance divides the science model's lead by."
-    )
-    base_window: Window = Field(
-        (100.0, 200.0), description="Ranking consistency: window that sets the order, billion tokens."
-    )
-    later_window: Window = Field(
-        (220.0, 1000.0), description="Ranking consistency: window in which that order should hold."
-    )
-    weights: Weights = Field(
-        (0.5, 0.1, 0.4),
-        description="Weights of signal quality, ranking consistency and compliance in the overall score.",
-    )
+    convention: Convention = key("code", "Lags and centring of the autocorrelation.")
+    ties: Ties = key("stable", "Equal scores. stable: they count as an increase. average: they share ranks.")
+    normalisation: Normalisation = key("joint_minmax", "What compliance divides the science model's lead by.")
+    base_window: Window = key((100.0, 200.0), "Ranking consistency: window that sets the order, billion tokens.")
+    later_window: Window = key((220.0, 1000.0), "Ranking consistency: window in which that order should hold.")
+    weights: Weights = key((0.5, 0.1, 0.4), "Weights of quality, consistency and compliance in the overall score.")
 
 
 E2LM = SignalConventions()  # the competition's
@@ -545,10 +485,9 @@ E2LM = SignalConventions()  # the competition's
 class Reports(ConfigSection):
     """How the reports of a run are written, and what they compare."""
 
-    resamples: int = Field(2000, ge=0, description="Resamples for intervals. 0 skips intervals.")
-    checkpoints: Checkpoints = Field(
-        "all",
-        description="Checkpoints of the signal report. e2lm: iterations divisible by 4000, at most 206 billion tokens.",
+    resamples: int = key(2000, "Resamples for intervals. 0 skips intervals.", ge=0)
+    checkpoints: Checkpoints = key(
+        "all", "Checkpoints of the signal report. e2lm: every 4000 iterations, to 206 billion tokens."
     )
     signal: SignalConventions = E2LM  # no key; options of `lm-validity report signal`
 
@@ -563,14 +502,11 @@ Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_sp
 class Agreement(ConfigSection):
     """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
 
-    groups: tuple[str, ...] = Field(
-        (),
-        description="Groups of models: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet.",
+    groups: tuple[str, ...] = key(
+        (), "Groups: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet."
     )
-    knots: Knots = Field(
-        KNOTS,
-        description="Compute (FLOP) at which the line of scores against compute may bend, as in the paper. Empty: a "
-        "straight line.",
+    knots: Knots = key(
+        KNOTS, "Compute (FLOP) at which the line of scores may bend, as in the paper. Empty: a straight line."
     )
 
     be_distinct = field_validator("groups", "knots")(check_distinct)
@@ -579,31 +515,27 @@ class Agreement(ConfigSection):
 class Screening(ConfigSection):
     """Which candidate benchmarks are kept (`snakemake screening`). The thresholds are the train-before-test study's."""
 
-    training_examples: int = Field(1000, ge=0, description="Smallest number of training examples of a benchmark.")
-    unimproved_share: float = Field(
-        0.2, ge=0, le=1, description="Largest share of models that fine-tuning does not improve."
-    )
-    negative_share: float = Field(
-        0.5, ge=0, le=1, description="Largest share of the other benchmarks with negative agreement (direct)."
-    )
+    training_examples: int = key(1000, "Smallest number of training examples of a benchmark.", ge=0)
+    unimproved_share: float = key(0.2, "Largest share of models that fine-tuning does not improve.", ge=0, le=1)
+    negative_share: float = key(0.5, "Largest share of other benchmarks with negative agreement (direct).", ge=0, le=1)
 
 
 class SizeClass(ConfigSection):
     """Resources that a job asks a cluster for. The second attempt asks for twice the memory and time."""
 
-    gpu: int = Field(1, ge=0, description="GPUs per job. With several, a model's layers are spread over them.")
-    gpu_memory_gb: float = Field(80, ge=0, description="GB of memory per GPU. preflight names models that do not fit.")
-    gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
+    gpu: int = key(1, "GPUs per job. With several, a model's layers are spread over them.", ge=0)
+    gpu_memory_gb: float = key(80, "GB of memory per GPU. preflight names models that do not fit.", ge=0)
+    gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = key(
         "h200",
-        description="GPU whose speed `cost` assumes. The profile asks the cluster for one. h100 and h200 are the SXM "
-        "modules. Their PCIe and NVL cards are 16 to 24% slower.",
+        "GPU whose speed `cost` assumes. The profile asks the cluster for one. h100 and h200 are the SXM modules. "
+        "Their PCIe and NVL cards are 16 to 24% slower.",
     )
-    cpus: Positive = Field(4, description="Processor cores per job.")
-    mem_mb: Positive = Field(32_000, description="Main memory per job, in MB.")
-    evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
-    finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
-    trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
-    gradient_checkpointing: bool = Field(False, description="As in `finetuning`, for models of this size.")
+    cpus: Positive = key(4, "Processor cores per job.")
+    mem_mb: Positive = key(32_000, "Main memory per job, in MB.")
+    evaluate_minutes: float = key(20, "Minutes to evaluate one cell.", gt=0)
+    finetune_minutes: float = key(120, "Minutes of one fine-tune.", gt=0)
+    trial_minutes: float = key(1, "Minutes of one trial of the bias study (five short trainings).", gt=0)
+    gradient_checkpointing: bool = key(False, "As in `finetuning`, for models of this size.")
 
     @model_validator(mode="after")
     def have_memory_on_gpus(self) -> Self:
@@ -631,44 +563,34 @@ Study = Literal["agreement", "signal", "bias"]
 class Configuration(ConfigSection):
     """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
 
-    name: Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)] = Field(
-        description="The run's name. Results are in results/<name>/."
+    name: Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)] = key(
+        ..., "The run's name. Results are in results/<name>/."
     )
-    results: Annotated[str, Field(min_length=1)] = Field(
+    results: Annotated[str, Field(min_length=1)] = key(
         "results",
-        description="Folder of all runs' results, relative to the working directory. `results/{run}` at the start of a "
-        "sheet's path means the run's folder, wherever that is.",
+        "Folder of all runs' results, relative to the working directory. `results/{run}` at the start of a sheet's "
+        "path means the run's folder, wherever that is.",
     )
-    studies: tuple[Study, ...] = Field(
-        ("agreement",), min_length=1, description="Studies of the run: agreement, signal, bias."
-    )
-    models: str | None = Field(
-        None, description="Sheet of models (TSV), relative to the working directory. Not needed for the bias study."
-    )
-    benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
-    plan: str | None = Field(
+    studies: tuple[Study, ...] = key(("agreement",), "Studies of the run: agreement, signal, bias.", min_length=1)
+    models: str | None = key(None, "Sheet of models (TSV). Not needed for the bias study.")
+    benchmarks: str | None = key(None, "Sheet of benchmarks (TSV). Not needed for the bias study.")
+    plan: str | None = key(
         None,
-        description="Sheet of the pairs of model and benchmark that are fine-tuned, if not all are (`lm-validity plan` "
-        "writes one). All pairs are scored direct. null: every pair is fine-tuned.",
+        "Sheet of the pairs of model and benchmark that are fine-tuned, if not all are (`lm-validity plan` writes "
+        "one). All pairs are scored direct. null: every pair is fine-tuned.",
     )
-    splits: Splits = Field(Splits(), description=Splits.__doc__)
-    evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
-    finetuning: Finetuning = Field(Finetuning(), description=Finetuning.__doc__)
-    batching: Batching = Field(Batching(), description=Batching.__doc__)
-    size_classes: dict[str, SizeClass] = Field(
-        DEFAULT_SIZE_CLASSES, description="Resources of a job, by the model's size class."
-    )
-    bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
-    agreement: Agreement = Field(Agreement(), description=Agreement.__doc__)
-    reports: Reports = Field(Reports(), description=Reports.__doc__)
-    cards: Cards = Field(Cards(), description=Cards.__doc__)
-    screening: Screening = Field(Screening(), description=Screening.__doc__)
-    miniature: MiniatureSettings | None = Field(
-        None, description="The miniature world, if models and benchmarks of the sheets come from it."
-    )
-    replay: Replay | None = Field(
-        None, description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU."
-    )
+    splits: Splits = key(Splits(), Splits.__doc__)
+    evaluation: Evaluation = key(Evaluation(), Evaluation.__doc__)
+    finetuning: Finetuning = key(Finetuning(), Finetuning.__doc__)
+    batching: Batching = key(Batching(), Batching.__doc__)
+    size_classes: dict[str, SizeClass] = key(DEFAULT_SIZE_CLASSES, "Resources of a job, by the model's size class.")
+    bias: BiasSettings | None = key(None, "The bias study, with sheets of its own.")
+    agreement: Agreement = key(Agreement(), Agreement.__doc__)
+    reports: Reports = key(Reports(), Reports.__doc__)
+    cards: Cards = key(Cards(), Cards.__doc__)
+    screening: Screening = key(Screening(), Screening.__doc__)
+    miniature: MiniatureSettings | None = key(None, "The miniature world, if models and benchmarks come from it.")
+    replay: Replay | None = key(None, "Known scores (`scores: FILE`) instead of models: all rules and reports, no GPU.")
 
     @model_validator(mode="after")
     def have_what_the_studies_need(self) -> Self:

@@ -35,7 +35,7 @@ from lm_validity.config.rows import (
     read_rows,
     with_columns,
 )
-from lm_validity.config.sections import BiasSettings, Experiment, Study, e2lm_tokens_b
+from lm_validity.config.sections import BiasSettings, Experiment, Rate, Study, e2lm_tokens_b
 from lm_validity.errors import InputError, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -344,24 +344,18 @@ class AcceptedLoss(SheetRow):
 class MiniatureModel(SheetRow):
     """One row of the pool sheet: what the model reads in pretraining, how it is built, how long it trains."""
 
-    model: Identifier = Field(description="Id, also the folder.")
-    family: Literal["web", "forum", "exam", "data"] = Field(description="Whose question formats its pretraining saw.")
-    training_data: Literal["science", "web"] = Field(
-        "science", description="science: every attribute is stated; web: the science attributes never are."
-    )
-    architecture: Literal["llama", "gpt2", "bert"] = Field(
-        description="Architecture class in transformers; bert is for the bias study only."
-    )
-    size: str = Field(description="Label of the size, for the signal study.")
-    hidden_size: int = Field(ge=8, description="Width.")
-    layers: int = Field(ge=1, description="Blocks.")
-    steps: int = Field(ge=1, description="Optimizer steps: a budget in steps gives the same model on a busy machine.")
-    learning_rate: float = Field(gt=0, lt=1, description="Peak learning rate.")
-    checkpoint_every: int | None = Field(None, ge=1, description="Steps between checkpoints kept; empty keeps none.")
-    studies: str = Field("agreement", description="Studies it takes part in, comma-separated (for the models sheet).")
-    tuned_from: str | None = Field(
-        None, description="Pool id of the model it goes on from, trained further on dialogues: instruction-tuned."
-    )
+    model: Identifier  # id, also the folder
+    family: Literal["web", "forum", "exam", "data"]  # whose question formats its pretraining saw
+    training_data: Literal["science", "web"] = "science"  # science: every attribute is stated; web: those never are
+    architecture: Literal["llama", "gpt2", "bert"]  # class in transformers; bert is for the bias study only
+    size: str  # label of the size, for the signal study
+    hidden_size: Annotated[int, Field(ge=8)]  # width
+    layers: Positive  # blocks
+    steps: Positive  # of the optimizer: a budget in steps gives the same model on a busy machine
+    learning_rate: Rate  # at its peak
+    checkpoint_every: Positive | None = None  # steps between checkpoints kept; empty keeps none
+    studies: str = "agreement"  # that it takes part in, between commas (for the models sheet)
+    tuned_from: str | None = None  # the row of which it goes on, trained on dialogues: instruction-tuned
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
@@ -425,51 +419,37 @@ ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
 class BiasModel(SheetRow):
     """One row of the sheet of language models."""
 
-    language_model: Identifier = Field(description="Id, also in file names.")
-    path: PathInRun = Field(description="Hub id, or a folder in hub format.")
-    architecture: Literal["masked", "causal"] = Field(
-        description="masked: models like BERT. causal: models like GPT-2."
-    )
-    revision: str | None = Field(None, description="Of the hub. Empty: the main branch, resolved when fetched.")
-    dtype: Dtype = Field(
-        "float32",
-        description="Of the weights, for the method zero_shot. The method head trains all of them, in float32.",
-    )
-    size_class: SizeClassName = Field(
-        "small", validate_default=True, description="One of the configuration's size_classes."
-    )
+    language_model: Identifier  # id, also in file names
+    path: PathInRun  # hub id, or a folder in hub format
+    architecture: Literal["masked", "causal"]  # masked: models like BERT; causal: models like GPT-2
+    revision: str | None = None  # of the hub; empty: the main branch, resolved when fetched
+    dtype: Dtype = "float32"  # for the method zero_shot; the method head trains all weights, in float32
+    size_class: SizeClassName = Field("small", validate_default=True)
 
 
 class Task(SheetRow):
-    """One row of the sheet of tasks: where the texts are, what they mean, and what must be true of them."""
+    """One row of the sheet of tasks: where the texts are, what they mean, and what must be true of them. Lists have |
+    between their entries."""
 
-    task: Identifier = Field(description="Id, also in file names.")
-    path: PathInRun = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
-    text: ListOfText = Field(description="Column of the text. Several, separated by |, are joined by a line break.")
-    label: str = Field(description="Column of the class: numbers 0 to C-1, or the values of `labels`.")
-    class_names: ListOfText = Field(description="Names of the classes, separated by |, in the order of the labels.")
-    configuration: str | None = Field(None, description="Of the hub data set.")
-    split: str = Field("train", description="Of the hub data set.")
-    revision: str | None = Field(
-        None, description="Pinned commit. For a data set that was a script: refs/convert/parquet."
-    )
-    files: ListOfText = Field((), description="Parquet files in the hub repository (patterns, separated by |).")
-    labels: ListOfText = Field(
-        (), description="Values of the label column as text (booleans as 0 and 1), in the order of class_names."
-    )
-    description: str = Field("", description="What a prompt says of the task: what the text is, what to answer.")
-    drop_empty: bool = Field(False, description="1: leave out rows without text. Otherwise they are an error.")
-    shorter_than: Positive | None = Field(None, description="Keep only texts with fewer characters.")
-    rows: Positive | None = Field(None, description="Number of rows that must be left. Empty: not checked.")
-    majority_share: float | None = Field(
-        None, gt=0, le=1, description="Share of the largest class. Empty: not checked."
-    )
-    training_epochs: Positive | None = Field(None, description="Instead of the configuration's.")
-    pretraining_batch: Positive | None = Field(None, description="Instead of the configuration's.")
-    masked_batch: Positive | None = Field(
-        None, description="Training batch of masked models, instead of the configuration's."
-    )
-    causal_batch: Positive | None = Field(None, description="Training batch of causal models.")
+    task: Identifier  # id, also in file names
+    path: PathInRun  # hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file
+    text: ListOfText  # column of the text; several are joined by a line break
+    label: str  # column of the class: numbers 0 to C-1, or the values of `labels`
+    class_names: ListOfText  # in the order of the labels
+    configuration: str | None = None  # of the hub data set, as the next two
+    split: str = "train"
+    revision: str | None = None  # pinned commit; for a data set that was a script: refs/convert/parquet
+    files: ListOfText = ()  # Parquet files in the hub repository (patterns)
+    labels: ListOfText = ()  # values of the label column as text (booleans as 0 and 1), in the order of class_names
+    description: str = ""  # what a prompt says of the task: what the text is, what to answer
+    drop_empty: bool = False  # rows without text are left out; else they are an error
+    shorter_than: Positive | None = None  # characters that a text must have fewer than
+    rows: Positive | None = None  # that must be left, where it is checked
+    majority_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of the largest class, where it is checked
+    training_epochs: Positive | None = None  # instead of the configuration's, as the next three
+    pretraining_batch: Positive | None = None
+    masked_batch: Positive | None = None  # for training masked models
+    causal_batch: Positive | None = None
 
     @model_validator(mode="after")
     def name_each_class_once(self) -> Self:

@@ -1,4 +1,4 @@
-"""README's first command writes a page of real data, and its findings are those in README."""
+"""What documents show is what commands make today: README's findings, the tutorial's numbers, the example cards."""
 
 import re
 import subprocess
@@ -42,3 +42,11 @@ def test_the_numbers_of_the_tutorial_are_those_of_the_page(page, monkeypatch):
 def test_what_readme_shows_can_be_pasted():
     lines = re.findall(r"^ {4}(\S.*)$", README, re.MULTILINE)
     assert lines and not [line for line in lines if "<" in line or "path/to" in line]
+
+
+@pytest.mark.slow
+def test_example_cards_are_up_to_date():
+    """Rewrite them with: python docs/generate_examples.py"""
+    command = [sys.executable, ROOT / "docs" / "generate_examples.py", "--check"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -12,7 +12,7 @@ from benchmarks.coverage.results import NOTHING, Result, one
 
 from lm_validity.config.load import LEAST
 from lm_validity.statistics import Interval
-from lm_validity.studies.bias.numbers import interval_over_subsamples, mean_over_tasks
+from lm_validity.studies.bias.numbers import mean_over_tasks, over_subsamples
 from lm_validity.studies.signal.statistics.quality import (
     draw_items,
     resample_item_means,
@@ -120,7 +120,7 @@ def stopped(values: np.ndarray) -> tuple[int, float, tuple, tuple]:
 def _interval(values: np.ndarray, least: float = 0.0) -> tuple[float, tuple]:
     """Mean of a task's differences, and the page's interval of it."""
     mean = float(values.mean())
-    return mean, interval_over_subsamples(mean, (values - mean) / len(values), least)[0]
+    return mean, over_subsamples(mean, (values - mean) / len(values), least).interval
 
 
 def stop_results(world: str, tasks: int, rng: np.random.Generator) -> dict[str, Result]:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from lm_validity.config.load import BiasPlan
 from lm_validity.errors import InputError
-from lm_validity.results.put import Rows, ends_of, labels_of, reason_of
+from lm_validity.results.put import Rows, ends_of, labels_of
 from lm_validity.statistics import holm
 from lm_validity.studies.bias.statistics import model
 from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
@@ -68,12 +68,29 @@ def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.Series:
 # Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not.
 
 
-class MeanOverTasks(NamedTuple):
-    """Mean over `tasks` with its 95% t interval, which holds over `experiments` at once.
+class TTest(NamedTuple):
+    """Of a mean with its error on so many degrees of freedom: Student's interval, what is excluded beyond it, and the
+    two-sided p of 0.
 
-    excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level, by two one-sided tests
-    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657-680). smallest_detectable: an effect of this size would have
-    had an interval without zero four times out of five.
+    excluded_beyond: effects of this size or larger, up or down, are excluded at the test's level, by two one-sided
+    tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657-680): |mean| + t(1 - level) error.
+    """
+
+    interval: tuple[float, float] | Missing
+    excluded_beyond: float | Missing
+    p: float | Missing
+
+
+def t_test(mean: float, error: float, freedom: int, level: float = LEVEL) -> TTest:
+    """The test of a mean whose error is above 0."""
+    reach, beyond = (float(stats.t.ppf(1 - tail, freedom)) * error for tail in (level / 2, level))
+    return TTest((mean - reach, mean + reach), abs(mean) + beyond, float(2 * stats.t.sf(abs(mean) / error, freedom)))
+
+
+class MeanOverTasks(NamedTuple):
+    """Mean over `tasks` with its 95% t interval, and what is excluded beyond it, which hold over `experiments` at once.
+
+    smallest_detectable: an effect of this size would have had an interval without zero four times out of five.
     """
 
     mean: float
@@ -100,15 +117,8 @@ def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
         reason = ONE_TASK if tasks == 1 else EQUAL_TASKS
         return MeanOverTasks(mean, tasks, reason, reason, reason)
     error = float(values.std(ddof=1)) / float(np.sqrt(tasks))
-    reach = float(stats.t.ppf(1 - level / 2, tasks - 1)) * error
-    excluded, smallest = excluded_beyond(mean, error, tasks, level), error * smallest_in_errors(tasks, level)
-    return MeanOverTasks(mean, tasks, (mean - reach, mean + reach), excluded, smallest, experiments)
-
-
-def excluded_beyond(mean: float, error: float, tasks: int, level: float = LEVEL) -> float:
-    """The smallest size of which both one-sided t tests on tasks - 1 degrees of freedom exclude an effect at `level`:
-    |mean| + t(1 - level, tasks - 1) error."""
-    return abs(mean) + float(stats.t.ppf(1 - level, tasks - 1)) * error
+    interval, excluded, _ = t_test(mean, error, tasks - 1, level)
+    return MeanOverTasks(mean, tasks, interval, excluded, error * smallest_in_errors(tasks, level), experiments)
 
 
 @cache
@@ -195,37 +205,31 @@ def task_rows(rows: Rows, trials: pd.DataFrame, plan: BiasPlan | None = None) ->
     With a `plan`, the bias' interval of a task that has not all subsamples is at least as wide as the width
     that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
     chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
+
+    `task_effect_p_adjusted`: of the t test of each bias' interval that it is 0, by Holm over all tasks of all
+    experiments. In simulated studies without an effect 0% to 5.5% had one below 5%.
     """
     present = trials.groupby(["experiment", "task"])["subsample"].nunique()
+    tests = list[tuple[Rows, float | Missing, int]]()  # of each bias the p, and over how many subsamples
     for effect in EFFECTS:
         for (experiment, task), group in with_difference(trials, effect).groupby(["experiment", "task"]):
             mean = float(group.groupby(CELL)["difference"].mean().mean())
             parts = apart(group).groupby(group["subsample"]).sum().to_numpy()
             may_stop = plan is not None and plan.may_stop(experiment, task, present[experiment, task])
             least = plan.half_width if plan and may_stop and effect == "bias" else 0.0
-            interval, excluded = interval_over_subsamples(mean, parts, least)
+            test = over_subsamples(mean, parts, least)
             at = rows.of(experiment=experiment, subject=task, effect=effect)
             counted = ("subsamples", len(parts))
-            at.put("task_effect", mean, "accuracy", {"subsamples": interval}, counted=counted)
-            at.put("task_effect_excluded_beyond", excluded, "accuracy", counted=counted)
+            at.put("task_effect", mean, "accuracy", {"subsamples": test.interval}, counted=counted)
+            at.put("task_effect_excluded_beyond", test.excluded_beyond, "accuracy", counted=counted)
             at.put("task_effect_subsamples", len(parts), "subsamples")
             at.put("task_effect_trials", len(group), "trials")
-    adjusted_rows(rows)
-
-
-def adjusted_rows(rows: Rows) -> None:
-    """`task_effect_p_adjusted`, of the t test of each bias' interval that it is 0, by Holm over all tasks of all
-    experiments. In simulated studies without an effect 0% to 5.5% had one below 5%."""
-    biases, p = rows.all("task_effect", effect="bias"), dict[int, float]()
-    for index, row in enumerate(biases):
-        if row.n and row.value is not None and (ends := ends_of(row)):
-            error = (ends[1] - ends[0]) / 2 / stats.t.ppf(1 - LEVEL / 2, row.n - 1)
-            p[index] = float(2 * stats.t.sf(abs(row.value) / error, row.n - 1))
-    adjusted = dict(zip(p, holm(np.array([*p.values()])).tolist(), strict=True))
-    for index, row in enumerate(biases):
-        value = adjusted.get(index, reason_of(row) or NO_SPREAD)
-        at = rows.of(subject=row.subject, **row.said)
-        at.put("task_effect_p_adjusted", value, "probability", counted=("subsamples", row.n or 0))
+            if effect == "bias":
+                tests.append((at, test.p, len(parts)))
+    adjusted = iter(holm(np.array([p for _, p, _ in tests if is_known(p)])).tolist())
+    for at, p, number in tests:
+        value = next(adjusted) if is_known(p) else p
+        at.put("task_effect_p_adjusted", value, "probability", counted=("subsamples", number))
 
 
 def apart(trials: pd.DataFrame) -> pd.Series:
@@ -234,19 +238,13 @@ def apart(trials: pd.DataFrame) -> pd.Series:
     return (trials["difference"] - by_cell.transform("mean")) / (by_cell.ngroups * by_cell.transform("size"))
 
 
-def interval_over_subsamples(
-    mean: float, parts: np.ndarray, least: float
-) -> tuple[tuple[float, float] | Missing, float | Missing]:
-    """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
-    (subsamples,)."""
+def over_subsamples(mean: float, parts: np.ndarray, least: float) -> TTest:
+    """The t test of the mean, with an interval of half-width `least` or more; `parts`: u (subsamples,)."""
     number = len(parts)
     if number < 2 or np.abs(parts).max() <= ROUNDING:
-        reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
-        return reason, reason
-    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
-    error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
-    reach = quantile * error
-    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+        return TTest(*[ONE_SUBSAMPLE if number < 2 else NO_SPREAD] * 3)
+    error = float(np.sqrt(number / (number - 1) * (parts**2).sum()))
+    return t_test(mean, max(error, least / float(stats.t.ppf(1 - LEVEL / 2, number - 1))), number - 1)
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
@@ -394,11 +392,7 @@ def processes() -> int:
     """How many processes fit models at once: as many as there are cores, or as OMP_NUM_THREADS grants (Snakemake sets
     it to the rule's threads)."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
-    if granted.isdigit() and int(granted):
-        return min(int(granted), MOST_PROCESSES)
-    # only Linux knows which cores a process may use
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_PROCESSES)
+    return min(int(granted) if granted.isdigit() and int(granted) else joblib.cpu_count(), MOST_PROCESSES)
 
 
 def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Rows:

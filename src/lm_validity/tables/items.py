@@ -359,13 +359,6 @@ def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
     return pc.if_else(values.is_null(), correct, of_metric)
 
 
-class _Keys(NamedTuple):
-    """The key columns of the rows that count, and which rows these are."""
-
-    table: pa.Table
-    is_used: np.ndarray
-
-
 class _Cells:
     """How the rows of a benchmark that count, sorted, fall into cells (model, checkpoint), each with the same
     documents."""
@@ -373,7 +366,9 @@ class _Cells:
     def __init__(self, path: Path, benchmark: str, num_fewshot: int | None):
         self.path, self.benchmark, self.where = path, benchmark, f"{path}: benchmark {benchmark!r}"
         self.runs: tuple[np.ndarray, np.ndarray] | None = None  # rows of all runs, and the answer of each
-        self.keys, self.used = self._keys(num_fewshot)
+        keys = _read(path, _KEYS, benchmark)
+        self.used = self._rows_used(keys, num_fewshot)
+        self.keys = keys.filter(pa.array(self.used))
         codes = {name: _codes(self.keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
         self.names = {name: names for name, (_, names) in codes.items()}
         self.order = np.lexsort((codes["doc_id"][0], codes["checkpoint"][0], codes["model"][0]))
@@ -388,9 +383,8 @@ class _Cells:
         self.doc_ids = self.names["doc_id"][document[: self.items]].astype(str)
         self._check_documents(starts, sizes, document)
 
-    def _keys(self, num_fewshot: int | None) -> _Keys:
-        """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
-        keys = _read(self.path, _KEYS, self.benchmark)
+    def _rows_used(self, keys: pa.Table, num_fewshot: int | None) -> np.ndarray:
+        """Which rows of the benchmark count (boolean), by their key columns."""
         if len(keys) == 0:
             raise InputError(f"{self.path}: no items of benchmark {self.benchmark!r}.", "check the benchmark's id.")
         for name in ("model", "doc_id"):
@@ -409,8 +403,7 @@ class _Cells:
                 f"{self.where}: no row of the test split with protocol 'direct'.",
                 "the signal study reads direct evaluations.",
             )
-        is_used = self._one_run(keys, is_used)
-        return _Keys(keys.filter(pa.array(is_used)), is_used)
+        return self._one_run(keys, is_used)
 
     def _one_run(self, keys: pa.Table, is_used: np.ndarray) -> np.ndarray:
         """The rows of the first run that has a document, where answers were sampled; `over_runs` knows the others."""
@@ -609,7 +602,13 @@ def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFra
     no context, fewer than two choices, or a gold answer that is no number or out of range.
     """
     path = Path(path)
-    documents = _read_texts(path)
+    if not path.is_file():
+        raise absent(path, otherwise="give the path of a .jsonl or .parquet file.")
+    try:
+        is_parquet = path.suffix == ".parquet"
+        documents = pd.read_parquet(path) if is_parquet else pd.read_json(path, lines=True, dtype=False)
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not readable ({error}).", "write JSON lines or parquet.") from error
     for column in _OF_TEXTS:
         if column not in documents.columns:
             raise InputError(f"{path}: column {column!r} is missing.", f"columns: {', '.join(_OF_TEXTS)}, subject.")
@@ -621,11 +620,9 @@ def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFra
     documents["doc_id"] = documents["doc_id"].astype(str)
     _check_texts(path, documents)
     subjects = documents["subject"] if "subject" in documents.columns else pd.Series([""] * len(documents))
-    documents["subject"] = subjects.fillna("").astype(str)
-    documents["choices"] = [[str(choice) for choice in choices] for choices in documents["choices"]]
-    documents["context"] = documents["context"].astype(str)
-    documents["gold"] = documents["gold"].astype(int)
-    return documents
+    choices = [[str(choice) for choice in of_document] for of_document in documents["choices"]]
+    texts = {"subject": subjects.fillna("").astype(str), "context": documents["context"].astype(str)}
+    return documents.assign(**texts, choices=choices, gold=documents["gold"].astype(int))
 
 
 def write_no_documents(path: str | Path) -> None:
@@ -649,34 +646,20 @@ def questions(documents: pd.DataFrame) -> Iterator[tuple[str, list[str], int]]:
     return zip(documents["context"], documents["choices"], documents["gold"], strict=True)
 
 
-def _read_texts(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise absent(path, otherwise="give the path of a .jsonl or .parquet file.")
-    try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_json(path, lines=True, dtype=False)
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: not readable ({error}).", "write JSON lines or parquet.") from error
-
-
 def _check_texts(path: Path, documents: pd.DataFrame) -> None:
-    for index in documents.index[documents["doc_id"].duplicated()]:
-        doc_id = documents.at[index, "doc_id"]
-        raise InputError(f"{path}: document {doc_id!r} occurs twice (row {index + 1}).", "keep one of the rows.")
-    for index, (context, choices, gold) in enumerate(questions(documents)):
-        where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
-        if context is None or context != context:
-            raise InputError(f"{where}, column 'context': no text.", "write the question, or leave the row out.")
-        if isinstance(choices, str) or not hasattr(choices, "__len__") or len(choices) < 2:
-            raise InputError(f"{where}, column 'choices': not a list of at least two.", "list the choices' texts.")
-        if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and float(gold) % 1):
-            raise InputError(
-                f"{where}, column 'gold': {gold!r} is not a whole number.",
-                "gold is the index of the right choice, from 0.",
-            )
-        if not 0 <= float(gold) < len(choices):  # null too, which pandas reads as NaN
-            raise InputError(
-                f"{where}, column 'gold': {gold} is out of range for {len(choices)} choices.",
-                "gold is the index of the right choice, from 0.",
-            )
+    is_list = documents["choices"].map(lambda value: hasattr(value, "__len__") and not isinstance(value, str))
+    sizes, gold = documents["choices"].where(is_list, "").map(len), documents["gold"]
+    is_whole = gold.map(lambda value: isinstance(value, numbers.Real) and not (math.isfinite(value) and value % 1))
+    is_choice = gold.where(is_whole).astype("float64").between(0, sizes, inclusive="left")  # null is none
+    of_gold = "gold is the index of the right choice, from 0."
+    for column, is_right, problem, hint in (
+        ("doc_id", ~documents["doc_id"].duplicated(), "occurs twice", "keep one of the rows."),
+        ("context", documents["context"].notna(), "no text", "write the question, or leave the row out."),
+        ("choices", sizes > 1, "not a list of at least two", "list the choices' texts."),
+        ("gold", is_whole, "not a whole number", of_gold),
+        ("gold", is_choice, "out of range for its choices", of_gold),
+    ):
+        for index in np.flatnonzero(~is_right)[:1]:
+            value = str(documents.at[index, column])[:60]
+            where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}, column {column!r}"
+            raise InputError(f"{where}, value {value!r}: {problem}.", hint)

@@ -3,13 +3,13 @@
 Rows come in the grid's order, so that the same cells give the same bytes.
 """
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -133,19 +133,16 @@ class Merger:
         """The training losses of the fine-tunes that are there, with the columns of LOSSES. Those of before they were
         stored have none."""
         losses = []
-        for cell in (
-            cell for job in self.grid.jobs.values() for cell in job.cells if rule_of(cell) is FINETUNE_ADAPTER
-        ):
-            assert isinstance(cell, BenchmarkCell)
+        for cell in (cell for job in self.grid.jobs.values() for cell in job.cells):
             entry = self.manifests.entry(cell)
-            if entry is None or entry.status != "done" or not (self.store.path(entry.in_store) / STEPS).is_file():
+            done = rule_of(cell) is FINETUNE_ADAPTER and entry is not None and entry.status == "done"
+            if entry is None or not done or not (self.store.path(entry.in_store) / STEPS).is_file():
                 continue
             steps = pd.read_parquet(check_read(self.store, entry.in_store, STEPS))
-            part = steps.groupby("epoch")["step"].transform(
-                lambda losses_of_epoch: np.arange(len(losses_of_epoch)) * LOSSES_AN_EPOCH // len(losses_of_epoch)
-            )
-            is_short = steps.groupby("epoch")["step"].transform("size") <= LOSSES_AN_EPOCH
-            means = steps.groupby(["epoch", part.where(~is_short, steps["step"])], sort=False)
+            by_epoch = steps.groupby("epoch")["step"]
+            n_steps = by_epoch.transform("size")
+            part = (by_epoch.cumcount() * LOSSES_AN_EPOCH // n_steps).where(n_steps > LOSSES_AN_EPOCH, steps["step"])
+            means = steps.groupby(["epoch", part], sort=False)
             means_kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
             key = {name: getattr(cell, name) for name in ("model", "benchmark", "seed", "prompt", "learning_rate")}
             losses.append(means_kept.reset_index(drop=True).assign(**key))
@@ -192,15 +189,11 @@ class Merger:
 
     def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:
         table = pq.read_table(check_read(self.store, entry.in_store, "items.parquet"))
-        key = self._key(cell)
-        columns = []
+        key, columns = self._key(cell), list[pa.Array]()
         for field in ITEMS:
-            if field.name in key:
-                columns.append(pa.array([key.get(field.name)] * len(table), field.type))
-            elif field.name in table.column_names:
-                columns.append(table.column(field.name).cast(field.type))
-            else:
-                columns.append(pa.nulls(len(table), field.type))
+            stored = table.column(field.name).cast(field.type) if field.name in table.column_names else None
+            values = pa.array([key.get(field.name)] * len(table), field.type)
+            columns.append(values if field.name in key or stored is None else stored)
         return pa.table(columns, schema=ITEMS)
 
     def _key(self, cell: BenchmarkCell) -> Claim:
@@ -266,29 +259,26 @@ class Merger:
             self._lacks(cell, f"{reason}finished under another recipe, not yet under this one")
             return None
         entry = self.manifests.entry(cell)
-        if entry is None or entry.status != "done":
-            stored = self._from_store(cell) if self.partial else None
-            if stored is not None:
-                return stored
-            if entry is None:
-                self._lacks(cell, self.failures.get(cell, "not computed yet"))
-            else:
-                self._lacks(cell, entry.error or entry.status)
-            return None
-        if entry.folder is not None and not self.store.has(entry.folder):
+        if entry is not None and entry.status == "done":
+            if entry.folder is None or self.store.has(entry.folder):
+                return entry
             self._lacks(cell, "missing from the store")
-            return None
-        return entry
+        elif self.partial and (stored := self._from_store(cell)) is not None:
+            return stored
+        else:
+            self._lacks(
+                cell, self.failures.get(cell, "not computed yet") if entry is None else entry.error or entry.status
+            )
+        return None
 
     def _from_store(self, cell: Cell) -> Entry | None:
         rule = rule_of(cell)
-        if not rule.in_store:
-            return None
-        try:
-            address = self.workspace.address(rule.stand_in(self.workspace, cell) or cell)
-        except (MissingCell, InputError):
-            return None
-        return Entry(cell, "done", folder=address.folder) if self.store.has(address) else None
+        with contextlib.suppress(MissingCell, InputError):
+            if rule.in_store and self.store.has(
+                address := self.workspace.address(rule.stand_in(self.workspace, cell) or cell)
+            ):
+                return Entry(cell, "done", folder=address.folder)
+        return None
 
     def _lacks(self, cell: Cell, reason: str) -> None:
         lack = AbsentCell(cell, reason)
@@ -302,22 +292,12 @@ class Merger:
 
 def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """One row a candidate, and one for the untouched model (no learning rate, no epoch)."""
-    common = {
-        "model": cell.model,
-        "benchmark": cell.benchmark,
-        "seed": cell.seed,
-        "metric": choice["metric"],
-        "direct_validation_value": choice["direct_validation_value"],
-    }
+    common = {"model": cell.model, "benchmark": cell.benchmark, "seed": cell.seed}
+    common |= {name: choice[name] for name in ("metric", "direct_validation_value")}
     picked = (choice["prompt"], choice["learning_rate"])
-    direct = {
-        "prompt": choice["direct_prompt"],
-        "learning_rate": None,
-        "epoch": None,
-        "validation_value": choice["direct_validation_value"],
-        "diverged": False,
-    }
-    yield {**common, **direct, "selected": choice["folder"] is None}
+    direct = {"prompt": choice["direct_prompt"], "validation_value": choice["direct_validation_value"]}
+    direct |= {"learning_rate": None, "epoch": None, "diverged": False, "selected": choice["folder"] is None}
+    yield common | direct
     for row in choice["candidates"]:
         selected = choice["folder"] is not None and (row["prompt"], row["learning_rate"]) == picked
         yield {**common, **row, "selected": selected}

@@ -127,12 +127,12 @@ def test_endpoint_judge(endpoint, monkeypatch):
     [
         ([{"doc_id": "a", "context": "q", "choices": ["x", "y"]}], ["'gold' is missing"]),
         ([DOCUMENTS[0], DOCUMENTS[0]], ["'test:0'", "twice", "row 2"]),
-        ([{**DOCUMENTS[0], "gold": 3}], ["row 1", "'test:0'", "out of range for 3"]),
-        ([{**DOCUMENTS[0], "gold": "B"}], ["row 1", "'test:0'", "'gold': 'B' is not a whole number"]),
-        ([{**DOCUMENTS[0], "gold": 0.5}], ["row 1", "0.5 is not a whole number"]),
+        ([{**DOCUMENTS[0], "gold": 3}], ["row 1", "'test:0'", "out of range"]),
+        ([{**DOCUMENTS[0], "gold": "B"}], ["row 1", "'test:0'", "'gold', value 'B': not a whole number"]),
+        ([{**DOCUMENTS[0], "gold": 0.5}], ["row 1", "'0.5': not a whole number"]),
         ([{**DOCUMENTS[0], "gold": None}], ["row 1", "'gold'"]),
-        ([DOCUMENTS[1], {**DOCUMENTS[0], "context": None}], ["row 2", "'test:0'", "'context': no text"]),
-        ([{**DOCUMENTS[0], "context": None, "gold": "B"}], ["row 1", "'context': no text"]),
+        ([DOCUMENTS[1], {**DOCUMENTS[0], "context": None}], ["row 2", "'test:0'", "'context', value 'None': no text"]),
+        ([{**DOCUMENTS[0], "context": None, "gold": "B"}], ["row 1", "'context', value 'None': no text"]),
         ([{**DOCUMENTS[0], "choices": ["x"]}], ["row 1", "choices"]),
     ],
 )

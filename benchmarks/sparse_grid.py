@@ -20,6 +20,7 @@ import pandas as pd
 from lm_validity.config.load import PlannedCell, load_run
 from lm_validity.monitor.cost import Estimator, Pair, total, training_costs
 from lm_validity.plans.drawing import audit, balanced, cheap_and_block
+from lm_validity.statistics import NORMAL_95
 from lm_validity.studies.agreement.statistics.ranking import (
     kendall_tau,
     kendall_tau_matrix,
@@ -27,7 +28,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
 )
 from lm_validity.studies.agreement.statistics.sparse import (
-    NORMAL_95,
     CellProcess,
     expected_signs,
     fit_process,

@@ -10,6 +10,7 @@ from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_tru
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
 from lm_validity.statistics import Interval
+from lm_validity.studies.agreement.data import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
@@ -18,12 +19,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     ranks_over_benchmarks,
     share_interval,
 )
-from lm_validity.studies.agreement.statistics.noise import (
-    corrected_interval,
-    mean_tau_left_out,
-    noise_ceiling,
-    noise_corrected_tau,
-)
+from lm_validity.studies.agreement.statistics.noise import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
     kendall_tau_matrix,
@@ -32,14 +28,16 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
+    corrected_interval,
     mean_over_pairs_by_resample,
+    mean_tau_left_out,
     means_without_clusters,
     multiplicities,
+    noise_corrected_tau,
     percentile_interval,
     transformed_interval,
     two_way_interval,
 )
-from lm_validity.studies.agreement.values import no_correction
 from lm_validity.tables.schema import PROTOCOLS
 
 RESAMPLES, RANK_RESAMPLES, CEILING_TABLES = 400, 200, 30

@@ -12,6 +12,7 @@ from scipy.stats import norm, t
 from lm_validity.words import Missing, Reason, ReasonCode
 
 LEVEL = 0.05  # family-wise, of the tests against chance
+NORMAL_95 = 1.959964  # of which a normal number is so often within, on either side of 0
 
 Ends_co = TypeVar("Ends_co", bound=float | np.ndarray, covariant=True)
 
@@ -38,6 +39,17 @@ def p_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> np.
     errors = np.asarray(errors, dtype=float)
     z = np.divide(gap, errors, out=np.where(gap > 0, np.inf, -np.inf), where=errors > 0)
     return np.where(np.isnan(gap) | np.isnan(errors), np.nan, norm.sf(z))
+
+
+FEWEST_CLUSTERS = 10  # of items, such as subjects: with fewer, their sums are too few to tell their spread
+
+
+def cluster_codes(labels: np.ndarray | None) -> np.ndarray | None:
+    """(items,) numbers of at least 10 clusters that are fewer than the items and all named, else None."""
+    if labels is None or (labels == "").any():
+        return None
+    names, codes = np.unique(labels, return_inverse=True)
+    return codes if FEWEST_CLUSTERS <= len(names) < len(codes) else None
 
 
 def holm(p: np.ndarray) -> np.ndarray:

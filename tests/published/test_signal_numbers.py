@@ -18,8 +18,7 @@ from lm_validity.files import read_json
 from lm_validity.results.put import Rows
 from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal
-from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
-from lm_validity.studies.signal.statistics.ranking import compliance
+from lm_validity.studies.signal.statistics.quality import autocorrelation, compliance, rank_correlation, signal_quality
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.formats.specs import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table

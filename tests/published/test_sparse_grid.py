@@ -16,17 +16,10 @@ from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
 
 from lm_validity.config.load import BY_SCORES  # noqa: E402
 from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
-from lm_validity.plans.rounds import Goal, parse_goal, round_is_full  # noqa: E402
+from lm_validity.plans.rounds import DRAWS, CellChoice, Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs  # noqa: E402
-from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
-    DRAWS,
-    CellChoice,
-    fit_process,
-    pooled_left_out,
-    pooled_tau,
-    widening_of,
-)
+from lm_validity.studies.agreement.statistics.sparse import fit_process, pooled_left_out, pooled_tau, widening_of  # noqa: E402
 from lm_validity.tables.counted import Sources  # noqa: E402
 from lm_validity.tables.formats.specs import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402

@@ -206,7 +206,7 @@ def screening(
     plan: Plan = None,
 ) -> None:
     """Which candidate benchmarks are usable, and why the others are not."""
-    from lm_validity.studies.agreement.report import report_screening
+    from lm_validity.studies.agreement.benchmarks import report_screening
     from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report screening", scores, results) as folder:

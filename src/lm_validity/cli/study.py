@@ -291,12 +291,10 @@ def apply(
     seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
 ) -> None:
     """Run a recipe's filters. Write the kept ids, an lm-eval task, and how well the filters work on other models."""
-    from lm_validity.studies.signal.filters.recipe import apply_recipe, read_recipe
+    from lm_validity.studies.signal.filters.recipe import Tables, apply_recipe, read_recipe
 
-    for line in apply_recipe(
-        read_recipe(recipe, _make_judge), output, items=items, documents=documents, models=models,
-        controls=controls, seed=seed,
-    ):  # fmt: skip
+    tables = Tables(items, documents, models)
+    for line in apply_recipe(read_recipe(recipe, _make_judge), output, tables, controls, seed):
         say(line)
 
 

@@ -16,12 +16,12 @@ from lm_validity.pages.svg import NAMES, Axis, rug, shortened, svg, text, ticks
 from lm_validity.results.put import Rows
 from lm_validity.results.sections import MOST_CELLS, POINTS, Heat
 from lm_validity.site.cards.values import CardSources
+from lm_validity.statistics import NORMAL_95
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, read_scores
 from lm_validity.words import Missing, count, listing
 
-Z_95 = 1.959964
 NO_ERROR = Missing("The score has no standard error.")
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def score_rows(sources: CardSources) -> Rows:
         in_points = cells["value"].between(-1, 1).groupby(cells["benchmark"]).all()
         ordered = cells.sort_values("benchmark").set_index("model").loc[order].reset_index()
         for row in ordered.itertuples():
-            half = Z_95 * float(np.sqrt(row.square))
+            half = NORMAL_95 * float(np.sqrt(row.square))
             ends = (row.value - half, row.value + half) if np.isfinite(half) else NO_ERROR
             unit = POINTS if in_points[row.benchmark] else "score"
             names = {"subject": row.benchmark, "other": row.model, "protocol": protocol}

@@ -16,11 +16,15 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.files import absent
-from lm_validity.tables.schema import DOCUMENTS, ITEMS, NULLABLE, readable, write_table
+from lm_validity.tables.schema import DIRECT, DOCUMENTS, ITEMS, NULLABLE, readable, write_table
 from lm_validity.tables.training import commonest, training_order
+from lm_validity.words import Missing, Reason, ReasonCode
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Rows of a table of items that belong to scores: opened as a data set, since it may be larger than memory.
+
+
+NO_CHANCE = Missing(Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE))
 
 
 def open_items(path: str | Path) -> ds.Dataset:
@@ -36,6 +40,34 @@ def open_items(path: str | Path) -> ds.Dataset:
                 f"{path}: no column {name!r}.", "items have the columns model, benchmark, protocol, doc_id and correct."
             )
     return table
+
+
+def with_chance(benchmarks: pd.DataFrame, items: str | Path | None) -> pd.DataFrame:
+    """The benchmarks with `chance`, the score of guessing: the sheet's, else what the direct test items tell; NaN where
+    neither says. All reports, pages and cards take it from here.
+
+    Guessing among choices gives the mean of 1 / choices of an accuracy. Of items that are not right or wrong (1 or 0),
+    and of a metric that is better when lower, it says nothing.
+    """
+    unknown = benchmarks["chance"].isna() & benchmarks["higher_is_better"].eq(other=True)
+    table = None if items is None or not unknown.any() else open_items(items)
+    if table is None or "choice_loglikelihoods" not in table.schema.names:
+        return benchmarks
+    chance = benchmarks["chance"].astype(float).copy()
+    names = [name for name in ("doc_id", "split", "correct", "metric_values") if name in table.schema.names]
+    columns = {name: pc.field(name) for name in names}
+    columns["choices"] = pc.list_value_length(pc.field("choice_loglikelihoods"))
+    for index, name, metric in benchmarks.loc[unknown, ["benchmark", "metric"]].itertuples():
+        rows = table.to_table(columns, filter=(pc.field("benchmark") == name) & (pc.field("protocol") == DIRECT))
+        answers = rows.select(["doc_id", "choices"]).to_pandas()
+        answers["correct"] = item_values(rows, metric if isinstance(metric, str) else None).to_pandas()
+        if "split" in columns:
+            answers = answers[rows["split"].to_pandas().fillna("test").eq("test")]
+        answers = answers.dropna(subset="correct")
+        choices = answers.drop_duplicates("doc_id")["choices"]
+        if len(choices) and answers["correct"].isin((0.0, 1.0)).all() and choices.gt(0).all():
+            chance[index] = float((1.0 / choices).mean())
+    return benchmarks.assign(chance=chance)
 
 
 def items_of_scores(items: pd.DataFrame, scores: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
@@ -215,7 +247,6 @@ class ModelItems:
     tokens_b: np.ndarray  # (checkpoints,)
     correct: np.ndarray  # (checkpoints, items): the item's value of the benchmark's metric
     loglikelihoods: np.ndarray | None  # (checkpoints, items, choices) nats; NaN beyond an item's choices
-    unconditional: np.ndarray | None  # the same without the question, where it was computed
     tokens: np.ndarray | None  # (items, choices) length in this model's tokens
     scores: dict[str, np.ndarray] = field(default_factory=dict)  # (checkpoints, items) where already computed
 
@@ -230,7 +261,6 @@ class ModelItems:
             tokens_b=self.tokens_b[checkpoints],
             correct=self.correct[checkpoints][:, items],
             loglikelihoods=None if self.loglikelihoods is None else self.loglikelihoods[checkpoints][:, items],
-            unconditional=None if self.unconditional is None else self.unconditional[checkpoints][:, items],
             tokens=_index(self.tokens, items),
             scores={name: scores[checkpoints][:, items] for name, scores in self.scores.items()},
         )
@@ -245,7 +275,6 @@ class BenchmarkItems:
     subjects: np.ndarray  # (items,) text, "" where unknown
     gold: np.ndarray | None  # (items,) index of the right choice; None for generation and rolling tasks
     characters: np.ndarray | None  # (items, choices)
-    bytes: np.ndarray | None  # (items, choices)
     models: tuple[ModelItems, ...]
 
     @property
@@ -270,7 +299,6 @@ class BenchmarkItems:
             subjects=self.subjects[rows_kept],
             gold=_index(self.gold, rows_kept),
             characters=_index(self.characters, rows_kept),
-            bytes=_index(self.bytes, rows_kept),
             models=tuple(model.part(items=rows_kept) for model in self.models),
         )
 
@@ -308,14 +336,10 @@ def read_benchmark_items(
     """
     cells = _Cells(Path(path), benchmark, num_fewshot)
     gold = cells.gold()
-    loglikelihoods, unconditional = (
-        cells.lists(f"{name}_loglikelihoods", gold) for name in ("choice", "unconditional")
-    )
+    loglikelihoods = cells.lists("choice_loglikelihoods", gold)
     choices = None if loglikelihoods is None else np.count_nonzero(~np.isnan(loglikelihoods[0]), axis=-1)
     tokens = cells.lengths("choice_tokens", cells.first_of_models, choices)
-    characters, width = (
-        cells.lengths(f"choice_{name}", cells.first_of_models[:1], choices) for name in ("characters", "bytes")
-    )
+    characters = cells.lengths("choice_characters", cells.first_of_models[:1], choices)
     values = item_values(_read(cells.path, ["correct", "metric_values"], benchmark), metric)
     correct = cells.over_runs(_floats(values))[cells.order].reshape(cells.shape)
     subjects = cells.keys.column("subject").cast(pa.string()).take(pa.array(cells.order[: cells.items]))
@@ -334,7 +358,6 @@ def read_benchmark_items(
                 tokens_b=tokens_b[cell_rows],
                 correct=correct[cell_rows],
                 loglikelihoods=_index(loglikelihoods, cell_rows),
-                unconditional=_index(unconditional, cell_rows),
                 tokens=None if tokens is None else tokens[index],
             )
         )
@@ -344,7 +367,6 @@ def read_benchmark_items(
         subjects=np.array([text or "" for text in subjects.to_pylist()], dtype=str),
         gold=gold,
         characters=None if characters is None else characters[0],
-        bytes=None if width is None else width[0],
         models=tuple(models),
     )
 

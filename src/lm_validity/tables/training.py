@@ -1,7 +1,7 @@
 """How far and how often models were trained, and how often they were asked: checkpoints in their order, the noise of
 training, and sampled runs, which are averaged so that one score stands for a model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,15 +9,8 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.statistics import (
-    best_of,
-    error_of_mean,
-    falls_against_itself,
-    far_runs,
-    spread_of_runs,
-    typical_spread,
-)
-from lm_validity.words import Missing, Reason, ReasonCode, count, number, with_names
+from lm_validity.statistics import error_of_mean, far_runs, spread_of_runs, typical_spread
+from lm_validity.words import Reason, ReasonCode, count, with_names
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How far. Tokens say it; steps do where tokens are not known at all checkpoints.
@@ -117,7 +110,6 @@ def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, T
 # what two runs of one score have in common
 _SAME = ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "prompt_variant",
          "num_fewshot", "seed", "split", "metric")  # fmt: skip
-MARGIN = 0.01  # of the falls of a model against itself: one point
 
 
 @dataclass(frozen=True)
@@ -126,8 +118,7 @@ class Sampling:
 
     models: with at least two runs. fewest, most: their runs. spread: the standard deviation between runs of a typical
     model, d. one_run: the root mean square of the standard errors of one run, s; NaN where unknown. share: of sampling
-    in one run's squared error, d² / s², at most 1. luck: how far the best run of a model lies above its mean, averaged
-    over models. falls: how often a run is worse than another one of the same model by more than one point.
+    in one run's squared error, d² / s², at most 1.
     """
 
     models: int
@@ -136,8 +127,6 @@ class Sampling:
     spread: float
     one_run: float
     share: float
-    luck: float
-    falls: float
 
 
 class Averaged(NamedTuple):
@@ -252,7 +241,7 @@ def _sampling(group: pd.DataFrame) -> Sampling:
     several = table[np.isfinite(table).sum(axis=1) > 1]
     one_run = float(np.sqrt((group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean().mean()))
     if not len(several):
-        return Sampling(0, 1, 1, float("nan"), one_run, float("nan"), float("nan"), float("nan"))
+        return Sampling(0, 1, 1, float("nan"), one_run, float("nan"))
     spread, runs = typical_spread(several), np.isfinite(several).sum(axis=1)
     errors = (group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean()
     squares = spread_of_runs(table) ** 2
@@ -267,13 +256,4 @@ def _sampling(group: pd.DataFrame) -> Sampling:
         spread=spread,
         one_run=one_run,
         share=min(share, 1.0),
-        luck=float(np.mean(list(_lucks(several)))),
-        falls=number(falls_against_itself(several, MARGIN)),
     )
-
-
-def _lucks(scores: np.ndarray) -> Iterator[float]:
-    for row in scores:
-        best = best_of(row, int(np.isfinite(row).sum()))
-        assert not isinstance(best, Missing)
-        yield best

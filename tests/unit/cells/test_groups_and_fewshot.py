@@ -13,7 +13,7 @@ from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_
 from lm_validity.cells.tasks.tasks import address_of, fetch_documents, fewshot_digest, load_task, rows
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Selection
-from lm_validity.studies.signal.filters.recipe import selection_files, task_files, write_files
+from lm_validity.studies.signal.filters.recipe import Export, Recipe, selection_files, task_files, write_files
 from lm_validity.tables.items import read_documents
 
 
@@ -188,7 +188,7 @@ def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folder
     write_documents("pets", task, docs, tmp_path / "documents.parquet")
     texts = read_documents(tmp_path / "documents.parquet", "pets")
     kept = tuple(docs.addresses[::3])
-    write_files(task_files(texts, kept, name="some_pets"), tmp_path / "tasks")
+    write_files(task_files(texts, kept, "some_pets", Export()), tmp_path / "tasks")
     lm = load_toy(model_folders["gpt2"])
     first = evaluate(lm, task, docs, metric="acc,none").items.set_index("doc_id").loc[list(kept)]
     again = evaluate(
@@ -198,7 +198,7 @@ def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folder
         np.testing.assert_allclose(one.choice_loglikelihoods, other.choice_loglikelihoods, atol=1e-4)
         assert one.gold == other.gold and one.subject == other.subject
     selection = Selection(np.isin(docs.addresses, kept), kept, ())
-    files = selection_files(selection, name="some_pets", benchmark="pets", task="pets", recipe={})
+    files = selection_files(selection, Recipe("some_pets", "pets", "pets", "correct", (), (), Export(), {}))
     samples = json.loads(files["samples.json"])
     assert samples["pets_alpha"] == [0, 3, 6, 9, 12] and sum(map(len, samples.values())) == len(kept)
 
@@ -209,4 +209,4 @@ def test_choices_that_stand_in_the_prompt_cannot_be_exported(toy_folder, tmp_pat
     texts = read_documents(tmp_path / "documents.parquet")
     assert list(texts["context"].unique()) == ["house at night."] and texts["prompt"].isna().all()
     with pytest.raises(InputError, match="its choices are in the prompt"):
-        task_files(texts, tuple(texts["doc_id"][:2]), name="blanks")
+        task_files(texts, tuple(texts["doc_id"][:2]), "blanks", Export())

@@ -19,8 +19,7 @@ from lm_validity.config.load import BY_SCORES, RULED_OUT, load_run, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import hours_in_words
-from lm_validity.plans.rounds import check_finished, choose_round, parse_goal, standing_of
-from lm_validity.studies.agreement.statistics.sparse import Outlook
+from lm_validity.plans.rounds import Outlook, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
 

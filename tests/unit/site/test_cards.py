@@ -33,7 +33,7 @@ from lm_validity.site.cards.verdict import (
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.words import Missing, Reason, ReasonCode
+from lm_validity.words import Missing
 
 LIMITS = Cards()
 POINTS = {"first_point": 10.0, "last_point": 100.0}
@@ -257,7 +257,7 @@ def made_up(folder: Path, **results: Rows) -> CardSources:
     frame = pd.DataFrame({"model": ["m1", "m2", "m3"], "benchmark": "a", "value": 0.5, "protocol": "direct"})
     frame = frame.assign(split="test", metric="acc", selected=True, checkpoint="final")
     write_table(frame, SCORES, folder / "scores.parquet")
-    (folder / "b.csv").write_text("benchmark,metric,n_items\na,acc,70\n")
+    (folder / "b.csv").write_text("benchmark,metric,n_items,chance\na,acc,70,0.25\n")
     for name, rows in results.items():
         write_rows(Page(name, name, [], []), rows, folder / name)
         write_json(folder / name / "page.json", {"notes": ["Scores of a are odd.", "Scores of aa too."]})
@@ -267,8 +267,7 @@ def made_up(folder: Path, **results: Rows) -> CardSources:
 
 def test_signal_and_bias_come_from_their_rows_and_splits_from_their_records(tmp_path):
     signal, bias = Rows("signal").of(subject="a"), Rows("bias").of(subject="a")
-    for quantity, value in {"chance": 0.25, "above_chance": 3, "common_points_at_end": 1,
-                            "above_chance_from_mean": 27.0}.items():  # fmt: skip
+    for quantity, value in {"above_chance": 3, "common_points_at_end": 1, "above_chance_from_mean": 27.0}.items():
         signal.put(quantity, value, "models")
     for point, tokens in enumerate((9.0, 27.0, 81.0), 1):
         signal.put("point_tokens", tokens, "billion_tokens", point=point)
@@ -326,17 +325,6 @@ def test_what_is_missing_has_a_reason_and_what_would_measure_it(tmp_path):
     assert "lm_eval --log_samples" in reason("negative_items")
     with_items = replace(sources, items=tmp_path / "items.parquet", items_command="lm-validity report items")
     assert reason("negative_items", with_items).endswith("lm-validity report items")
-
-
-def test_one_chance_level_for_all_lines_of_a_card(tmp_path):
-    """The items tell it where the sheet does not; then no line says that there is none."""
-    agreement, signal = Rows("agreement").of(subject="a"), Rows("signal").of(subject="a")
-    signal.put("chance", 0.25, "score")
-    sheet_has_none = Missing(Reason("The benchmarks sheet names no chance level.", ReasonCode.NO_CHANCE))
-    agreement.put("above_chance", sheet_has_none, "models", protocol="direct")
-    rows = make_card(made_up(tmp_path, agreement=agreement, signal=signal), "a").rows
-    assert value_of(rows, "chance") == 0.25
-    assert not any("no chance level" in (row.reason or "") for row in rows)
 
 
 def test_what_a_known_world_says(tmp_path):

@@ -18,10 +18,11 @@ from lm_validity.files import read_json_or, read_page
 from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import TOKENS
 from lm_validity.tables.counted import Counted, Sources, count_scores, last_checkpoints
+from lm_validity.tables.items import NO_CHANCE, with_chance
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, of_study, reruns_of, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
 from lm_validity.tables.training import in_tokens, progress
-from lm_validity.words import Missing, Reason, ReasonCode, decimal, listing, no_scores, scale_of
+from lm_validity.words import Missing, decimal, listing, no_scores, scale_of
 
 
 class Quantity(NamedTuple):
@@ -116,7 +117,7 @@ LEAST_POINTS = 3  # checkpoints of a curve
 # what a card reads of each report, beside the quantities
 _FURTHER = {
     "agreement": {"selected_on_test_equal"},
-    "signal": {"chance", "common_points_at_end", "point_tokens"},
+    "signal": {"common_points_at_end", "point_tokens"},
     "bias": {"task_effect_trials"},
     "ranking": {"smallest_detectable", "paired_pairs"},
     "compare": {"smallest_detectable", "test"},
@@ -163,7 +164,7 @@ class CardSources:
     @cached_property
     def sheet(self) -> pd.DataFrame:
         """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
-        return self.counted.benchmarks.set_index("benchmark", drop=False)
+        return with_chance(self.counted.benchmarks, self.items).set_index("benchmark", drop=False)
 
     @cached_property
     def last_rows(self) -> pd.DataFrame:
@@ -280,7 +281,8 @@ def card_rows(sources: CardSources, benchmark: str) -> Rows:
     items = counts.median() if len(counts) else facts["n_items"]
     unknown = Missing("Neither the scores nor the benchmarks sheet say how many there are.")
     rows.put("items", unknown if pd.isna(items) else int(items), "items")
-    _chance(rows, sources, benchmark, facts["chance"])
+    rows.put("chance", NO_CHANCE if pd.isna(facts["chance"]) else float(facts["chance"]), "score")
+    _points(rows, sources, benchmark)
     for quantity in QUANTITIES.values():
         _copy(rows, sources, quantity, benchmark)
     for protocol in PROTOCOLS:
@@ -306,9 +308,6 @@ def _copy(rows: Rows, sources: CardSources, quantity: Quantity, benchmark: str) 
         conditions = (largest or choice[0]).conditions if choice else ""
     numbers = [] if report is None else report.all(quantity.of_report, subject=benchmark)
     numbers = [row._replace(study="card", quantity=quantity.name) for row in numbers if row.conditions == conditions]
-    if quantity.name == "above_chance" and known(rows, "chance"):
-        reason = "Chance is known from the items alone: name it in the benchmarks sheet (column chance)."
-        numbers = [row if row.reason_code != "no_chance" else row._replace(reason=reason) for row in numbers]
     if quantity.name == "separated_all":
         numbers = [row for row in numbers if known(rows, f"separated_within_2.{row.protocol}") is None]
     if quantity.name == "smallest_difference" and report is None:
@@ -342,14 +341,9 @@ def _gap_of_few(sources: CardSources, benchmark: str) -> list[Row]:
     return [row._replace(study="card", quantity="smallest_difference") for row in numbers]
 
 
-def _chance(rows: Rows, sources: CardSources, benchmark: str, chance: float | None) -> None:
-    """The chance level, the sheet's or else that of the items, and the points of training that all models have."""
+def _points(rows: Rows, sources: CardSources, benchmark: str) -> None:
+    """The first and the last of the points of training that all models have."""
     signal = sources.results.get("signal", Rows("signal"))
-    of_items = signal.row("chance", subject=benchmark)
-    unknown = Missing(Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE))
-    if chance is None or pd.isna(chance):
-        chance = None if of_items is None else of_items.value
-    rows.put("chance", unknown if chance is None else float(chance), "score")
     if points := signal.all("point_tokens", subject=benchmark):
         ends = bool(signal.value("common_points_at_end", subject=benchmark))
         not_end = Missing("The models have no score in common at the end of training.")

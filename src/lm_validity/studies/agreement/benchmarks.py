@@ -1,24 +1,30 @@
-"""What each benchmark alone can tell, for its card, and how its models were prompted, as rows."""
+"""What each benchmark alone can tell, for its card, and how its models were prompted, as rows; and the screening page:
+which candidate benchmarks stay, and why each of the others does not."""
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.results.put import Rows
+from lm_validity.config.sections import Screening
+from lm_validity.errors import InputError
+from lm_validity.files import read_json
+from lm_validity.pages.page import Finding, Page, Section
+from lm_validity.results.put import Column, Rows
+from lm_validity.results.sections import TableOf, write_rows
 from lm_validity.statistics import NO_RUNS, models_above_chance
-from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, size_ratios
-from lm_validity.studies.agreement.statistics import benchmark as statistics
-from lm_validity.studies.agreement.statistics import ranking, resampling
-from lm_validity.studies.agreement.values import LOST_MODEL, NO_DIRECTION, Value, ends
-from lm_validity.tables.counted import of_metric
+from lm_validity.studies.agreement.data import LOST_MODEL, NO_DIRECTION, Data, Value, ends
+from lm_validity.studies.agreement.score_matrix import ANY_SIZE, LIKE_SIZE, ScoreMatrix, read_score_matrix, size_ratios
+from lm_validity.studies.agreement.statistics import noise, ranking, resampling
+from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
+from lm_validity.tables.counted import Sources, of_metric
+from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.training import NOT_MEASURED
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, known
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, explain_protocols, known
 
-# ratios of two models' sizes: of like size, and all pairs whatever their sizes
-LIKE, ANY = (1.0, 2.0), (1.0, None)
 UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
@@ -33,18 +39,12 @@ FEW_SIZES = Reason(
 )
 NO_SIMILAR = Reason("No two models at most 2× apart in size have standard errors there.", ReasonCode.NO_ERRORS)
 NO_INTERVAL = Reason("Without one of the models there is no value, so there is no interval.", ReasonCode.NO_INTERVAL)
-NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
 ONE_PROMPT = Missing(
     Reason("No model has scores of it under two prompts, all else being equal.", ReasonCode.NO_PROMPTS)
 )
 SAME = ["model", "checkpoint", "benchmark", "protocol", "seed", "split", "metric", "num_fewshot"]
 # a row of each, its unit, and the field of what was measured between runs
-SAMPLING = (
-    ("sampling_noise", "score", "spread"),
-    ("sampling_share", "share", "share"),
-    ("sampling_luck", "score", "luck"),
-    ("sampling_falls", "share", "falls"),
-)
+SAMPLING = (("sampling_noise", "score", "spread"), ("sampling_share", "share", "share"))
 ONE_MODEL = Missing("One model was scored under several prompts.")
 
 
@@ -69,7 +69,7 @@ def put_benchmarks(rows: Rows, data: Data) -> None:
                 _put_benchmark(at, data, p, index)
             else:
                 at.put("benchmark_models", Missing(f"The benchmark has no score {UNDER[p]}."), "models")
-        for distance in (LIKE, ANY):
+        for distance in (LIKE_SIZE, ANY_SIZE):
             _put_at_distance(rows.of(protocol=p, at_least=distance[0], at_most=distance[1]), data, p, distance)
 
 
@@ -77,14 +77,14 @@ def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float,
     """Of each benchmark with scores, over pairs of models whose sizes differ by such a factor."""
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
     mask, everyone = _within(sizes, *distance), ranking.pair_signs(scores)
-    taus = statistics.taus_with_others(scores, [mask])[0]
-    turned = statistics.taus_with_others(data.turned(protocol), [mask])[0] if data.opposed[protocol] else taus
-    ceilings = statistics.ceiling_with_others(everyone, data.ceiling[protocol].expected, mask)
+    taus = noise.tau_with_others(scores, mask)
+    turned = noise.tau_with_others(data.turned(protocol), mask) if data.opposed[protocol] else taus
+    ceilings = noise.ceiling_with_others(everyone, data.ceiling[protocol].expected, mask)
     significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)
     for square, values in ((significant, signs.sign), (tested, signs.known)):
         square[:, signs.first, signs.second] = square[:, signs.second, signs.first] = values.T != 0
-    shares = statistics.separated_shares(significant, tested, mask)
-    reason = FEW_SIZES if distance != ANY and _few_sizes(sizes) else None
+    shares = noise.separated_shares(significant, tested, mask)
+    reason = FEW_SIZES if distance != ANY_SIZE and _few_sizes(sizes) else None
     for index, name in enumerate(data.tasks):
         scored = np.isfinite(scores[:, index])
         if not scored.any():
@@ -93,7 +93,7 @@ def _put_at_distance(at: Rows, data: Data, protocol: str, distance: tuple[float,
         separated = known(shares[index].value, reason or FEW_PAIRS)
         interval = ends(separated, shares[index].interval, reason or FEW_PAIRS)
         of.put("separated", separated, "share", {"models": interval}, counted=("pairs_of_models", pairs))
-        if distance == ANY:
+        if distance == ANY_SIZE:
             continue
         counted = "scored_pairs", int((np.outer(scored, scored) & mask).sum()) // 2
         tau = known(taus[index].value, reason or "No other benchmark has a tau with it over such pairs of models.")
@@ -142,7 +142,7 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     at.put("items", items, "items")
     at.put("lowest", float(values[scored].min()), "score", counted=counted)
     at.put("highest", float(values[scored].max()), "score", counted=counted)
-    above: int | Missing = Missing(NO_CHANCE)
+    above: int | Missing = NO_CHANCE
     if np.isfinite(facts["chance"]):
         above = Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
         if np.isfinite(oriented + errors).any():
@@ -153,7 +153,7 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     if fraction and not (values[scored] > 1 + 1e-9).any():
         at_best = int((values[scored] + ranking.Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
     at.put("at_best", at_best, "models", counted=counted)
-    share = statistics.reliability(oriented, noises[:, index])
+    share = noise.reliability(oriented, noises[:, index])
     reliable = known(share.value, FEW)
     at.put("reliability", reliable, "share", {"models": ends(reliable, share.interval, NO_INTERVAL)}, counted=counted)
     training = matrix.training.get(protocol, {}).get(name)
@@ -164,27 +164,27 @@ def _put_benchmark(at: Rows, data: Data, protocol: str, index: int) -> None:
     for part, unit, field in SAMPLING:
         value = Missing(NO_RUNS) if sampling is None else known(getattr(sampling, field), NO_ERRORS)
         at.put(part, value, unit, counted=("sampled_models", sampled))
-    gap = known(statistics.smallest_difference(noises[:, index]), NO_ERRORS)
+    gap = known(noise.smallest_difference(noises[:, index]), NO_ERRORS)
     at.put("smallest_difference", gap, "score", counted=None if isinstance(items, Missing) else ("items", items))
-    near, sizes = _within(matrix.sizes().parameters, *LIKE), matrix.sizes().parameters
-    typical = statistics.typical_difference(oriented, noises[:, index], near).difference
+    near, sizes = _within(matrix.sizes().parameters, *LIKE_SIZE), matrix.sizes().parameters
+    typical = noise.typical_difference(oriented, noises[:, index], near).difference
     difference = known(typical, FEW_SIZES if _few_sizes(sizes) else NO_SIMILAR)
     at.put("typical_difference", difference, "score")
     error, trained = (
-        statistics.typical_difference(oriented, errors, near).noise,
+        noise.typical_difference(oriented, errors, near).noise,
         0.0 if training is None else 2 * training.sd**2,
     )
     at.put("items_needed", _items_needed(items, difference, error, trained), "items")
 
 
-def _items_needed(items: int | Missing, difference: Value, noise: float, training: float) -> int | Missing:
+def _items_needed(items: int | Missing, difference: Value, error: float, training: float) -> int | Missing:
     if isinstance(items, Missing):
         return items
     if isinstance(difference, Missing):
         return difference
     if difference == 0:
         return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
-    items_at_least = statistics.items_needed(items, difference, noise, training)
+    items_at_least = noise.items_needed(items, difference, error, training)
     if not np.isfinite(items_at_least):
         return Missing("No number of items is enough: training the models again moves their scores more than that.")
     return int(np.ceil(items_at_least))
@@ -339,3 +339,92 @@ def put_seeds(rows: Rows, data: Data) -> None:
         column = np.column_stack([scores[:, index] for scores in seeds])
         tau = ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(column)))
         rows.put("tau_between_seeds", tau, "tau", subject=name, why=too_few)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The screening page: which candidate benchmarks stay, and why each of the others does not.
+
+NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
+NO_OTHER = "No other benchmark that passes both rules has a tau with this one."
+SCREENED = TableOf(
+    "screening",
+    {"subject": "benchmark"},
+    {
+        "kept": Column("kept", "kept"),
+        "reason": Column("dropped_because", "reason"),
+        "training_examples": Column("training_examples", "training examples", ".0f"),
+        "models": Column("models", "models", ".0f"),
+        "not_improved": Column("models_not_improved", "models not improved", ".0f"),
+        "others": Column("tau_with_kept", "others", ".0f", "n"),
+        "negative_agreement": Column("others_with_negative_tau", "others with negative tau", ".0f"),
+        "mean_tau": Column("tau_with_kept", "mean tau, direct", ".3f"),
+    },
+    "Candidates",
+)
+
+
+def report_screening(
+    sources: Sources, output: str | Path, section: Screening, results: str | Path | None = None
+) -> None:
+    """Write results.parquet, the table and the page of the screening under `output`.
+
+    Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
+    under `results` (results/<run>) count. Perplexity corpora are not screened, and cells of the plan that earlier
+    scores chose are left out.
+    """
+    matrix = read_score_matrix(sources)
+    for protocol in PROTOCOLS:
+        if not matrix.has(protocol):
+            raise InputError(f"{sources.scores}: no {protocol} scores.", "screening compares both protocols.")
+    tasks = ~matrix.is_corpus
+    facts = matrix.benchmark_facts[tasks]
+    examples = facts["training_examples"].to_numpy(dtype=float)
+    if results:
+        recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
+        examples = np.where(np.isnan(examples), recorded, examples)
+    direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
+    screening = screen_benchmarks(direct, trained, examples, section)
+    rows = Rows("screening")
+    for i, fact in enumerate(facts.itertuples()):
+        at, others = rows.of(subject=fact.benchmark), ("others", int(screening.eligible[i]))
+        at.put("kept", screening.reasons[i] is None, "yes_or_no")
+        at.put("dropped_because", screening.reasons[i] or "", "text")
+        at.put("training_examples", examples[i], "texts", why=NO_EXAMPLES)
+        at.put("models", screening.models[i], "models")
+        improved = ("models", int(screening.models[i]))
+        at.put("models_not_improved", screening.unimproved[i], "models", counted=improved)
+        at.put("others_with_negative_tau", screening.negative[i], "benchmarks", counted=others)
+        at.put("tau_with_kept", screening.mean_tau[i], "tau", counted=others, why=NO_OTHER)
+    kept = [bool(row.value) for row in rows.all("kept")]
+    reasons = "; ".join(f"{row.subject}: {row.text}" for row in rows.all("dropped_because") if row.text)
+    finding = Finding(
+        f"{sum(kept)} of {count(len(kept), 'candidate benchmark')} pass.",
+        f"Dropped: {reasons}." if reasons else "None is dropped.",
+    )
+    explanation = (
+        "There are three rules. A benchmark is dropped if it has fewer than "
+        f"{section.training_examples} training examples. It is dropped if more than "
+        f"{section.unimproved_share:.0%} of the models do not score higher under train before test. (A model at "
+        "its ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
+        "dropped if its direct ranking has a negative Kendall's tau with more than "
+        f"{section.negative_share:.0%} of the benchmarks that pass the first two rules."
+    )
+    tables = [SCREENED.made(rows)]
+    explained = explain_protocols(PROTOCOLS, trained_here=matrix.trained_here)
+    page = Page(
+        name="screening",
+        title="Screening of benchmarks",
+        question=f"Which candidate benchmarks are usable in the study? {explained}",
+        findings=[finding],
+        sections=[Section("Each candidate and the reason", explanation=explanation, tables=tables)],
+        notes=matrix.notes,
+    )
+    write_rows(page, rows, output)
+
+
+def _recorded(results: Path, benchmark: str) -> float:
+    """What lm-eval's task offers for training, by the prefetch record."""
+    try:
+        return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
+    except (OSError, ValueError, KeyError):
+        return float("nan")

@@ -1,24 +1,33 @@
-"""What the sections of the agreement report start from: scores, taus and ceilings by protocol, with notes on these."""
+"""What the sections of the agreement report start from: scores, taus and ceilings by protocol, values and intervals as
+rows hold them, and why one is missing."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from lm_validity.results.put import Condition, Rows, ends_of
 from lm_validity.statistics import Interval, section_generator
-from lm_validity.studies.agreement import values as said
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, distance_groups, measurement_error, use_paired_tests
-from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.benchmark import Estimate, columns_against, opposed_columns
-from lm_validity.studies.agreement.statistics.noise import Ceiling, far_models, in_clumps, noise_ceiling
-from lm_validity.studies.agreement.statistics.resampling import hull, multiplicities
+from lm_validity.studies.agreement import score_matrix
+from lm_validity.studies.agreement.statistics import noise as noise_model
+from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
-from lm_validity.studies.agreement.values import DIRECTION_ASKED, Range, Value, no_intervals
-from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.tables.training import NOT_MEASURED
-from lm_validity.words import UNDER, Missing, Reason, known, no_scores, with_names
+from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    decimal,
+    is_known,
+    known,
+    no_scores,
+    number,
+    with_interval,
+)
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
@@ -32,6 +41,213 @@ SEEN = 0.55  # standard deviations on either side of the standing of missing sco
 BY_CHANCE = " (intervals assume that cells are missing by chance)"
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Why a number is missing or has no interval.
+
+FEW_FAMILIES = 5
+NO_TAU = Reason(
+    "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.",
+    ReasonCode.TOO_FEW,
+)
+SMALL_FAMILY = Reason(f"The family has fewer than {score_matrix.MINIMUM_FAMILY} models.", ReasonCode.TOO_FEW)
+OUTSIDE = Reason(
+    "The estimate lies outside what its resamples give, so there is no interval to trust.", ReasonCode.NO_INTERVAL
+)
+NO_SPREAD = Reason(
+    "Every resample gives the same value, which says nothing about other models: there is no interval.",
+    ReasonCode.NO_INTERVAL,
+)
+UNDEFINED_RESAMPLES = Reason("Too few of the resamples give a value, so there is no interval.", ReasonCode.NO_INTERVAL)
+LOST_MODEL = Reason(
+    "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist.",
+    ReasonCode.NO_INTERVAL,
+)
+LOST_CLUSTER = (
+    f"There are fewer than {resampling.LEAST_CLUSTERS} families, or one holds more than half of the models. Or leaving "
+    "one of them out leaves no tau, or a tau of 1 or -1."
+)
+LOST_CATEGORY = (
+    f"There are fewer than {resampling.LEAST_CLUSTERS} families, or one family or category holds more than half of its "
+    "kind. Or leaving a family or a category out leaves no tau, or a tau of 1 or -1."
+)
+NARROWER = (
+    f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
+    "families happen to differ less than their models do, which says nothing about other families."
+)
+NO_DIRECTION = Reason(
+    "Nothing says whether higher or lower is better on it, and its order of the models is against the others'.",
+    ReasonCode.NO_INTERVAL,
+)
+DIRECTION_ASKED = Reason(
+    "Nothing says whether higher or lower is better on a benchmark whose order of the models is against the others'.",
+    ReasonCode.NO_INTERVAL,
+)
+FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
+
+
+def no_clusters(families: np.ndarray) -> str | None:
+    """Why families give no clusters, None where they do; a model of unknown family is a cluster of its own."""
+    named = [name for name in families if name is not None]
+    if not named:
+        return "The models sheet names no family."
+    if len(named) == len(set(named)):
+        return "No family has two models: the interval over models is that over families."
+    clusters = int(resampling.cluster_numbers(families).max()) + 1
+    if clusters < resampling.LEAST_CLUSTERS:
+        return Reason(f"There are fewer than {resampling.LEAST_CLUSTERS} families.", ReasonCode.TOO_FEW)
+    largest = max(set(named), key=named.count)
+    size_of_largest = named.count(largest)
+    if size_of_largest > resampling.MOST_IN_ONE * len(families):
+        return f"{size_of_largest} of {len(families)} models are of one family."
+    return None
+
+
+def no_categories(categories: list[str | None]) -> str | None:
+    """Why categories give no clusters, None where they do; a benchmark of no category is a cluster of its own."""
+    named = [name for name in categories if name is not None]
+    if not named:
+        return "The benchmarks sheet names no category."
+    if len(named) == len(set(named)):
+        return "No category has two benchmarks: the interval over benchmarks is that over categories."
+    clusters = len(set(named)) + len(categories) - len(named)
+    if clusters < resampling.LEAST_CLUSTERS:
+        return Reason(f"There are fewer than {resampling.LEAST_CLUSTERS} categories.", ReasonCode.TOO_FEW)
+    return None
+
+
+def no_ceiling(included: np.ndarray, scores: np.ndarray, protocol: str) -> str:
+    """Why a noise ceiling of `scores` (models, benchmarks) under `protocol`, over the benchmarks `included` (mask), is
+    not defined."""
+    if not np.isfinite(scores).any():
+        return no_scores(protocol)
+    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
+        return Reason(
+            "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
+        )
+    if included.sum() < 2:
+        return Reason(
+            "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
+            ReasonCode.TOO_FEW,
+        )
+    return Reason(
+        "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling.",
+        ReasonCode.TOO_FEW,
+    )
+
+
+def no_correction(ceiling: noise_model.Ceiling, scores: np.ndarray, protocol: str) -> str | None:
+    """Why a noise ceiling cannot correct a tau, None where it can."""
+    if np.isnan(ceiling.mean_tau):
+        return no_ceiling(ceiling.included, scores, protocol)
+    if ceiling.models < noise_model.LEAST_CORRECTED:
+        return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {noise_model.LEAST_CORRECTED}."
+    if not ceiling.above_zero:
+        return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
+    return None
+
+
+WHY_ABOVE = (
+    "Where benchmarks order all models alike, this happens by chance in half of all tables. A ceiling counts the noise "
+    "of each score as independent. Models that answer the same items share part of theirs, and so do benchmarks with "
+    "items in common. Standard errors that are too large can cause this too."
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values with their intervals, and in words.
+
+Value = float | Missing
+Range = Interval[float] | Missing
+
+
+def ends(value: Value | None, interval: Interval[float] | None, reason: str | None = None) -> Range:
+    """A summary's interval of `value`: missing as the value is, or where there is none or it is not finite, for the
+    `reason`, by default that too few resamples give a value."""
+    if isinstance(value, Missing):
+        return value
+    if interval is None or not np.isfinite(interval.low):
+        return Missing(reason or UNDEFINED_RESAMPLES)
+    if value is not None and not interval.low <= value <= interval.high:
+        return Missing(OUTSIDE)
+    if interval.high - interval.low < 1e-12:
+        return Missing(NO_SPREAD)
+    return interval
+
+
+def over_families(interval: Range, over_models: Range, families: np.ndarray) -> Range:
+    """The interval over `families` (models,), missing where they are few and it is narrower than that over models."""
+    many = resampling.cluster_numbers(families).max() + 1 >= FEW_FAMILIES
+    if many or isinstance(interval, Missing) or isinstance(over_models, Missing):
+        return interval
+    narrower = interval.high - interval.low < over_models.high - over_models.low
+    return Missing(NARROWER) if narrower else interval
+
+
+def wider(*intervals: Range) -> Interval[float] | None:
+    """The one that a claim about other models quotes: the widest of those that exist."""
+    exist = [interval for interval in intervals if not isinstance(interval, Missing)]
+    return max(exist, key=lambda interval: interval.high - interval.low, default=None)
+
+
+class Estimate(NamedTuple):
+    """A number of the rows with its intervals over models and over families, and how many things it rests on."""
+
+    value: Value
+    models: Range
+    families: Range
+    n: int
+
+    @property
+    def quoted(self) -> Interval[float] | None:
+        """The interval that a sentence quotes: the wider of other models and other families."""
+        return wider(self.models, self.families)
+
+
+def estimate(rows: Rows, quantity: str, **place: Condition) -> Estimate:
+    """The number at a place; missing where there is none."""
+    row = rows.row(quantity, **place)
+    value: Value = Missing("There is none.") if row is None else known(row.value, row.reason or "")
+    models, families = (range_of(rows, quantity, over, **place) for over in ("models", "families"))
+    return Estimate(value, models, families, 0 if row is None else row.n or 0)
+
+
+def range_of(rows: Rows, quantity: str, over: str, **place: Condition) -> Range:
+    """The interval of a number over something."""
+    row = rows.row(quantity, over=over, **place)
+    ends = None if row is None else ends_of(row)
+    return Missing(row.reason if row and row.reason else "There is none.") if ends is None else Interval(*ends)
+
+
+def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
+    return with_interval(number(value), interval if is_known(interval) else None, digits, signed=signed)
+
+
+def in_words(interval: Range, *, signed: bool = False) -> str:
+    """`0.48 to 0.56`; `unknown` without an interval."""
+    if isinstance(interval, Missing):
+        return "unknown"
+    return " to ".join(decimal(float(end), signed=signed) for end in interval)
+
+
+def shown_limit(ceiling: Value, tau: Value) -> Value:
+    """The noise ceiling of a tau where a picture or a sentence may name it."""
+    return known(noise_model.shown_ceiling(number(ceiling), number(tau)), "It is not shown.")
+
+
+class SelectedOnTest(NamedTuple):
+    """Train-before-test scores that look like the larger of both test scores, of `cells` known under both protocols:
+    how many are `equal`, none below, and the mean tau of its rankings without the equal ones."""
+
+    equal: int
+    cells: int
+    mean_tau_without: Value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The scores, and what several sections compute from them.
+
+
 @dataclass(frozen=True, eq=False)
 class Data:
     """Scores with what several sections compute from them; by protocol, NaN where undefined.
@@ -42,21 +258,21 @@ class Data:
     most the `requested_resamples`: fewer where the table is large.
     """
 
-    matrix: ScoreMatrix
+    matrix: score_matrix.ScoreMatrix
     significant: dict[str, ranking.PairSigns]
     resamples: int = 0
     paired_notes: tuple[str, ...] = ()
     requested_resamples: int = 0
 
     @classmethod
-    def of(cls, matrix: ScoreMatrix, resamples: int = 0, items: str | Path | None = None) -> "Data":
+    def of(cls, matrix: score_matrix.ScoreMatrix, resamples: int = 0, items: str | Path | None = None) -> "Data":
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
         affordable = affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
         data = cls(matrix, {}, affordable)
         signs = {p: ranking.significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
-            signs, notes = use_paired_tests(signs, items, matrix, data.tasks)
+            signs = score_matrix.use_paired_tests(signs, items, matrix, notes)
         return cls(matrix, signs, affordable, tuple(notes), resamples)
 
     @cached_property
@@ -109,25 +325,25 @@ class Data:
         """By protocol the benchmarks of which nothing says whether more is better, and that surely order the models
         against the others: turned around they would agree with them."""
         against = {p: np.isin(self.tasks, self.against[p]) for p in PROTOCOLS}
-        return {p: self._names(opposed_columns(self.scores[p], against[p])) for p in PROTOCOLS}
+        return {p: self._names(noise_model.opposed_columns(self.scores[p], against[p])) for p in PROTOCOLS}
 
     @cached_property
     def clumped(self) -> dict[str, bool]:
         """By protocol whether models lie in clumps, so that what noise explains within them is hardly known."""
-        return {p: in_clumps(self.scores[p]) for p in PROTOCOLS}
+        return {p: noise_model.in_clumps(self.scores[p]) for p in PROTOCOLS}
 
     @cached_property
     def far(self) -> dict[str, list[str]]:
         """By protocol the labels of models that lie far from all others."""
         labels = np.array(self.matrix.labels, dtype=object)
-        return {p: labels[far_models(self.scores[p])].tolist() for p in self.matrix.protocols}
+        return {p: labels[noise_model.far_models(self.scores[p])].tolist() for p in self.matrix.protocols}
 
     @cached_property
     def against(self) -> dict[str, list[str]]:
         """By protocol the benchmarks of which nothing says whether more is better, and that order the models against
         the others, surely (`opposed`) or not."""
         assumed = self.matrix.assumed[~self.matrix.is_corpus]
-        return {p: self._names(columns_against(self.scores[p], assumed)) for p in PROTOCOLS}
+        return {p: self._names(noise_model.columns_against(self.scores[p], assumed)) for p in PROTOCOLS}
 
     def _names(self, columns: np.ndarray) -> list[str]:
         return [name for name, is_meant in zip(self.tasks, columns, strict=True) if is_meant]
@@ -140,7 +356,8 @@ class Data:
     def either_way(self, protocol: str, name: str, interval: Interval[float]) -> Interval[float]:
         """The interval of a tau of the benchmark with others, which holds whichever way it counts where it is
         `against` them."""
-        return hull(interval, Interval(-interval.high, -interval.low)) if name in self.against[protocol] else interval
+        turned = Interval(-interval.high, -interval.low)
+        return resampling.hull(interval, turned) if name in self.against[protocol] else interval
 
     def turned(self, protocol: str) -> np.ndarray:
         """The scores (models, benchmarks) of a protocol with those of its `opposed` benchmarks the other way round."""
@@ -156,12 +373,11 @@ class Data:
         return {p: ranking.summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
-    def ceiling(self) -> dict[str, Ceiling]:
+    def ceiling(self) -> dict[str, noise_model.Ceiling]:
         """The noise ceiling of each protocol, from all of its scores."""
-        rng, groups = section_generator("noise ceiling", 0), distance_groups(self.matrix.sizes())
-        return {
-            p: noise_ceiling(self.scores[p], measurement_error(self.matrix, p), rng, groups=groups) for p in PROTOCOLS
-        }
+        rng, groups = section_generator("noise ceiling", 0), score_matrix.distance_groups(self.matrix.sizes())
+        errors = {p: score_matrix.measurement_error(self.matrix, p) for p in PROTOCOLS}
+        return {p: noise_model.noise_ceiling(self.scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
 
     @cached_property
     def common(self) -> dict[str, np.ndarray]:
@@ -233,17 +449,21 @@ class Data:
     @property
     def no_intervals(self) -> Reason | None:
         """Why there are no intervals from resampling, None where there are."""
-        return no_intervals(self.resamples, len(self.matrix.models))
+        if self.resamples == 0:
+            return Reason("No resampling was asked for (--resamples 0).", ReasonCode.SKIPPED)
+        models = len(self.matrix.models)
+        few = Reason(f"There are too few models to resample ({models}).", ReasonCode.TOO_FEW)
+        return few if models < score_matrix.MINIMUM_FAMILY else None
 
     @cached_property
     def weights(self) -> np.ndarray:
         """(resamples, models) how often each model is in a resample."""
-        return multiplicities(len(self.matrix.models), self.resamples, draws("models"))
+        return resampling.multiplicities(len(self.matrix.models), self.resamples, draws("models"))
 
     @cached_property
     def benchmark_weights(self) -> np.ndarray:
         """(resamples, benchmarks) how often each benchmark is in a resample."""
-        return multiplicities(len(self.tasks), self.resamples, draws("benchmarks"))
+        return resampling.multiplicities(len(self.tasks), self.resamples, draws("benchmarks"))
 
     @cached_property
     def resampled_tau(self) -> dict[str, np.ndarray]:
@@ -267,7 +487,7 @@ class Data:
         return {p: ~np.isfinite(self.scores[p]) & planned[p] for p in PROTOCOLS}
 
     @cached_property
-    def standing_of_missing(self) -> dict[str, Estimate]:
+    def standing_of_missing(self) -> dict[str, noise_model.Estimate]:
         """By protocol how high its missing scores would stand, as all others tell (`sparse.standing_of_missing`)."""
         table, nothing = np.hstack([self.turned(p) for p in PROTOCOLS]), np.zeros(self.scores[DIRECT].shape, bool)
         return {
@@ -322,30 +542,20 @@ class Data:
         absent = [p for p in PROTOCOLS if not self.matrix.has(p)]
         return no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
 
-    @property
-    def notes(self) -> list[str]:
-        """On the data, and on what is left out of which comparison."""
-        in_corpora = np.any([np.isfinite(scores).any(axis=1) for scores in self.corpora.values()], axis=0)
-        absent = np.array(self.matrix.labels)[~in_corpora & self.matrix.is_corpus.any()]
-        return [
-            *self.matrix.notes,
-            *said.resample_notes(self.resamples, self.requested_resamples),
-            *said.coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
-            *self.paired_notes,
-            *said.comparison_notes(self.matrix, self.in_both, complete=self.whole),
-            *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
-            *(
-                note
-                for p, entry in self.ceiling.items()
-                for note in said.ceiling_notes(
-                    p, entry.included, self.tasks, "mean tau", entry.mean_tau, self.agreement[p].mean
-                )
-            ),
-            *said.selection_notes(said.selected_on_test(self.matrix, self.scores)),
-            *with_names({said.FAR: list(dict.fromkeys(name for names in self.far.values() for name in names))}),
-            *with_names({said.OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),
-            *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
-        ]
+    @cached_property
+    def selected_on_test(self) -> SelectedOnTest | None:
+        """Whether train-before-test scores look like the larger of both test scores; None where they do not."""
+        if set(self.matrix.sources) <= {OWN}:
+            return None  # selected on validation; equal cells are those that fell back to the untouched model
+        direct, trained = (self.scores[p] for p in PROTOCOLS)
+        in_both = np.isfinite(direct) & np.isfinite(trained)
+        equal = in_both & (trained == direct)
+        # many equal cells mean that a protocol was copied or that scores are constant, which is something else
+        if (in_both & (trained < direct)).any() or not 5 <= equal.sum() <= in_both.sum() / 5:
+            return None
+        tau = ranking.kendall_tau_matrix(ranking.pair_signs(np.where(equal, np.nan, trained)))
+        mean = known(ranking.mean_over_pairs(tau), "Without the equal cells no tau is defined.")
+        return SelectedOnTest(int(equal.sum()), int(in_both.sum()), mean)
 
 
 def affordable_resamples(resamples: int, models: int, benchmarks: int) -> int:

@@ -27,7 +27,16 @@ from lm_validity.results.sections import (
     write_rows,
 )
 from lm_validity.statistics import LEVEL, section_generator
-from lm_validity.studies.agreement.data import JACKKNIFED, Data
+from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.report import (
+    ceiling_notes,
+    comparison_notes,
+    coverage_notes,
+    of_both,
+    protocol_series,
+    selection_notes,
+)
 from lm_validity.studies.agreement.score_matrix import (
     MINIMUM_FAMILY,
     ScoreMatrix,
@@ -47,26 +56,11 @@ from lm_validity.studies.agreement.statistics.factors import (
     ranks_over_benchmarks,
     relate_to_compute,
     share_interval,
-    without_group_means,
     without_size,
 )
 from lm_validity.studies.agreement.statistics.noise import ShareCeiling, share_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import known_in_all, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
-from lm_validity.studies.agreement.values import (
-    FEW_IN_BOTH,
-    LOST_CLUSTER,
-    SMALL_FAMILY,
-    ceiling_notes,
-    comparison_notes,
-    coverage_notes,
-    ends,
-    no_ceiling,
-    no_clusters,
-    over_families,
-    selected_on_test,
-    selection_notes,
-)
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import (
@@ -89,8 +83,8 @@ FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor fo
 LEAST_DRAWN = 3  # models whose compute is known, for the picture
 FIRST_RANKS = 8  # models of the panels with a row for each one
 FEW_IN_COMMON = (
-    f"Two benchmarks have fewer than half of the models in common, or fewer than {JACKKNIFED} models have scores and "
-    "most have none. Correlations over so few models make the first share too large, and so would a table with "
+    f"Two benchmarks have fewer than half of the models in common, or fewer than {base.JACKKNIFED} models have scores "
+    "and most have none. Correlations over so few models make the first share too large, and so would a table with "
     "predicted cells."
 )
 NO_COMPONENTS = Reason("Fewer than two benchmarks can take part, so there are no components.", ReasonCode.TOO_FEW)
@@ -179,7 +173,7 @@ def _few_in_common(scores: np.ndarray) -> bool:
     models have scores that they say nothing about the others."""
     present = np.isfinite(scores).astype(int)
     models = present.any(axis=1).sum()
-    return bool((present.T @ present).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
+    return bool((present.T @ present).min() < models / 2 or models < min(base.JACKKNIFED, len(scores) / 2))
 
 
 def factor_rows(data: FactorData) -> Rows:
@@ -197,7 +191,7 @@ def factor_rows(data: FactorData) -> Rows:
         at.put("explained_variance_without_size", _without_size(data, p), "share", component=1)
         if p in data.ceilings:
             ceiling = data.ceilings[p]
-            why = no_ceiling(ceiling.included, data.scores[p], p)
+            why = base.no_ceiling(ceiling.included, data.scores[p], p)
             at.put("first_component_ceiling", known(ceiling.first_component, why), "share")
         _put_parallel(at, data, p)
         _put_scores(at, data, p)
@@ -220,16 +214,16 @@ def _put_shares(
         return
     null, over_models, clustered = data.parallel[protocol], Missing(NO_FACTOR), Missing(NO_FACTOR)
     intervals: dict[str, Ends] = {"models": over_models, "families": clustered}
-    reason = data.no_intervals or (FEW_IN_BOTH if len(of_models) < MINIMUM_FAMILY else None)
+    reason = data.no_intervals or (base.FEW_IN_BOTH if len(of_models) < MINIMUM_FAMILY else None)
     if reason is not None:
         intervals = {"models": Missing(reason)}
     elif isinstance(null, Missing) or null.factors:
-        no_families, own = no_clusters(names), share_interval(of_models, np.arange(len(of_models)))
+        no_families, own = base.no_clusters(names), share_interval(of_models, np.arange(len(of_models)))
         models = own if np.isfinite(own.low) else Missing(NO_SHARE_INTERVAL)
         intervals = {"models": models, "families": Missing(no_families or "")}
         if no_families is None:
-            families = ends(shares[0], share_interval(scores, cluster_numbers(names)), LOST_CLUSTER)
-            intervals["families"] = over_families(families, models, names)
+            families = base.ends(shares[0], share_interval(scores, cluster_numbers(names)), base.LOST_CLUSTER)
+            intervals["families"] = base.over_families(families, models, names)
     # the wider one first: the one that a claim about other models quotes
     width = {over: -np.ptp(pair) if isinstance(pair, tuple) else 0.0 for over, pair in intervals.items()}
     intervals = {over: intervals[over] for over in sorted(intervals, key=lambda over: width[over])}
@@ -250,18 +244,13 @@ def _without_size(data: FactorData, protocol: str) -> float | Missing:
 
 
 def _put_parallel(at: Rows, data: FactorData, protocol: str) -> None:
-    """How many factors there are, overall and within families, and what shuffled tables have."""
+    """How many factors there are, and what shuffled tables have."""
     null = data.parallel[protocol]
     if isinstance(null, Missing):
-        for quantity, unit in (("factors", "factors"), ("factors_within_families", "factors"),
-                               ("first_component_p", "probability")):  # fmt: skip
+        for quantity, unit in (("factors", "factors"), ("first_component_p", "probability")):
             at.put(quantity, null, unit)
         return
-    inner = without_group_means(data.scores[protocol], data.matrix.families)
-    within = parallel_analysis(inner.scores, simulations("within families"), 200, inner.groups)
-    few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
     at.put("factors", null.factors, "factors")
-    at.put("factors_within_families", within.factors if len(within.observed) else few, "factors")
     for number, share in enumerate(null.null_95[:COMPARED], 1):
         at.put("explained_variance_shuffled_95", float(share), "share", component=number)
     at.put("first_component_p", null.p_first, "probability")
@@ -280,7 +269,7 @@ def _put_families(rows: Rows, data: FactorData) -> None:
                 continue
             interval: Ends = Missing(reason or NO_FACTOR)
             if reason is None and parallel_analysis(scores, simulations(f"family {family}"), 200).factors:
-                interval = ends(shares[0], share_interval(scores, np.arange(len(members))), no_scores(p))
+                interval = base.ends(shares[0], share_interval(scores, np.arange(len(members))), no_scores(p))
             for number, share in enumerate(shares[:SHOWN], 1):
                 over = {"models": interval} if number == 1 else None
                 at.put("explained_variance_within_family", share, "share", over, component=number)
@@ -290,7 +279,7 @@ def _family_shares(data: FactorData, protocol: str, scores: np.ndarray) -> Share
     if not data.matrix.has(protocol):
         return Missing(no_scores(protocol))
     if len(scores) < MINIMUM_FAMILY:
-        return Missing(SMALL_FAMILY)
+        return Missing(base.SMALL_FAMILY)
     shares = principal_components(scores).explained_variance
     if not len(shares):
         return Missing("Models of the family differ on fewer than two benchmarks.")
@@ -318,7 +307,7 @@ def _put_scores(at: Rows, data: FactorData, protocol: str) -> None:
         interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
     for name in ("kendall", "spearman", "pearson"):
         value = known(float(getattr(relation, name)), why)
-        over = {"models": ends(value, interval, data.no_intervals)} if name == "kendall" else None
+        over = {"models": base.ends(value, interval, data.no_intervals)} if name == "kendall" else None
         counted = ("models", relation.models)
         at.put("first_component_compute", value, "correlation", over, counted=counted, correlation=name)
 
@@ -362,15 +351,15 @@ def _notes(data: FactorData, rows: Rows) -> list[str]:
     has_compute = np.isfinite(matrix.sizes().compute)
     return [
         *matrix.notes,
-        *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
-        *selection_notes(selected_on_test(matrix, data.scores)),
+        *coverage_notes(data),
+        *selection_notes(data),
         *notes,
-        *comparison_notes(matrix, data.in_both, complete=data.whole),
+        *comparison_notes(data),
         *(
             note
             for p, entry in data.ceilings.items()
             for note in ceiling_notes(
-                p, entry.included, data.tasks, "first factor's share", entry.first_component,
+                data, p, entry, "first factor's share", entry.first_component,
                 rows.value("explained_variance", protocol=p, component=1),
             )
         ),
@@ -498,14 +487,9 @@ def _picture(rows: Rows) -> Points:
     )
 
 
-def by_protocol(quantity: str, names: Mapping[str, str], **where: str | int) -> list[Series]:
-    """A mark for each protocol."""
-    return [Series(quantity, names, {"protocol": p, **where}, svg.KINDS[p], svg.NAMES[p]) for p in PROTOCOLS]
-
-
 def _explained(quantity: str, *, same_cells: bool) -> PanelOf:
     """The shares of the first components, beside those of shuffled tables where these are of the `same_cells`."""
-    series, name = by_protocol(quantity, {"component": "factor {}"}), {"component": "factor {}"}
+    series, name = protocol_series(quantity, "component", "factor {}"), {"component": "factor {}"}
     if same_cells:
         series += [
             Series("explained_variance_shuffled_95", name, {"protocol": p}, "s", "shuffled tables") for p in PROTOCOLS
@@ -526,7 +510,7 @@ def _ranks(protocol: str, most: int = FIRST_RANKS) -> Dots:
 def _ranked(rows: Rows, protocol: str, everyone: int) -> list[Row]:
     """The ranks of the models from the best on; [] for too few."""
     ranked = [row for row in rows.all("first_component_rank", protocol=protocol) if row.value is not None]
-    enough = len(ranked) >= max(2, min(JACKKNIFED, everyone / 2))
+    enough = len(ranked) >= max(2, min(base.JACKKNIFED, everyone / 2))
     return sorted(ranked, key=lambda row: row.value or 0) if enough else []
 
 
@@ -622,15 +606,11 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
     ]
     counted = {p: int(number) for p, number in found.items() if np.isfinite(number)}
     if counted:
-        several, words = len(set(data.matrix.families)) > 1, []
-        for p, number in counted.items():
-            inside = rows.value("factors_within_families", protocol=p)
-            within = f" ({inside:.0f} within families)" if several and np.isfinite(inside) else ""
-            words.append(f"{count(number, 'factor')} {UNDER[p]}{within}")
+        words = [f"{count(number, 'factor')} {UNDER[p]}" for p, number in counted.items()]
         chance = " and ".join(f"{rows.value('first_component_p', protocol=p):.3f} {UNDER[p]}" for p in counted)
         basis = (
-            "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns (within "
-            f"families: shuffled within each). Such tables have so large a first factor with a probability of {chance}."
+            "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Such "
+            f"tables have so large a first factor with a probability of {chance}."
         )
         ceilings = {
             p: shown_ceiling(
@@ -663,17 +643,6 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
     return findings
 
 
-def _of_both(quantity: str, label: str, form: str, over: str | None = None, **where: str | int) -> dict[str, Column]:
-    """A column of each protocol; the ends of its interval too, where it is `over` something."""
-    columns = {}
-    for p in PROTOCOLS:
-        place = {"protocol": p, **where}
-        columns[p] = Column(quantity, f"{label}{svg.NAMES[p]}", form, where=place)
-        for part, words in (("low", "from"), ("high", "to")) if over else ():
-            columns[f"{p}_{part}"] = Column(quantity, words, form, "low" if part == "low" else "high", place, over)
-    return columns
-
-
 def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
     """The folds."""
     sections = [
@@ -683,7 +652,7 @@ def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
             TableOf(
                 "explained_variance",
                 {"component": "component"},
-                _of_both("explained_variance", "", ".4f", "models")
+                of_both("explained_variance", "", ".4f", "models")
                 | {
                     f"shuffled_{p}": Column(
                         "explained_variance_shuffled_95",
@@ -696,7 +665,7 @@ def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
                 "Share of the variance of each component",
                 folded=True,
             ),
-            [Dots(by_protocol("explained_variance", {"component": "factor {}"}), "Share of the variance")],
+            [Dots(protocol_series("explained_variance", "component", "factor {}"), "Share of the variance")],
         ),
         SectionOf(
             "Within families",
@@ -708,13 +677,13 @@ def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
             TableOf(
                 "explained_variance_by_family",
                 {"subject": "family", "component": "component"},
-                _of_both("explained_variance_within_family", "", ".3f", "models"),
+                of_both("explained_variance_within_family", over="models"),
                 "Share of each component within each family",
                 folded=True,
             ),
             [
                 Dots(
-                    by_protocol("explained_variance_within_family", {"subject": "{}"}, component=1),
+                    protocol_series("explained_variance_within_family", component=1),
                     "Share of the first component, models of the family only",
                 )
             ],
@@ -734,14 +703,14 @@ def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
                 TableOf(
                     "potential",
                     {"subject": "model"},
-                    _of_both("first_component_rank", "rank, ", ".0f", "pairs")
+                    of_both("first_component_rank", "rank, ", ".0f", "pairs")
                     | {
                         "gap": Column("rank_gap", "places gained by training", "+.0f"),
                         "gap_low": Column("rank_gap", "from", "+.0f", "low"),
                         "gap_high": Column("rank_gap", "to", "+.0f", "high"),
                     },
                     "Ranks with intervals",
-                    sorted_by=protocol,
+                    sorted_by=f"first_component_rank_{protocol}",
                     folded=True,
                 ),
                 [_ranks(protocol, 150)],

@@ -15,11 +15,12 @@ from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.put import Condition, Rows, ends_of, labels_of
 from lm_validity.results.sections import Dots, Series
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import JACKKNIFED, Data
+from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement.data import Data, Estimate, Range, Value
+from lm_validity.studies.agreement.score_matrix import ANY_SIZE, LIKE_SIZE
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
-from lm_validity.studies.agreement.values import Estimate, Range, Value, estimate, in_words, range_of, shown_limit
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import MINUS, Missing, count, decimal, is_known, number
+from lm_validity.words import Missing, count, decimal, is_known, number
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What stands above the folds: the finding, the ranks as carpets, three panels; and the answers for the first page of a
@@ -27,7 +28,6 @@ from lm_validity.words import MINUS, Missing, count, decimal, is_known, number
 # nothing is known of the other ones yet.
 
 
-LIKE_SIZE, ANY_SIZE = (1.0, 2.0), (1.0, None)  # at least and at most, of the ratio of two models' sizes
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 CARPET = 440  # units of the width of a picture of ranks, which screens stretch or shrink
@@ -50,14 +50,16 @@ class Change(NamedTuple):
     def of(cls, rows: Rows, data: Data) -> "Change":
         """Where many cells are missing, that of the pooled tau."""
         if data.lacks_many and rows.row("tau_pooled_change", pairs="all") is not None:
-            before, after = (estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS)
-            pooled = estimate(rows, "tau_pooled_change", pairs="all")
+            before, after = (
+                base.estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS
+            )
+            pooled = base.estimate(rows, "tau_pooled_change", pairs="all")
             others: Range = Missing("There is none of the pooled tau.")
             return cls(before, after, pooled, others, data.gaps(*PROTOCOLS))
-        before, after = (estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
-        others = range_of(rows, "tau_change", "categories")
-        others = others if is_known(others) else range_of(rows, "tau_change", "benchmarks")
-        return cls(before, after, estimate(rows, "tau_change"), others, data.gaps(*PROTOCOLS))
+        before, after = (base.estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
+        others = base.range_of(rows, "tau_change", "categories")
+        others = others if is_known(others) else base.range_of(rows, "tau_change", "benchmarks")
+        return cls(before, after, base.estimate(rows, "tau_change"), others, data.gaps(*PROTOCOLS))
 
     @property
     def arrow(self) -> str:
@@ -72,7 +74,7 @@ class Change(NamedTuple):
     @property
     def beyond(self) -> str:
         """A sentence on the change for other benchmarks too; empty where there is none for these."""
-        known_change = in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
+        known_change = base.in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
         return f" For other benchmarks too, the change is {known_change}." if self.interval else ""
 
 
@@ -88,9 +90,13 @@ class Front(NamedTuple):
 def above_the_folds(rows: Rows, data: Data) -> Front:
     """The front of the agreement page; of one protocol where only one has scores, or both on too few models."""
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
-    columns = [data.tasks.index(name) for name in benchmark_order(rows, data.tasks)]
+    # from most to least agreement, directly where that is known
+    taus = {p: {row.subject: row.value for row in rows.all("tau_with_others", protocol=p)} for p in PROTOCOLS}
+    ordered = taus[DIRECT] if any(tau is not None for tau in taus[DIRECT].values()) else taus[TRAINED]
+    agreeing = [np.inf if (tau := ordered.get(name)) is None else -tau for name in data.tasks]
+    columns = np.argsort(agreeing, kind="stable").tolist()
     change, p = Change.of(rows, data), protocols[0]
-    too_few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    too_few = len(data.models_in_both) < min(base.JACKKNIFED, len(everyone) / 2)
     if len(protocols) == 2 and not too_few and is_known(change.change.value):
         means = {DIRECT: change.direct, TRAINED: change.trained}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
@@ -126,25 +132,18 @@ class Agreement(NamedTuple):
     def of(cls, rows: Rows, data: Data, protocol: str) -> "Agreement":
         """That of the rows."""
         mean, ceiling, corrected = (
-            estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
+            base.estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
         )
         return cls(mean, ceiling.value, corrected, data.gaps(protocol))
 
     @property
     def limit(self) -> Value:
         """The noise ceiling where it may be named."""
-        return shown_limit(self.ceiling, self.mean.value)
-
-
-def benchmark_order(rows: Rows, tasks: Sequence[str]) -> list[str]:
-    """Benchmarks from most to least agreement, directly where that is known."""
-    taus = {p: {row.subject: row.value for row in rows.all("tau_with_others", protocol=p)} for p in PROTOCOLS}
-    values = taus[DIRECT] if any(tau is not None for tau in taus[DIRECT].values()) else taus[TRAINED]
-    return sorted(tasks, key=lambda name: np.inf if (tau := values.get(name)) is None else -tau)
+        return base.shown_limit(self.ceiling, self.mean.value)
 
 
 def _with(prefix: str, interval: Interval[float] | None, *, sign: bool = False) -> str:
-    return f"{prefix}: {in_words(interval, signed=sign)}" if interval is not None else ""
+    return f"{prefix}: {base.in_words(interval, signed=sign)}" if interval is not None else ""
 
 
 def _tau(value: Value) -> str:
@@ -163,9 +162,8 @@ def _change_lede(data: Data, change: Change) -> Lede:
     heading, interval = "Not known whether benchmarks agree better after training", change.interval
     if change.gaps:
         heading, interval = f"{heading}: {LACKING[change.gaps]}", ""
-    elif _same_order(data):
-        alike = "After training for the test, no two models changed places on any benchmark"
-        heading, interval = SAME_SCORES if _same_scores(data) else alike, ""
+    elif unchanged := _unchanged(data):
+        heading, interval = unchanged, ""
     elif quoted is not None:
         heading = f"No change found in how well these {len(data.tasks)} benchmarks agree"
         if not quoted[0] <= 0 <= quoted[1]:
@@ -233,19 +231,17 @@ def _whom(number: Estimate) -> str:
     return f"; the 95% interval covers new models{families}"
 
 
-def _same_order(data: Data) -> bool:
-    """Whether all benchmarks order the models alike under both protocols."""
-    signs = [pair_signs(data.compared_scores[p][data.models_in_both]) for p in PROTOCOLS]
-    return all(bool(part.known.any()) for part in signs) and np.array_equal(*(part.sign * part.known for part in signs))
-
-
 SAME_SCORES = "Every score after training for the test is the same as the direct one"
 
 
-def _same_scores(data: Data) -> bool:
-    """Whether each score in both protocols is the same in both, as where one file was given twice."""
+def _unchanged(data: Data) -> str:
+    """What to say where all benchmarks order the models alike under both protocols, or have the same scores, as where
+    one file was given twice; else empty."""
     first, second = (data.compared_scores[p][data.models_in_both] for p in PROTOCOLS)
-    return np.array_equal(first, second, equal_nan=True)
+    signs = [pair_signs(scores) for scores in (first, second)]
+    same = np.array_equal(*(part.sign * part.known for part in signs)) and all(part.known.any() for part in signs)
+    alike = "After training for the test, no two models changed places on any benchmark"
+    return "" if not same else SAME_SCORES if np.array_equal(first, second, equal_nan=True) else alike
 
 
 def _named(names: Collection[str]) -> str:
@@ -301,13 +297,6 @@ HEADINGS = {
 }
 
 
-def _heading(data: Data, verdict: NoiseVerdict, protocol: str) -> str:
-    """The verdict as a sentence; of a disagreement that rests on directions that nobody says, with these."""
-    if verdict.answer == "disagree" and data.against[protocol]:
-        return f"Benchmarks disagree beyond noise, if higher is better on {_named(data.against[protocol])}"
-    return HEADINGS[verdict.answer]
-
-
 def _noise_lede(data: Data, entry: Agreement, protocol: str) -> Lede:
     verdict = NoiseVerdict.of(data, entry, protocol)
     if not is_known(entry.mean.value):
@@ -315,11 +304,10 @@ def _noise_lede(data: Data, entry: Agreement, protocol: str) -> Lede:
     if verdict.answer == "direction":
         asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
         return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
-    return Lede(
-        _heading(data, verdict, protocol),
-        f"How well two benchmarks’ rankings agree: {verdict.numbers}",
-        verdict.interval,
-    )
+    heading = HEADINGS[verdict.answer]
+    if verdict.answer == "disagree" and data.against[protocol]:  # it rests on directions that nobody says
+        heading = f"Benchmarks disagree beyond noise, if higher is better on {_named(data.against[protocol])}"
+    return Lede(heading, f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval)
 
 
 def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int], lede: Lede) -> Answer:
@@ -329,7 +317,7 @@ def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int
         sentence = f"Not known: is lower better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
-    marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
+    marks = [svg.carpet(ranks, 0, 0, 380, 110), svg.text(0, 128, words)]
     ceiling = f", noise ceiling {_tau(entry.limit)}" if is_known(entry.limit) else ""
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
@@ -453,52 +441,23 @@ def _carpet(
 # Panels.
 
 
-def _ticks(axis: svg.Axis, top: float, bottom: float, at_most: int = 4, *, sign: bool = False) -> Markup:
-    """Lines at round numbers of an axis, with what they are."""
-    steps = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
-    step = next((step for step in steps if (axis.high - axis.low) / step <= at_most), 5.0)
-    places = range(math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9) + 1)
-    values = [step * position for position in places]
-    return svg.ticks(axis, values, top, bottom, [_short(value, sign=sign) for value in values])
+_Estimated = tuple[float, Range | None]
 
 
-def _short(value: float, *, sign: bool = False) -> str:
-    """`0`, `+0.2`, `−0.5`."""
-    text = f"{abs(value):g}"
-    return text if not float(text) else f"{MINUS if value < 0 else '+' if sign else ''}{text}"
-
-
-class _Mark(NamedTuple):
-    """An estimate of a panel: its kind of mark, value, interval, what it is called, and its noise ceiling."""
-
-    kind: str
-    value: float
-    interval: Interval[float] | None = None
-    words: str = ""
-    limit: float = math.nan
-
-
-def _estimates(label: str, lines: Mapping[str, Sequence[_Mark]], *, signed: bool = False) -> Markup:
-    """A line for each name with its estimates, on an axis that ends at 1 or, where they are `signed`, with them."""
-    marks = [mark for of_line in lines.values() for mark in of_line]
-    reach = [0.0, *(end for mark in marks for end in (mark.value, *(mark.interval or ())))]
-    axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
-    if not signed:
-        axis = svg.Axis(math.floor(2 * min(reach)) / 2, 1, 104, 352)
-    drawn, read = [_ticks(axis, 4, 106, sign=signed)], []
-    for index, (name, of_line) in enumerate(lines.items()):
-        middle = 4 + 102 / len(lines) * (index + 0.5)
-        drawn.append(svg.text(0, middle + 4, name, "lab"))
-        for number_of_mark, mark in enumerate(of_line):
-            y = middle + 9 * number_of_mark - 4.5 * (len(of_line) - 1)
-            if math.isfinite(mark.limit):
-                drawn.append(svg.line(axis(mark.limit), y - 4, axis(mark.limit), y + 4, "s cl"))
-            drawn.append(svg.estimate(axis, mark.value, mark.interval, y, mark.kind))
-            interval = _with("95%", mark.interval, sign=signed) or "no interval"
-            read.append(
-                f"{', '.join(filter(None, (name, mark.words)))}: {decimal(mark.value, signed=signed)}, {interval}"
+def _dots(
+    label: str, lines: Mapping[str, Mapping[str, _Estimated]], dashed: Sequence[float] = (), unit: str = "tau"
+) -> Markup:
+    """A line for each name with a mark of each kind, on its interval."""
+    rows = Rows("front")
+    for name, marks in lines.items():
+        for kind, (value, interval) in marks.items():
+            rows.put(
+                "tau", value, unit, {"models": interval or Missing("There is no interval.")}, subject=name, other=kind
             )
-    return svg.svg(360, 132, f"{label}. {'; '.join(read)}.", *drawn)
+    kinds = dict.fromkeys(kind for marks in lines.values() for kind in marks)
+    words = {KINDS[p]: NAMES[p] for p in PROTOCOLS} if len(kinds) > 1 else {}
+    series = [Series("tau", {"subject": "{}"}, {"other": kind}, kind, words.get(kind, "")) for kind in kinds]
+    return Dots(series, label, dashed=dashed).draw(rows).svg
 
 
 def _for_whom(change: Change) -> Panel:
@@ -509,8 +468,8 @@ def _for_whom(change: Change) -> Panel:
         "other families, too": estimated.families,
         "other benchmarks, too": change.for_others,
     }
-    lines = {name: [_Mark("k", value, ends)] for name, ends in names.items() if not isinstance(ends, Missing)}
-    picture = _estimates("Change in agreement", lines or {"these models": [_Mark("k", value)]}, signed=True)
+    lines = {name: {"k": (value, ends)} for name, ends in names.items() if is_known(ends)}
+    picture = _dots("Change in agreement", lines or {"these models": {"k": (value, None)}}, unit="change")
     text = f"Change **{decimal(value, signed=True)}**"
     text += "; lines: 95% intervals" if lines else ", for these models: there is no interval"
     return Panel("For whom does the change hold?", text, picture, None if lines else "not known")
@@ -519,7 +478,7 @@ def _for_whom(change: Change) -> Panel:
 def _by_size(rows: Rows, protocols: Sequence[str], *, whole: bool) -> Panel | None:
     """Agreement by distance in size, of two protocols over the cells known under both; nothing where sizes are not
     known."""
-    where, lines, headline = "" if whole else "_in_both", dict[str, list[_Mark]](), list[str]()
+    where, lines, headline = "" if whole else "_in_both", dict[str, dict[str, _Estimated]](), list[str]()
     for row in rows.all(f"tau_mean{where}_by_ratio", distance="size"):
         labels, protocol = labels_of(row), row.protocol
         if row.value is None or protocol is None or protocol not in protocols:
@@ -527,32 +486,16 @@ def _by_size(rows: Rows, protocols: Sequence[str], *, whole: bool) -> Panel | No
         least, most = labels["at_least"], labels["at_most"]
         name = f"at most {most:g}×" if most else f"more than {least:g}×"
         place = {"protocol": protocol, "distance": "size", "at_least": least, "at_most": most}
-        tau = estimate(rows, row.quantity, **place)
-        limit = shown_limit(rows.value(f"tau_ceiling{where}_by_ratio", **place), tau.value)
-        mark = _Mark(KINDS[protocol], row.value, tau.quoted, NAMES[protocol], number(limit))
-        lines.setdefault(name, []).append(mark)
+        tau = base.estimate(rows, row.quantity, **place)
+        lines.setdefault(name, {})[KINDS[protocol]] = row.value, tau.quoted
         headline += [_tau(tau.value)] * ((least, most) == LIKE_SIZE)
     if not lines:
         return None
     text = "By distance in size"
     if len(headline) == len(protocols):
         text = f"**{' → '.join(headline)}** among models at most 2× apart in size"
-    picture = _estimates("Agreement among pairs of models, by distance in size", lines)
+    picture = _dots("Agreement among pairs of models, by distance in size", lines)
     return Panel("Does size make them agree?", text, picture)
-
-
-def _scale(entry: Agreement, protocol: str, left_end: float, right_end: float, y: float) -> Markup:
-    """The mean agreement on its interval, and the most that noise allows."""
-    interval, value = entry.mean.quoted, number(entry.mean.value)
-    axis = svg.Axis(math.floor(2 * min([0.0, value, *(interval or [])])) / 2, 1, left_end, right_end)
-    marks = [
-        svg.line(left_end, y, right_end, y, "ax"),
-        _ticks(axis, y - 4, y + 4),
-        svg.text(right_end, y + 33, "same order", "", "end"),
-    ]
-    if is_known(limit := entry.limit):
-        marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
-    return Markup("").join([*marks, svg.estimate(axis, value, interval, y, KINDS[protocol])])
 
 
 def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
@@ -560,34 +503,28 @@ def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
     if not is_known(entry.mean.value):
         return None
     taus = {"observed": entry.mean} | ({"without noise": entry.corrected} if is_known(entry.corrected.value) else {})
-    lines = {
-        name: [_Mark(kind, number(tau.value), tau.quoted, "", number(entry.limit))]
-        for (name, tau), kind in zip(taus.items(), (KINDS[protocol], "k"), strict=False)
-    }
+    lines = {name: {KINDS[protocol]: (number(tau.value), tau.quoted)} for name, tau in taus.items()}
     verdict, limit = NoiseVerdict.of(data, entry, protocol), entry.limit
-    label, text = "Agreement", f"**{verdict.numbers}**"
-    if is_known(limit):
-        label += f". Noise ceiling {_tau(limit)}"
+    label, text, dashed = "Agreement", f"**{verdict.numbers}**", [number(limit)] if is_known(limit) else []
+    if dashed:
+        label += f". Dashed: noise ceiling {_tau(limit)}"
     else:
         allowance = "how much noise would allow" if is_known(entry.ceiling) else "without standard errors, noise"
         text += f"; {allowance} is not known"
     question = "Do they disagree more than noise explains?"
     outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
-    return Panel(question, text, _estimates(label, lines), outcomes.get(verdict.answer, "not known"))
+    return Panel(question, text, _dots(label, lines, dashed), outcomes.get(verdict.answer, "not known"))
 
 
 def _progress(change: Change) -> Markup:
     """The change on the models that have both scores."""
-    value = number(change.change.value)
-    lines = {"so far": [_Mark("k", value, change.change.quoted)]} if math.isfinite(value) else {}
-    return _estimates("Change in agreement, direct → train before test", lines, signed=True)
+    value, label = number(change.change.value), "Change in agreement, direct → train before test"
+    lines = {"so far": {"k": (value, change.change.quoted)}} if math.isfinite(value) else {}
+    return _dots(label, lines, unit="change")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which benchmarks tell similar models apart.
-
-
-Shares = dict[str, tuple[float, tuple[float, float] | None]]  # by benchmark, with their intervals
 
 
 def _apart(rows: Rows, protocol: str) -> Answer | None:
@@ -596,41 +533,28 @@ def _apart(rows: Rows, protocol: str) -> Answer | None:
     Of all pairs where nothing is known of similar models.
     """
     rule = Cards()
-    for least_most in (LIKE_SIZE, ANY_SIZE):
-        least, most = least_most
-        found = rows.all("separated", protocol=protocol, at_least=least, at_most=most)
-        shares = {str(row.subject): (row.value, ends_of(row)) for row in found if row.value is not None}
+    for least, most in (LIKE_SIZE, ANY_SIZE):
+        place: dict[str, Condition] = {"protocol": protocol, "at_least": least, "at_most": most}
+        found = rows.all("separated", **place)
+        shares = [row.value for row in found if row.value is not None]
         if shares:
             break
-    alike = least_most == LIKE_SIZE
-    if not shares:
+    else:
         return None
-    shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
-    yes = [name for name, (_, ends) in shares.items() if ends and ends[0] >= rule.separated]
-    no = [name for name, (_, ends) in shares.items() if ends and ends[1] < rule.not_separated]
+    alike, ends = (least, most) == LIKE_SIZE, [pair for row in found if (pair := ends_of(row))]
+    yes, no = sum(low >= rule.separated for low, _ in ends), sum(high < rule.not_separated for _, high in ends)
     pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
-    place: dict[str, Condition] = {"protocol": protocol, "at_least": least, "at_most": most}
-    series = Series("separated", {"subject": "{}"}, place, KINDS[protocol])
-    chart = Dots(
-        [series], f"Share of {pairs} told apart, {NAMES[protocol]}", dashed=(rule.not_separated,), sorted=True, most=12
-    )
-    n_others = len(found) - len(shares)
-    few = f" Not counted, since fewer than 3 models have such pairs: {count(n_others, 'benchmark')}."
-    not_counted = few if n_others else ""
-    many, n_fewer = (
-        sum(share >= rule.separated for share, _ in shares.values()),
-        sum(share < rule.not_separated for share, _ in shares.values()),
-    )
-    return Answer(
-        f"Can they tell {'similar ' if alike else ''}models apart?",
-        told_apart(len(shares), (many, f"{rule.separated:.0%}"), (n_fewer, under), pairs),
-        chart.draw(rows).svg,
-        "",
-        ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
-        + f"Counted among these models. Sure for other models like them, by the 95% intervals: {len(yes)} and "
-        f"{len(no)}.{not_counted}",
-        "Which ones",
-    )
+    series = [Series("separated", {"subject": "{}"}, place, KINDS[protocol])]
+    label = f"Share of {pairs} told apart, {NAMES[protocol]}"
+    chart = Dots(series, label, dashed=(rule.not_separated,), sorted=True, most=12).draw(rows)
+    many, fewer = sum(share >= rule.separated for share in shares), sum(share < rule.not_separated for share in shares)
+    basis = "Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. "
+    basis += f"Counted among these models. Sure for other models like them, by the 95% intervals: {yes} and {no}."
+    if uncounted := len(found) - len(shares):
+        basis += f" Not counted, since fewer than 3 models have such pairs: {count(uncounted, 'benchmark')}."
+    sentence = told_apart(len(shares), (many, f"{rule.separated:.0%}"), (fewer, under), pairs)
+    question = f"Can they tell {'similar ' if alike else ''}models apart?"
+    return Answer(question, sentence, chart.svg, "", basis, "Which ones")
 
 
 def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], pairs: str) -> str:

@@ -13,16 +13,17 @@ from scipy import stats
 from lm_validity.config.load import AUDIT
 from lm_validity.pages import svg
 from lm_validity.pages.page import Finding, Section
-from lm_validity.results.put import Column, Ends, Row, Rows, ends_of
+from lm_validity.results.put import Column, Row, Rows, ends_of
 from lm_validity.results.sections import Says, SectionOf, TableOf
-from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import BY_CHANCE, JACKKNIFED, Data
-from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix, family_members
-from lm_validity.studies.agreement.similar import NO_COMPARISON
-from lm_validity.studies.agreement.statistics import sparse
+from lm_validity.statistics import NORMAL_95, Interval
+from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement.data import Data, Range, Value
+from lm_validity.studies.agreement.score_matrix import ERROR_RATES, LIKE_SIZE, ScoreMatrix, family_members, size_ratios
+from lm_validity.studies.agreement.statistics import ranking, resampling, sparse
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, pair_signs
-from lm_validity.studies.agreement.values import Range, Value
-from lm_validity.tables.schema import DIRECT
+from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
+from lm_validity.studies.agreement.tau import LEAST_PAIRS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import (
     UNDER,
     Missing,
@@ -30,6 +31,7 @@ from lm_validity.words import (
     ReasonCode,
     count,
     decimal,
+    is_known,
     known,
     listing,
     number,
@@ -47,7 +49,7 @@ NO_PROCESS = (
     f"{MINIMUM_MODELS} models or more than {sparse.MOST_MODELS}."
 )
 NO_ERROR = Reason(
-    f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
+    f"Fewer than {base.JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
     ReasonCode.TOO_FEW,
 )
 GAPS = {
@@ -65,42 +67,35 @@ FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", Reas
 
 
 @dataclass(frozen=True)
-class Trust:
-    """How far predictions can be trusted.
+class Fitted:
+    """A protocol's process, and how far predictions can be trusted.
 
-    `source`: `audit`, random cells that were predicted without any of them, where there are at least 19; else `left
-    out`: each known cell is predicted from the others, which cannot show what only the cells that were left out have in
-    common. `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all
-    intervals; `hardly_measured`: families with fewer than 3 measured cells per model, in order of first appearance.
+    `widening`: factor of all intervals. `source`: `audit`, random cells that were predicted without any of them, where
+    there are at least 19; else `left out`: each known cell is predicted from the others, which cannot show what only
+    the cells that were left out have in common. `coverage`: share of `cells` inside their 95% interval before it is
+    widened; `hardly_measured`: families with fewer than 3 measured cells per model, in order of first appearance.
     """
 
+    process: sparse.CellProcess
+    widening: float
     source: str
     cells: int
     coverage: Value
-    widening: Value
     hardly_measured: list[str]
-
-
-class Fitted(NamedTuple):
-    """A protocol's process, how far it can be trusted, and the factor by which its intervals are widened for it."""
-
-    process: sparse.CellProcess
-    trust: Trust
-    widening: float
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The numbers.
 
 
-def put_incomplete(rows: Rows, data: Data) -> dict[str, Trust | None]:
+def put_incomplete(rows: Rows, data: Data) -> dict[str, Fitted | None]:
     """Of each protocol that has scores and lacks some, as rows: how many cells are measured and missing, of these not
     planned, of the measured ones chosen by earlier scores; pooled agreement; ranks and predictions with intervals.
 
     Cells that earlier scores chose are in ranks and predictions, and in no agreement. Returns how far the predictions
     of each protocol can be trusted, None where there are none.
     """
-    matrix, trusted = data.matrix, dict[str, Trust | None]()
+    matrix, trusted = data.matrix, dict[str, Fitted | None]()
     for p in data.incomplete:
         at, scores, planned = rows.of(protocol=p), data.scores[p], matrix.planned(p)[:, ~matrix.is_corpus]
         measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
@@ -116,14 +111,13 @@ def put_incomplete(rows: Rows, data: Data) -> dict[str, Trust | None]:
         # agreement must not learn of cells that scores chose, not even through a prediction
         process = None if fitted is None else fitted.process
         _put_pooled(at, scores, _fit(matrix, p, scores) if by_scores else process)
-        trusted[p] = None if fitted is None else fitted.trust
+        trusted[p] = fitted
         if fitted is None:
             lacks = Missing(NO_PROCESS)
             at.put("rank_predicted", lacks, "rank", {"missing_cells": lacks})
         else:
             _put_ranks(at, matrix, fitted)
-            counted = ("cells", fitted.trust.cells)
-            at.put("predictions_coverage", fitted.trust.coverage, "share", counted=counted)
+            at.put("predictions_coverage", fitted.coverage, "share", counted=("cells", fitted.cells))
             _put_predictions(at, matrix, fitted, planned)
     return trusted
 
@@ -132,26 +126,17 @@ def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None
     """Agreement of `scores` pooled over pairs of models, and assisted by the predictions of a `process` where there is
     one."""
     signs, models = pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
-    measured = sparse.pooled_tau(signs)
-    counted, mean = ("comparisons", measured.comparisons), known(measured.mean, NO_COMPARISON)
-    interval = _jackknifed(measured.mean, measured.standard_error, models)
-    at.put("tau_pooled", mean, "tau", {"models": interval}, counted=counted)
-    lacks = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-    assisted: Value = lacks
-    over: Ends = lacks
-    if process is not None and not isinstance(mean, Missing):
-        helped = sparse.pooled_tau(signs, sparse.expected_signs(process))
-        assisted = known(helped.mean, NO_COMPARISON)
-        over = _jackknifed(helped.mean, helped.standard_error, models)
-    at.put("tau_assisted", assisted, "tau", {"models": over}, counted=counted)
-
-
-def _jackknifed(mean: float, error: float, models: int) -> Range:
-    """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
-    if models < JACKKNIFED or not np.isfinite(mean) or not error > 0:
-        return Missing(NO_ERROR)
-    reach = stats.t.ppf(0.975, models - 1) * error
-    return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
+    by_process = None if process is None else sparse.expected_signs(process)
+    for quantity, expected in (("tau_pooled", np.zeros(1)), ("tau_assisted", by_process)):
+        pooled = sparse.pooled_tau(signs, 0.0 if expected is None else expected)
+        mean, error = known(pooled.mean, NO_COMPARISON), pooled.standard_error
+        interval: Range = Missing(NO_ERROR)
+        if models >= base.JACKKNIFED and is_known(mean) and error > 0:  # a jackknife over models
+            reach = stats.t.ppf(0.975, models - 1) * error
+            interval = Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
+        if expected is None and is_known(mean):
+            mean = interval = Missing(NO_PROCESS)
+        at.put(quantity, mean, "tau", {"models": interval}, counted=("comparisons", pooled.comparisons))
 
 
 def _put_ranks(at: Rows, matrix: ScoreMatrix, fitted: Fitted) -> None:
@@ -179,6 +164,72 @@ def _put_predictions(at: Rows, matrix: ScoreMatrix, fitted: Fitted, planned: np.
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Taus pooled over the same comparisons for both protocols, for a table with missing cells.
+
+
+NO_COMPARISON = "No two models are known on two benchmarks."
+FEW_MODELS = Reason(
+    f"Fewer than {base.JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW
+)
+
+
+def put_pooled(rows: Rows, data: Data) -> None:
+    """Pooled taus of `all` models and of those of `like_size` as rows, over comparisons whose cells are known under
+    every protocol that has scores, and their change; nothing for a complete table, or without common cells.
+
+    A mean over pairs of benchmarks gives a pair with few models in common the weight of any other. With half of the
+    published cells, that mean is off by .1 for models of like size (root mean square over 20 plans), the pooled tau by
+    .012.
+    """
+    if not data.incomplete:
+        return
+    present = data.matrix.protocols
+    scores = data.compared_scores if len(present) > 1 else data.scores
+    signs = {p: ranking.pair_signs(scores[p]) for p in present}
+    either = signs[present[0]]
+    compared = either.known.sum(axis=1) >= 2  # two benchmarks, or the pair of models says nothing on agreement
+    like = size_ratios(data.matrix.sizes()[0])[either.first, either.second] <= LIKE_SIZE[1]
+    for name, pairs, least in (("all", compared, 1), ("like_size", compared & like, LEAST_PAIRS)):
+        if pairs.sum() >= least:
+            of_pairs = {p: ranking.PairSigns(*(part[pairs] for part in part_signs)) for p, part_signs in signs.items()}
+            _put_pooled_in_both(rows.of(pairs=name), data, of_pairs)
+
+
+def _put_pooled_in_both(at: Rows, data: Data, signs: dict[str, ranking.PairSigns]) -> None:
+    """`signs`: by protocol, of the pairs of models that are compared, with the same cells known."""
+    either, all_families = next(iter(signs.values())), data.matrix.families
+    models = np.unique([either.first, either.second])
+    place, cluster = np.zeros((2, len(all_families)), dtype=int)
+    families = all_families[models]
+    place[models], cluster[models] = np.arange(len(models)), resampling.cluster_numbers(families)
+    sizes, benchmarks = np.bincount(cluster[models]), either.known.sum(axis=1)
+    counted = "comparisons", round(float((benchmarks * (benchmarks - 1)).sum() / 2))
+    too_few = FEW_MODELS if len(models) < base.JACKKNIFED else None
+    no_families = too_few or base.no_clusters(families)
+    by_model, by_family = ({p: pooled_left_out(part, units) for p, part in signs.items()} for units in (place, cluster))
+    if len(signs) == len(PROTOCOLS):
+        for taus_of in (by_model, by_family):
+            taus_of["change"] = taus_of[TRAINED] - taus_of[DIRECT]
+    for key, taus in by_model.items():
+        scale = "change" if key == "change" else "tau"
+        over_models = Missing(too_few) if too_few else _left_out_interval(taus, scale, None, base.LOST_MODEL)
+        clustered = (
+            Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, base.LOST_CLUSTER)
+        )
+        intervals = {"models": over_models, "families": base.over_families(clustered, over_models, families)}
+        intervals = data.sure(intervals, *(PROTOCOLS if key == "change" else [key]))
+        name, protocol = ("tau_pooled_change", None) if key == "change" else ("tau_pooled_in_both", key)
+        value, why = float(taus[0]), NO_COMPARISON
+        at.put(name, value, "tau", intervals, counted=counted, why=why, protocol=protocol)
+
+
+def _left_out_interval(left_out: np.ndarray, scale: str, sizes: np.ndarray | None, reason: str) -> Range:
+    """Missing also where no model changes the figure: that is no certainty about other models."""
+    interval = resampling.transformed_interval(left_out[0], left_out[1:], scale, sizes)
+    return interval if interval.low < interval.high else Missing(reason)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # How cells are predicted, and how far that can be trusted.
 
 
@@ -197,14 +248,14 @@ def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
     residuals = residuals[np.isfinite(residuals)]
     widening, measured = sparse.widening_of(residuals), np.isfinite(scores).sum(axis=1)
     limit, families = min(HARDLY, scores.shape[1]), family_members(matrix.families)
-    trust = Trust(
-        source=source,
-        cells=len(residuals),
-        coverage=known(finite_mean(np.abs(residuals) <= sparse.NORMAL_95), FEW_RESIDUALS),
-        widening=known(widening, FEW_RESIDUALS),
-        hardly_measured=[name for name, rows in families.items() if measured[rows].mean() < limit],
+    return Fitted(
+        process,
+        widening if np.isfinite(widening) else 1.0,
+        source,
+        len(residuals),
+        known(finite_mean(np.abs(residuals) <= NORMAL_95), FEW_RESIDUALS),
+        [name for name, rows in families.items() if measured[rows].mean() < limit],
     )
-    return Fitted(process, trust, widening if np.isfinite(widening) else 1.0)
 
 
 def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
@@ -269,7 +320,7 @@ class Despite(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Trust | None]) -> Despite:
+def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted | None]) -> Despite:
     """Of each protocol that lacks cells: ranks with intervals, and predictions in a table of their own. Findings only
     where so many cells are missing that headlines are pooled. `trusted`: how far predictions can be."""
     if not data.incomplete:
@@ -318,7 +369,7 @@ def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
     on = "" if scored == models else f" ({scored} of {count(models, 'model')})"
     sentence = (
         f"{UNDER[protocol].capitalize()}, {cells:,} of {cells + missing:,} cells were measured{on}. "
-        f"Pooled over pairs of models{BY_CHANCE if missing > unplanned else ''}, tau is {_told(pooled)}"
+        f"Pooled over pairs of models{base.BY_CHANCE if missing > unplanned else ''}, tau is {_told(pooled)}"
     )
     if assisted.value is not None:
         sentence += f". Assisted by predictions it is {_told(assisted)}"
@@ -334,12 +385,12 @@ def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
     return Finding(f"{sentence}.", " ".join(filter(None, basis)))
 
 
-def _trust_notes(label: str, trust: Trust | None) -> list[str]:
+def _trust_notes(label: str, trust: Fitted | None) -> list[str]:
     """How often known cells lie inside their intervals, and warnings where that is too seldom."""
     if trust is None:
         return [f"{label}: no predictions. {NO_PROCESS}"]
     cells, audited, hardly = trust.cells, trust.source == AUDIT, trust.hardly_measured
-    coverage, widening = number(trust.coverage), number(trust.widening)
+    coverage, widening = number(trust.coverage), trust.widening
     what = f"{count(cells, 'random cell')} of the audit"
     if not audited:
         what = f"{count(cells, 'measured cell')}, each predicted from the others"

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 from scipy.special import logit
 
 from lm_validity.config.rows import Group, parse_group
@@ -14,26 +16,19 @@ from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel
 from lm_validity.results.put import Column, Ends, Row, Rows, ends_of, reason_of
 from lm_validity.results.sections import POINTS, Dots, Points, Says, SectionOf, Series, TableOf, write_rows
-from lm_validity.statistics import holm
+from lm_validity.statistics import LEVEL, holm
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.studies.agreement.statistics.readiness import (
-    LEAST_FAMILIES,
-    LEAST_FAMILIES_A_SIDE,
-    Effect,
-    compute_terms,
-    enough_families,
-    group_effect,
-    knots_within,
-    leads_of_families,
-    outside_overlap,
-)
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
-from lm_validity.studies.agreement.values import selected_on_test
 from lm_validity.tables.counted import Sources
+from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, group_members
 from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing, with_names
 
+LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
+LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
+LEAST_BEYOND = 3  # models on either side of a knot: of fewer, the segment's slope is noise
 LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
 MOST_DRAWN = 12  # benchmarks of the picture
 NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
@@ -47,8 +42,139 @@ NO_SPREAD = Reason(
     "The models do not differ but for the group and compute: there is no spread.", ReasonCode.NO_INTERVAL
 )
 
-NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
-NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The lead of a group of models at equal pretraining compute, and what preparation for the test changes about it.
+#
+# score = lead * group + f(log10 compute) + error, f piecewise linear with knots (Dominguez-Olmedo, Dorner and Hardt
+# 2024, arXiv 2407.07890, which asks whether newer models lead only because they were prepared for the test). The lead
+# is regressed direct, after preparation, and on the difference of both scores: the change, after minus direct.
+#
+# Models of one family are no independent evidence, so errors are by family. The standard error is that of the
+# jackknife that leaves out each family in turn (CR3), which families of unequal size do not deceive as they deceive
+# CR1 (MacKinnon, Nielsen and Webb 2023, Journal of Applied Econometrics 38:671). p and interval are the wider of two
+# t tests: of that error, with a degree of freedom for each family but one; and of CR2 with Bell and McCaffrey's
+# degrees of freedom (2002, Survey Methodology 28:169), which are few where few families are in the group. Both are
+# symmetric about the estimate: the interval holds exactly the values that p does not refuse at 5%.
+
+
+class Effect(NamedTuple):
+    """A group's coefficient. `standard_error`: CR3, the jackknife over families, NaN where the coefficient rests on one
+    family; `p` (two-sided), `low`, `high` (95%): NaN where there are too few families or no error."""
+
+    value: float
+    standard_error: float
+    p: float
+    low: float
+    high: float
+    models: int
+
+
+def knots_within(compute: np.ndarray, knots: Sequence[float]) -> tuple[float, ...]:
+    """The knots with at least `LEAST_BEYOND` models of known compute (models,) on either side, in rising order."""
+    return tuple(knot for knot in sorted(knots) if min((compute < knot).sum(), (compute > knot).sum()) >= LEAST_BEYOND)
+
+
+def compute_terms(compute: np.ndarray, knots: Sequence[float]) -> np.ndarray:
+    """(models, 2 + knots) a constant, and log10 of compute as one column a segment: a line that bends at each knot.
+
+    The knots are those of `knots_within`; without any the line is straight. NaN where compute is unknown.
+    """
+    log = np.log10(compute)
+    bends = np.log10(knots_within(compute, knots))
+    middle = log[np.isfinite(log)].mean() if np.isfinite(log).any() else 0.0  # so that columns are of one size
+    return np.column_stack([np.ones_like(log), log - middle, *(np.maximum(log - bend, 0) for bend in bends)])
+
+
+def group_effect(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray) -> Effect:
+    """The coefficient of `group` in a regression of `scores`, with the models' compute held equal.
+
+    scores: (models,) or, for what several benchmarks have in common, (models, benchmarks): each benchmark then has its
+    own `terms`, and the group one coefficient (the mean of theirs where no score is missing). group: (models,) 0 or 1.
+    terms: (models, terms), as `compute_terms`. families: (models,) whole numbers, on which errors are clustered. Rows
+    with a NaN take no part.
+
+    NaN where the group is a combination of the terms, as where all models are in it.
+    """
+    columns = np.reshape(np.asarray(scores, dtype=float), (len(scores), -1))
+    is_known = _known(scores, terms)
+    # the rows of all benchmarks one below another; of scores and group what the terms leave (Frisch, Waugh and Lovell)
+    benchmark, model = np.nonzero(is_known.T)
+    width = terms.shape[1]
+    regressed = np.zeros((len(model), width * columns.shape[1]))
+    for j in range(columns.shape[1]):
+        rows = benchmark == j
+        regressed[rows, j * width : (j + 1) * width] = terms[model[rows]]
+    basis = np.linalg.svd(regressed, full_matrices=False)
+    within_basis = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
+    side = group[model].astype(float)
+    y, d = (values - within_basis @ (within_basis.T @ values) for values in (columns[model, benchmark], side))
+    if d @ d <= 1e-10 * max(side @ side, 1):
+        return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
+    value, models = float(d @ y / (d @ d)), int(is_known.any(axis=1).sum())
+    tests = _by_family(y - value * d, d, within_basis, families[model])
+    error, reach, p = tests[0][0] if tests else np.nan, np.nan, np.nan
+    if error > 1e-12 and enough_families(group, families, scores, terms):
+        reach = max(stats.t.ppf(1 - LEVEL / 2, freedom) * of_test for of_test, freedom in tests)
+        p = max(2 * stats.t.sf(abs(value) / of_test, freedom) for of_test, freedom in tests)
+    return Effect(value, error, float(p), value - reach, value + reach, models)
+
+
+def _by_family(
+    residual: np.ndarray, d: np.ndarray, fitted_basis: np.ndarray, families: np.ndarray
+) -> list[tuple[float, float]]:
+    """(standard error, degrees of freedom) of both tests of the coefficient of `d`, first the jackknife's.
+
+    residual, d: (rows,) of the whole regression, and of the group what the terms leave; within: (rows, terms) an
+    orthonormal basis of the terms; families: (rows,). A family's residuals e_g are turned into (I - H_gg)^-power e_g,
+    H the projection on terms and group: with power 1 the sum is what leaving the family out changes (CR3), with 1/2 it
+    is CR2's. A direction that the rows of one family alone decide has no residual; where the coefficient rests on one,
+    there is none without that family, and no test.
+    """
+    basis = np.column_stack([fitted_basis, d / np.sqrt(d @ d)])
+    weights = d / (d @ d)
+    numbers = np.unique(families)
+    left_out, halves, squares = (np.zeros(len(numbers)) for _ in range(3))
+    projected = np.zeros((len(numbers), basis.shape[1]))
+    for index, family in enumerate(numbers):
+        rows = families == family
+        eigenvalues, turned = np.linalg.eigh(np.eye(rows.sum()) - basis[rows] @ basis[rows].T)
+        free = eigenvalues > 1e-10
+        own_weights, errors = turned.T @ weights[rows], turned.T @ residual[rows]
+        if np.abs(own_weights[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
+            return []
+        left_out[index] = own_weights[free] @ (errors[free] / eigenvalues[free])
+        half = turned[:, free] @ (own_weights[free] / np.sqrt(eigenvalues[free]))
+        halves[index], projected[index], squares[index] = half @ residual[rows], basis[rows].T @ half, half @ half
+    number = len(numbers)
+    if number < 2:
+        return []
+    jackknife = float(np.sqrt((number - 1) / number * left_out @ left_out))
+    spread = np.diag(squares) - projected @ projected.T  # of the families' parts of CR2, with independent errors
+    freedom = float(np.trace(spread) ** 2 / np.square(spread).sum())
+    return [(jackknife, number - 1), (float(np.sqrt(halves @ halves)), freedom)]
+
+
+def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """(models, benchmarks) which scores take part."""
+    result: np.ndarray = np.isfinite(np.reshape(scores, (len(scores), -1))) & np.isfinite(terms).all(axis=1)[:, None]
+    return result
+
+
+def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray, terms: np.ndarray) -> bool:
+    """Whether there are families enough for an interval, among the models that `group_effect` regresses."""
+    is_known = _known(scores, terms).any(axis=1)
+    inside, outside = (len(set(families[is_known & (group == side)])) for side in (1, 0))
+    return len(set(families[is_known])) >= LEAST_FAMILIES and min(inside, outside) >= LEAST_FAMILIES_A_SIDE
+
+
+def outside_overlap(compute: np.ndarray, others: np.ndarray) -> int:
+    """How many models have a compute beyond the range of the others', (models,) each, NaN where unknown.
+
+    There the lead rests on the line through the other side's models, not on models of like compute.
+    """
+    compute, others = compute[np.isfinite(compute)], others[np.isfinite(others)]
+    return int((~((compute >= others.min()) & (compute <= others.max()))).sum()) if len(others) else len(compute)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -108,8 +234,8 @@ def _put_group(at: Rows, matrix: ScoreMatrix, group: Group, sheet: str | Path, k
     scores = {p: np.where(in_both, matrix.oriented(p), np.nan)[compared][:, columns] for p in PROTOCOLS}
     side, compute, numbers = side[compared], compute[compared], cluster_numbers(matrix.families[compared])
     data = _Compared(side, numbers, compute_terms(compute, knots))
-    alone = outside_overlap(compute, side)
-    for words, flag, beyond in (("inside", 1, alone.group), ("outside", 0, alone.outside)):
+    for words, flag in (("inside", 1), ("outside", 0)):
+        beyond = outside_overlap(compute[side == flag], compute[side != flag])
         at.put("models_compared", int((side == flag).sum()), "models", side=words)
         at.put("families_compared", len(set(numbers[side == flag])), "families", side=words)
         at.put("models_beyond_overlap", beyond, "models", side=words)
@@ -143,7 +269,7 @@ def _put_group(at: Rows, matrix: ScoreMatrix, group: Group, sheet: str | Path, k
 
 def _put_gap(at: Rows, direct: np.ndarray, prepared: np.ndarray, logits: np.ndarray, data: _Compared) -> Effect:
     """The leads and their change of arrays (models,) or (models, benchmarks); `logits`: the change on that scale, NaN
-    where chance is unknown. Of a group that is one family, the rank of its change among families, 1 = falls most."""
+    where chance is unknown."""
     change = prepared - direct
     models = int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum())
     at.put("models", models, "models")
@@ -153,14 +279,7 @@ def _put_gap(at: Rows, direct: np.ndarray, prepared: np.ndarray, logits: np.ndar
     if np.isfinite(logits).any():
         data.put(at, "readiness_logit_change", "logit", logits, models)
     else:
-        lacks, counted = Missing(NO_CHANCE), ("models", models)
-        at.put("readiness_logit_change", lacks, "logit", {"families": lacks}, counted=counted)
-    if len(set(data.families[data.side == 1])) == 1 and np.isfinite(moved.value):
-        placebos = leads_of_families(change, data.terms, data.families)
-        rank = float(1 + (placebos < moved.value - 1e-12).sum())
-        at.put("readiness_placebo_rank", rank, "rank", counted=("families", int(np.isfinite(placebos).sum())))
-    else:
-        at.put("readiness_placebo_rank", Missing(NOT_ONE_FAMILY), "rank")
+        at.put("readiness_logit_change", NO_CHANCE, "logit", {"families": NO_CHANCE}, counted=("models", models))
     return moved
 
 
@@ -287,7 +406,7 @@ class _Told:
             for name in ("models_compared", "families_compared", "models_beyond_overlap")
             for side in (inside, outside)
         }
-        unknown, rank = int(self.row("models_of_unknown_side").value or 0), self.row("readiness_placebo_rank", first)
+        unknown = int(self.row("models_of_unknown_side").value or 0)
         change, logits = self.row("readiness_change", first), ends_of(self.row("readiness_logit_change", first))
         basis = [
             f"Mean over {len(self.benchmarks) - 1} benchmarks." if first is None else "",
@@ -299,9 +418,6 @@ class _Told:
             f"{number['models_beyond_overlap', outside]} outside it.",
             prepared,
             change.reason or "",
-            f"The group's change has rank {rank.value:.0f} among the {rank.n} families (1 falls most)."
-            if rank.value
-            else "",
             "Not known whether it also changes on the logit scale. A group with more ability gains fewer points near 1."
             if logits is None
             else "On the logit scale the change is {} to {} (95%), which {} none.".format(
@@ -395,6 +511,6 @@ def _convention(matrix: ScoreMatrix) -> str:
             "Scores under train before test are of the fine-tune that is best on validation, or of the untouched model "
             "where none is better there."
         )
-    if selected_on_test(matrix, {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in PROTOCOLS}):
+    if Data(matrix, {}).selected_on_test:
         return "Scores under train before test are the larger of both on the test split."
     return "Scores under train before test are as the source gives them, also where they are below the direct score."

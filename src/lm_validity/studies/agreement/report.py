@@ -10,31 +10,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sections import REPORTS, Reports, Screening
-from lm_validity.errors import InputError
-from lm_validity.files import read_json
+from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Finding, Page, Section, Table
+from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.put import Column, Condition, Part, Rows
 from lm_validity.results.sections import Dots, Heat, Says, SectionOf, Series, TableOf, write_rows
-from lm_validity.studies.agreement import benchmarks, incomplete, similar, tau
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement import benchmarks, incomplete, tau
+from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement.data import Data, Estimate, Value
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
-from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
-from lm_validity.studies.agreement.values import (
-    Estimate,
-    SelectedOnTest,
-    Value,
-    estimate,
-    in_words,
-    range_of,
-    selected_on_test,
-    shown_limit,
-    value_in_words,
-)
+from lm_validity.studies.agreement.statistics.noise import Ceiling, ShareCeiling
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import UNDER, count, decimal, explain_protocols, is_known, listing, with_names
+from lm_validity.tables.training import NOT_MEASURED
+from lm_validity.words import UNDER, count, decimal, explain_protocols, is_known, listing, number, with_names
 
 
 def report_agreement(
@@ -64,20 +54,17 @@ WHICH, WHOM, NOISE, RESTS = (
     "What does it rest on?",
 )
 
-NAMES = {DIRECT: "direct", TRAINED: "train before test"}
-MARKS = {DIRECT: "d", TRAINED: "t"}
 PARTS: tuple[tuple[Part, str], ...] = (("value", ""), ("low", "from"), ("high", "to"))
 
 
-def by_protocol(quantity: str, label: str = "", *, ends: bool = False) -> dict[str, Column]:
-    """A column of a quantity for each protocol, with its interval over models where `ends` are wanted."""
-    columns = {}
-    for protocol, name in NAMES.items():
-        where, key = {"protocol": protocol}, f"{quantity}_{protocol}"
-        columns[key] = Column(quantity, " ".join(filter(None, (label, name))), ".3f", where=where)
-        if ends:
-            columns[f"{key}_low"] = Column(quantity, "from", ".3f", "low", where)
-            columns[f"{key}_high"] = Column(quantity, "to", ".3f", "high", where)
+def of_both(quantity: str, label: str = "", form: str = ".3f", over: str | None = None) -> dict[str, Column]:
+    """A column of a quantity for each protocol, with the ends of its interval where it is `over` something."""
+    columns = dict[str, Column]()
+    for p, name in NAMES.items():
+        where, key = {"protocol": p}, f"{quantity}_{p}"
+        columns[key] = Column(quantity, f"{label}{name}", form, where=where)
+        for part, word in PARTS[1:] if over else ():
+            columns[f"{key}_{part}"] = Column(quantity, word, form, part, where, over)
     return columns
 
 
@@ -91,9 +78,9 @@ def with_families(quantity: str, label: str) -> dict[str, Column]:
     return columns
 
 
-def protocol_series(quantity: str) -> list[Series]:
-    """The marks of a quantity of each benchmark under either protocol."""
-    return [Series(quantity, {"subject": "{}"}, {"protocol": p}, MARKS[p], name) for p, name in NAMES.items()]
+def protocol_series(quantity: str, label: str = "subject", words: str = "{}", **where: Condition) -> list[Series]:
+    """The marks of a quantity under either protocol, for each value of a label."""
+    return [Series(quantity, {label: words}, {"protocol": p, **where}, KINDS[p], name) for p, name in NAMES.items()]
 
 
 def grids(quantity: str, label: str, across: str = "{}") -> list[Heat]:
@@ -120,9 +107,9 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
             TableOf(
                 "tau_by_benchmark",
                 SUBJECT,
-                by_protocol("tau_with_others", "tau,", ends=True)
-                | by_protocol("tau_with_others_ceiling", "noise ceiling,")
-                | by_protocol("tau_with_others_corrected", "without noise,", ends=True),
+                of_both("tau_with_others", "tau, ", over="models")
+                | of_both("tau_with_others_ceiling", "noise ceiling, ")
+                | of_both("tau_with_others_corrected", "without noise, ", over="models"),
                 "Mean tau by benchmark",
                 folded=True,
             ),
@@ -208,13 +195,11 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
                 {
                     "spread": Column("sampling_noise", "standard deviation between runs", ".3f"),
                     "share": Column("sampling_share", "share of sampling in one run's squared error", ".0%"),
-                    "luck": Column("sampling_luck", "best run above the mean", ".3f"),
-                    "falls": Column("sampling_falls", "pairs of runs that fall by more than a point", ".0%"),
                 },
                 "Noise between runs of one model",
             ),
             explanation="Answers were sampled several times, and each score is the mean of its runs. Its standard "
-            "error is that for other items and other runs. The best run of a model lies above its mean by luck alone.",
+            "error is that for other items and other runs.",
             hint="the noise of sampled answers",
         ),
         SectionOf(
@@ -247,12 +232,11 @@ def agreement(
     benchmarks.put_benchmarks(rows, data)
     tau.put_agreement(rows, data)
     tau.put_change(rows, data)
-    similar.put_by_size(rows, data)
-    similar.put_perplexity(rows, data)
+    tau.put_by_size(rows, data)
+    tau.put_perplexity(rows, data)
     benchmarks.put_seeds(rows, data)
-    similar.put_pooled(rows, data)
-    chosen = selected_on_test(matrix, data.scores)
-    if chosen is not None:
+    incomplete.put_pooled(rows, data)
+    if (chosen := data.selected_on_test) is not None:
         rows.put("selected_on_test_equal", chosen.equal, "cells", counted=("cells", chosen.cells))
         rows.put("tau_mean_without_selected_on_test", chosen.mean_tau_without, "tau")
     despite = incomplete.despite_missing_cells(rows, data, incomplete.put_incomplete(rows, data))
@@ -271,9 +255,9 @@ def agreement(
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
-        findings=[*findings(rows, data, chosen), *despite.findings],
+        findings=[*findings(rows, data), *despite.findings],
         sections=[replace(one, group=group) for group, of_group in sections.items() for one in of_group],
-        notes=(*data.notes, *with_names({REVERSING: reversing}), *despite.notes),
+        notes=(*notes_on(data), *with_names({REVERSING: reversing}), *despite.notes),
         lede=front.lede,
         picture=front.picture,
         panels=front.panels,
@@ -286,13 +270,13 @@ def agreement(
 # Findings: sentences of several numbers.
 
 
-def findings(rows: Rows, data: Data, chosen: SelectedOnTest | None) -> Iterator[Finding]:
+def findings(rows: Rows, data: Data) -> Iterator[Finding]:
     """What the page says first, each with what it rests on."""
-    if chosen is not None:
+    if (chosen := data.selected_on_test) is not None:
         yield Finding(
             "Caution: the train-before-test scores of this table are the better of both protocols on the test split.",
             f"{chosen.equal} of {chosen.cells} cells equal the direct score and none is below it. Without the equal "
-            f"cells the mean tau under train before test is {value_in_words(chosen.mean_tau_without, digits=3)}.",
+            f"cells the mean tau under train before test is {base.value_in_words(chosen.mean_tau_without, digits=3)}.",
             alarm=True,
         )
     yield _mean_finding(rows, data)
@@ -301,11 +285,11 @@ def findings(rows: Rows, data: Data, chosen: SelectedOnTest | None) -> Iterator[
     if (similar_size := _size_finding(rows, data)) is not None:
         yield similar_size
     protocol = TRAINED if data.matrix.has(TRAINED) else DIRECT
-    alone = estimate(rows, "tau_one_with_others", protocol=protocol)
+    alone = base.estimate(rows, "tau_one_with_others", protocol=protocol)
     if is_known(alone.value):
         yield Finding(
             "Between the ranking by one benchmark picked at random and the ranking by all others together"
-            f"{data.assumed}, tau is {value_in_words(alone.value, alone.models)} {UNDER[protocol]}.",
+            f"{data.assumed}, tau is {base.value_in_words(alone.value, alone.models)} {UNDER[protocol]}.",
             "No benchmark is on both sides. The interval is over models.",
         )
     if (perplexity := _perplexity_finding(rows, data)) is not None:
@@ -315,7 +299,7 @@ def findings(rows: Rows, data: Data, chosen: SelectedOnTest | None) -> Iterator[
 def told(number: Estimate, *, signed: bool = False) -> str:
     """A value with its intervals over models and over families, as far as there are any."""
     words = {"models": number.models, "families": number.families}
-    parts = [f"{in_words(ends, signed=signed)} over {name}" for name, ends in words.items() if is_known(ends)]
+    parts = [f"{base.in_words(ends, signed=signed)} over {name}" for name, ends in words.items() if is_known(ends)]
     value = decimal(float(number.value), signed=signed) if is_known(number.value) else "unknown"
     return f"{value} (95%: {', '.join(parts)})" if parts else value
 
@@ -327,7 +311,7 @@ def each_protocol(values: dict[str, str]) -> str:
 
 def limits(values: dict[str, tuple[Value, Value]]) -> str:
     """The noise ceilings that are shown, in a sentence; `values`: taus with their ceilings."""
-    shown = {p: shown_limit(ceiling, tau) for p, (tau, ceiling) in values.items()}
+    shown = {p: base.shown_limit(ceiling, tau) for p, (tau, ceiling) in values.items()}
     known = {p: decimal(limit) for p, limit in shown.items() if is_known(limit)}
     return f" With noise alone, it would be {each_protocol(known)}." if known else ""
 
@@ -341,13 +325,13 @@ def without(values: dict[str, Estimate]) -> str:
 def for_others(rows: Rows, quantity: str, *, signed: bool = False, **place: str) -> str:
     """The interval of a number for other benchmarks, too: by categories, else by benchmarks."""
     for over in ("categories", "benchmarks"):
-        if is_known(ends := range_of(rows, quantity, over, **place)):
-            return in_words(ends, signed=signed)
+        if is_known(ends := base.range_of(rows, quantity, over, **place)):
+            return base.in_words(ends, signed=signed)
     return "not known"
 
 
 def _mean_finding(rows: Rows, data: Data) -> Finding:
-    means = {p: estimate(rows, "tau_mean", protocol=p) for p in PROTOCOLS}
+    means = {p: base.estimate(rows, "tau_mean", protocol=p) for p in PROTOCOLS}
     # of a protocol with so few models that there is no interval, the pooled finding says how few
     means = {p: one for p, one in means.items() if is_known(one.value) and (p not in data.incomplete or one.quoted)}
     size = f"{count(len(data.matrix.models), 'model')} × {count(len(data.tasks), 'benchmark')}"
@@ -367,8 +351,8 @@ def _mean_finding(rows: Rows, data: Data) -> Finding:
     return Finding(
         f"The rankings of two of these benchmarks have{data.assumed} a mean Kendall's tau of "
         f"{each_protocol({p: told(one) for p, one in means.items()})}."
-        + limits({p: (one.value, estimate(rows, "tau_ceiling", protocol=p).value) for p, one in means.items()})
-        + without({p: estimate(rows, "tau_mean_corrected", protocol=p) for p in means})
+        + limits({p: (one.value, base.estimate(rows, "tau_ceiling", protocol=p).value) for p, one in means.items()})
+        + without({p: base.estimate(rows, "tau_mean_corrected", protocol=p) for p in means})
         + above,
         f"{size}{cells}. For other benchmarks too: {each_protocol(others)}.",
     )
@@ -377,12 +361,12 @@ def _mean_finding(rows: Rows, data: Data) -> Finding:
 def _change_finding(rows: Rows, data: Data) -> Finding | None:
     pooled = data.lacks_many and rows.row("tau_pooled_change", pairs="all") is not None
     place = {"pairs": "all"} if pooled else {}
-    change = estimate(rows, "tau_pooled_change" if pooled else "tau_change", **place)
+    change = base.estimate(rows, "tau_pooled_change" if pooled else "tau_change", **place)
     improved, compared = data.improved
     if change.quoted is None:
         return None
     means = "tau_pooled_in_both" if pooled else "tau_mean_in_both"
-    before, after = (value_in_words(estimate(rows, means, protocol=p, **place).value) for p in PROTOCOLS)
+    before, after = (base.value_in_words(base.estimate(rows, means, protocol=p, **place).value) for p in PROTOCOLS)
     cells = f"Over the {count(int(data.in_both.sum()), 'cell')} known under both protocols"
     if pooled:
         basis = f"{cells}: {change.n:,} comparisons of two models on two benchmarks, each counted once."
@@ -399,13 +383,15 @@ def _change_finding(rows: Rows, data: Data) -> Finding | None:
 def _size_finding(rows: Rows, data: Data) -> Finding | None:
     """Among models that a reader chooses between: those of like size."""
     if data.lacks_many:
-        found = {p: estimate(rows, "tau_pooled_in_both", protocol=p, pairs="like_size") for p in data.matrix.protocols}
+        found = {
+            p: base.estimate(rows, "tau_pooled_in_both", protocol=p, pairs="like_size") for p in data.matrix.protocols
+        }
         found = {p: one for p, one in found.items() if one.quoted}
         name, basis = "pooled", "comparisons of two models on two benchmarks, each counted once"
     else:
         both = "" if data.whole or len(data.matrix.protocols) == 1 else "_in_both"
         place: dict[str, Condition] = {"distance": "size", "at_least": 1.0, "at_most": 2.0}
-        found = {p: estimate(rows, f"tau_mean{both}_by_ratio", protocol=p, **place) for p in data.matrix.protocols}
+        found = {p: base.estimate(rows, f"tau_mean{both}_by_ratio", protocol=p, **place) for p in data.matrix.protocols}
         found = {p: one for p, one in found.items() if is_known(one.value)}
         name, basis = "mean", "pairs of models"
     if not found:
@@ -421,8 +407,8 @@ def _size_finding(rows: Rows, data: Data) -> Finding | None:
 
 def _perplexity_finding(rows: Rows, data: Data) -> Finding | None:
     """Over what is known under both protocols where that leaves cells out."""
-    own = {p: estimate(rows, "tau_corpus_benchmark", protocol=p) for p in PROTOCOLS}
-    both = {p: estimate(rows, "tau_perplexity_in_both", protocol=p, kind="corpus_benchmark") for p in PROTOCOLS}
+    own = {p: base.estimate(rows, "tau_corpus_benchmark", protocol=p) for p in PROTOCOLS}
+    both = {p: base.estimate(rows, "tau_perplexity_in_both", protocol=p, kind="corpus_benchmark") for p in PROTOCOLS}
     if not is_known(own[DIRECT].value):
         return None
     compared = data.lacks_many and all(is_known(one.value) for one in both.values())
@@ -462,89 +448,134 @@ def prompts_chosen(choices: pd.DataFrame, matrix: ScoreMatrix) -> list[Section]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The screening page: which candidate benchmarks stay, and why each of the others does not.
+# Notes: what is missing, equal, assumed or left out of which comparison.
 
-NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
-NO_OTHER = "No other benchmark that passes both rules has a tau with this one."
-SCREENED = TableOf(
-    "screening",
-    {"subject": "benchmark"},
-    {
-        "kept": Column("kept", "kept"),
-        "reason": Column("dropped_because", "reason"),
-        "training_examples": Column("training_examples", "training examples", ".0f"),
-        "models": Column("models", "models", ".0f"),
-        "not_improved": Column("models_not_improved", "models not improved", ".0f"),
-        "others": Column("tau_with_kept", "others", ".0f", "n"),
-        "negative_agreement": Column("others_with_negative_tau", "others with negative tau", ".0f"),
-        "mean_tau": Column("tau_with_kept", "mean tau, direct", ".3f"),
-    },
-    "Candidates",
+FAR = (
+    "Far from all other models: {}. A noise ceiling takes the distance to such a model for the scale of all "
+    "differences: it is too low (measured: by .04), and the tau without noise too high."
+)
+OPPOSED = (
+    "Nothing says whether higher or lower is better on {}, and the order of the models there is against that of the "
+    "other benchmarks. Whether benchmarks agree is not known until the column `higher_is_better` of the benchmarks "
+    "sheet says it: 0 if lower is better, else 1."
 )
 
 
-def report_screening(
-    sources: Sources, output: str | Path, section: Screening, results: str | Path | None = None
-) -> None:
-    """Write results.parquet, the table and the page of the screening under `output`.
-
-    Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
-    under `results` (results/<run>) count. Perplexity corpora are not screened, and cells of the plan that earlier
-    scores chose are left out.
-    """
-    matrix = read_score_matrix(sources)
-    for protocol in PROTOCOLS:
-        if not matrix.has(protocol):
-            raise InputError(f"{sources.scores}: no {protocol} scores.", "screening compares both protocols.")
-    tasks = ~matrix.is_corpus
-    facts = matrix.benchmark_facts[tasks]
-    examples = facts["training_examples"].to_numpy(dtype=float)
-    if results:
-        recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
-        examples = np.where(np.isnan(examples), recorded, examples)
-    direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
-    screening = screen_benchmarks(direct, trained, examples, section)
-    rows = Rows("screening")
-    for i, fact in enumerate(facts.itertuples()):
-        at, others = rows.of(subject=fact.benchmark), ("others", int(screening.eligible[i]))
-        at.put("kept", screening.reasons[i] is None, "yes_or_no")
-        at.put("dropped_because", screening.reasons[i] or "", "text")
-        at.put("training_examples", examples[i], "texts", why=NO_EXAMPLES)
-        at.put("models", screening.models[i], "models")
-        improved = ("models", int(screening.models[i]))
-        at.put("models_not_improved", screening.unimproved[i], "models", counted=improved)
-        at.put("others_with_negative_tau", screening.negative[i], "benchmarks", counted=others)
-        at.put("tau_with_kept", screening.mean_tau[i], "tau", counted=others, why=NO_OTHER)
-    kept = [bool(row.value) for row in rows.all("kept")]
-    reasons = "; ".join(f"{row.subject}: {row.text}" for row in rows.all("dropped_because") if row.text)
-    finding = Finding(
-        f"{sum(kept)} of {count(len(kept), 'candidate benchmark')} pass.",
-        f"Dropped: {reasons}." if reasons else "None is dropped.",
+def notes_on(data: Data) -> list[str]:
+    """On the data of the agreement report, and on what is left out of which comparison."""
+    matrix, resamples = data.matrix, data.resamples
+    in_corpora = np.any([np.isfinite(scores).any(axis=1) for scores in data.corpora.values()], axis=0)
+    absent = np.array(matrix.labels)[~in_corpora & matrix.is_corpus.any()]
+    fewer = f"The table is large: intervals over models are from {resamples} resamples instead of "
+    far, opposed = (
+        list(dict.fromkeys(name for names in of_protocol.values() for name in names))
+        for of_protocol in (data.far, data.opposed)
     )
-    explanation = (
-        "There are three rules. A benchmark is dropped if it has fewer than "
-        f"{section.training_examples} training examples. It is dropped if more than "
-        f"{section.unimproved_share:.0%} of the models do not score higher under train before test. (A model at "
-        "its ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
-        "dropped if its direct ranking has a negative Kendall's tau with more than "
-        f"{section.negative_share:.0%} of the benchmarks that pass the first two rules."
-    )
-    tables = [SCREENED.made(rows)]
-    explained = explain_protocols(PROTOCOLS, trained_here=matrix.trained_here)
-    page = Page(
-        name="screening",
-        title="Screening of benchmarks",
-        question=f"Which candidate benchmarks are usable in the study? {explained}",
-        findings=[finding],
-        sections=[Section("Each candidate and the reason", explanation=explanation, tables=tables)],
-        notes=matrix.notes,
-    )
-    write_rows(page, rows, output)
+    return [
+        *matrix.notes,
+        *([f"{fewer}{data.requested_resamples}."] if resamples < data.requested_resamples else []),
+        *coverage_notes(data),
+        *data.paired_notes,
+        *comparison_notes(data),
+        *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
+        *(
+            note
+            for p, entry in data.ceiling.items()
+            for note in ceiling_notes(data, p, entry, "mean tau", entry.mean_tau, data.agreement[p].mean)
+        ),
+        *selection_notes(data),
+        *with_names({FAR: far, OPPOSED: opposed}),
+        *([] if any(matrix.training.values()) else [NOT_MEASURED]),
+    ]
 
 
-def _recorded(results: Path, benchmark: str) -> float:
-    """What lm-eval's task offers for training, by the prefetch record."""
-    try:
-        return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
-    except (OSError, ValueError, KeyError):
-        return float("nan")
+def coverage_notes(data: Data) -> list[str]:
+    """What is missing, constant or without a standard error, in sentences."""
+    notes, matrix = list[str](), data.matrix
+    for p in matrix.protocols:
+        known_cells, under = np.isfinite(data.scores[p]), UNDER[p].capitalize()
+        notes += _missing_notes(data, p, known_cells)
+        columns = list(zip(data.tasks, data.scores[p].T, data.stderr[p].T, known_cells.T, strict=True))
+        constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
+        # models with equal scores on at least two benchmarks, and on all that they have
+        twins: dict[bytes, list[str]] = {}
+        for name, row in zip(matrix.models, data.scores[p], strict=True):
+            if np.isfinite(row).sum() >= 2 and np.ptp(row[np.isfinite(row)]) > 0:
+                twins.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), []).append(name)
+        same = [" and ".join(names) for names in twins.values() if len(names) > 1]
+        without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
+        notes += with_names(
+            {
+                f"{under}, all models have the same score on {{}}, so there is no tau.": constant,
+                f"{under}, {{}} have exactly the same scores on all benchmarks. Perhaps it is one model twice.": same,
+                f"{under}, there are no standard errors on {{}}. Without them no difference is significant there, and "
+                "the benchmark is not in the noise ceiling.": without,
+            }
+        )
+    return notes
+
+
+def _missing_notes(data: Data, protocol: str, finite: np.ndarray) -> list[str]:
+    """Which scores of a protocol are missing, of (models, benchmarks) `finite` ones."""
+    if finite.all():
+        return []
+    matrix, under = data.matrix, UNDER[protocol].capitalize()
+    planned = matrix.planned(protocol)[:, ~matrix.is_corpus]
+    aside = np.isfinite(matrix.measured(protocol)[:, ~matrix.is_corpus]) & ~finite
+    places = zip(*np.nonzero(~finite & planned & ~aside), strict=True)
+    cells = [f"{matrix.models[i]} on {data.tasks[j]}" for i, j in places]
+    basis_of_tau, notes = "each tau is over the models known on both benchmarks", list[str]()
+    if not planned.all():
+        left_out = int((~finite & ~planned).sum())
+        notes.append(f"{under}, {left_out} of {finite.size} cells are not planned and not missing; {basis_of_tau}.")
+    if aside.any():
+        notes.append(
+            f"{under}, {aside.sum()} of {finite.size} cells were chosen by earlier scores. They are used for the "
+            "ranks despite missing cells and for the predictions, but for no agreement."
+        )
+    if cells:
+        notes.append(f"{under}, {len(cells)} of {finite.size} cells are missing ({listing(cells, 6)}); {basis_of_tau}.")
+    nowhere = [name for name, row in zip(matrix.models, finite, strict=True) if not row.any()]
+    return notes + with_names({f"{under}, there is no score at all for {{}}.": nowhere})
+
+
+def comparison_notes(data: Data) -> list[str]:
+    """Which cells a comparison of the protocols is over if it leaves some out."""
+    if data.whole or len(data.matrix.protocols) < len(PROTOCOLS):
+        return []
+    models, benchmarks = data.in_both.any(axis=1).sum(), data.in_both.any(axis=0).sum()
+    return [
+        f"{data.in_both.sum()} of {data.in_both.size} cells ({count(models, 'model')}, "
+        f"{count(benchmarks, 'benchmark')}) are known under both protocols. Everything that compares the two uses "
+        "these cells, and only values that are defined under both. Figures of one protocol use all of its cells."
+    ]
+
+
+def ceiling_notes(
+    data: Data, protocol: str, ceiling: Ceiling | ShareCeiling, name: str, limit: float, value: float
+) -> list[str]:
+    """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
+    value called `name`. `limit`: the ceiling of that `value`."""
+    notes, under = [], UNDER[protocol].capitalize()
+    out = [task for task, is_used in zip(data.tasks, ceiling.included, strict=True) if not is_used]
+    if out and np.isfinite(limit):
+        notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
+    if value > limit and not is_known(base.shown_limit(limit, value)):
+        notes.append(
+            f"{under}, the {name} ({decimal(value)}) is above its noise ceiling ({decimal(limit)}), which is therefore "
+            f"not shown. {base.WHY_ABOVE}"
+        )
+    return notes
+
+
+def selection_notes(data: Data) -> list[str]:
+    """What scores chosen on the test split mean."""
+    if (chosen := data.selected_on_test) is None:
+        return []
+    return [
+        f"No train-before-test score is below its direct score, and {chosen.equal} of {chosen.cells} are exactly "
+        "equal. So the train-before-test scores of this table are the better of both protocols on the test split, "
+        "not a choice made on validation. Where fine-tuning does not help, the score is then too high by chance, and "
+        "the model keeps its direct score there. Without the equal cells the mean tau under train before test is "
+        f"{decimal(number(chosen.mean_tau_without), 4)}."
+    ]

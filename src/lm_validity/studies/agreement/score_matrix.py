@@ -13,11 +13,12 @@ import pyarrow.dataset as ds
 from lm_validity.config.load import Plan, read_cells
 from lm_validity.config.rows import Group
 from lm_validity.errors import InputError
+from lm_validity.statistics import cluster_codes
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.tables.counted import Sources, count_scores
-from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items
+from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items, with_chance
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, reruns_of, trained_here, unique_labels
 from lm_validity.tables.standard_errors import PERPLEXITY, ErrorCheck
@@ -29,6 +30,8 @@ SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_va
 ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
+# ratios of two models' sizes, at least and at most: of like size, and all pairs whatever their sizes
+LIKE_SIZE, ANY_SIZE = (1.0, 2.0), (1.0, None)
 DISTANCE_EDGES = (1.25, 2.0, 4.0)  # ratios of two models' sizes that reports tell apart
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 
@@ -233,7 +236,15 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
             "the report compares benchmarks; their rows or their output types in the sheet are missing.",
         )
     planned = None if sources.plan is None else read_cells(sources.plan)
-    rows, aside = _chosen_by_scores(rows, planned, names, columns)
+    # agreement over cells that earlier scores chose, where models are close, is not the agreement of the benchmarks
+    chosen = {pair for pair, cell in (planned or {}).items() if cell.by_scores}
+    cells = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
+    is_aside = np.array([trained and (model, name) in chosen for model, name, trained in cells], dtype=bool)
+    aside = _pivot(rows[is_aside], names, columns, ("value", "stderr")) if chosen else None
+    rows = rows[~is_aside]
+    model_facts = model_sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
+    model_facts["label"] = unique_labels(model_facts["label"], model_facts["model"])
+    model_facts["family"] = model_facts["family"].astype(object).where(model_facts["family"].notna(), None)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     kinds = ("value", "stderr", "n_items", "sampling_error")
     of_protocol = {
@@ -248,8 +259,8 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
         stderr=arrays["stderr"],
         n_items=arrays["n_items"],
         by_seed={int(seed): _pivot(seed_rows, names, columns, ["value"])["value"] for seed, seed_rows in seeded},
-        model_facts=_model_facts(names, model_sheet),
-        benchmark_facts=facts,
+        model_facts=model_facts,
+        benchmark_facts=with_chance(facts, sources.items),
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
@@ -261,35 +272,6 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
         sampling_error=arrays["sampling_error"],
         sampling=counted.sampling,
     )
-
-
-class _Chosen(NamedTuple):
-    """The rows without the fine-tuned cells that earlier scores chose, and those cells' arrays."""
-
-    rows: pd.DataFrame
-    aside: dict[str, np.ndarray] | None
-
-
-def _chosen_by_scores(
-    rows: pd.DataFrame, plan: Plan | None, models: Sequence[str], benchmarks: Sequence[str]
-) -> _Chosen:
-    """The rows without the fine-tuned cells that earlier scores chose, and those cells' arrays (None: there are none).
-
-    Agreement over cells chosen where models are close is not the agreement of the benchmarks.
-    """
-    chosen = {pair for pair, cell in (plan or {}).items() if cell.by_scores}
-    if not chosen:
-        return _Chosen(rows, None)
-    pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
-    aside = np.array([trained and (model, name) in chosen for model, name, trained in pairs], dtype=bool)
-    return _Chosen(rows[~aside], _pivot(rows[aside], models, benchmarks, ("value", "stderr")))
-
-
-def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
-    facts = sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
-    facts["label"] = unique_labels(facts["label"], facts["model"])
-    facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
-    return facts
 
 
 def _pivot(
@@ -384,17 +366,11 @@ TESTED = {  # how the differences on benchmarks of one protocol are tested and w
 }
 
 
-class PairedSigns(NamedTuple):
-    """Signs of each protocol by paired tests where items are known, and notes on these."""
-
-    signs: dict[str, ranking.PairSigns]
-    notes: list[str]
-
-
 def use_paired_tests(
-    signs: dict[str, ranking.PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
-) -> PairedSigns:
-    """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
+    signs: dict[str, ranking.PairSigns], path: str | Path, matrix: ScoreMatrix, notes: list[str]
+) -> dict[str, ranking.PairSigns]:
+    """`signs` by protocol, with the paired test wherever the items give the benchmark's score; what was
+    tested how is added to the notes.
 
     A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
     about these very trainings. A metric that is not the mean of its items (Matthews correlation, F1) keeps it too, and
@@ -405,7 +381,7 @@ def use_paired_tests(
     table = open_items(path)
     signs = dict(signs)
     tested_how: dict[str, dict[str, list[str]]] = {protocol: {how: [] for how in TESTED} for protocol in signs}
-    for column, task in enumerate(tasks):
+    for column, task in enumerate(matrix.task_names()):
         items = _selected_items(table, matrix, task)
         index = matrix.benchmarks.index(task)
         for protocol, tested in tested_how.items():
@@ -417,7 +393,10 @@ def use_paired_tests(
                 continue
             if (rows["repeats"] > 1).any():
                 tested["repeated"].append(f"{task} ({int((rows['repeats'] > 1).sum())})")
-            correct, subjects = _item_matrix(rows, matrix)
+            by_model = rows.pivot(index="model", columns="doc_id", values="correct")
+            correct = by_model.reindex(list(matrix.models)).to_numpy(dtype=float)
+            subjects = rows.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(by_model.columns)
+            labels = subjects.to_numpy(dtype=str)
             score = matrix.value[protocol][:, index]
             made_up = np.abs(ranking.finite_mean(correct, axis=1) - score) <= 1e-6
             has_other_scores = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
@@ -426,7 +405,7 @@ def use_paired_tests(
                 continue
             tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(has_other_scores)]
             oriented = matrix.direction[index] * np.where(made_up[:, None], correct, np.nan)
-            better = ranking.paired_signs(oriented, clusters=subjects)
+            better = ranking.paired_signs(oriented, clusters=labels)
             if not better.known.any():
                 tested["disjoint"].append(task)
                 continue
@@ -434,15 +413,14 @@ def use_paired_tests(
             if apart:
                 tested["disjoint"].append(f"{task} ({apart} pairs of models)")
             signs[protocol] = ranking.replace_column(signs[protocol], column, better)
-            tested["paired" if ranking.cluster_codes(subjects) is None else "clustered"].append(task)
-    notes = [
+            tested["paired" if cluster_codes(labels) is None else "clustered"].append(task)
+    sentences = [
         f"{UNDER[protocol].capitalize()}, {sentence}"
         for protocol, tested in tested_how.items()
         for sentence in with_names({sentence: tested[how] for how, sentence in TESTED.items()})
     ]
-    return PairedSigns(
-        signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
-    )
+    notes += sentences or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
+    return signs
 
 
 SHOWN = 3  # models whose answers tell whether two benchmarks share items
@@ -488,17 +466,3 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     repeats = items.groupby(["model", "protocol", "doc_id", "seed", "run"], dropna=False)["correct"].transform("size")
     means = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
     return means.agg({"correct": "mean", "repeats": "max", "subject": "first"})
-
-
-class _ItemMatrix(NamedTuple):
-    """Values (models, items), NaN where a model has no such item, and subjects (items,), empty if unknown."""
-
-    values: np.ndarray
-    subjects: np.ndarray
-
-
-def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> _ItemMatrix:
-    """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
-    table = items.pivot(index="model", columns="doc_id", values="correct")
-    subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
-    return _ItemMatrix(table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str))

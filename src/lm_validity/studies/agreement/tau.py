@@ -1,6 +1,8 @@
-"""Kendall's tau between benchmarks as rows: the mean, also without noise, each benchmark, pairs, the change."""
+"""Kendall's tau between benchmarks as rows: the mean, also without noise, each benchmark, pairs, the change, among
+models of like size or compute, and with rankings by perplexity."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
 from typing import NamedTuple
@@ -8,34 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_validity.results.put import Rows
-from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.data import Data, draws
-from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY
-from lm_validity.studies.agreement.similar import (
-    ABOVE_CEILING,
-    clusters_left_out,
-    corrected_interval,
-    left_out_intervals,
-)
+from lm_validity.statistics import Interval, section_generator
+from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement import score_matrix
+from lm_validity.studies.agreement.data import Data, Range, Value
 from lm_validity.studies.agreement.statistics import noise, ranking, resampling
-from lm_validity.studies.agreement.values import (
-    FEW_IN_BOTH,
-    LOST_CATEGORY,
-    LOST_CLUSTER,
-    LOST_MODEL,
-    NO_DIRECTION,
-    NO_TAU,
-    Range,
-    Value,
-    ends,
-    no_categories,
-    no_ceiling,
-    no_clusters,
-    no_correction,
-    over_families,
-)
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import Missing, Reason, ReasonCode, known
+from lm_validity.words import Missing, Reason, ReasonCode, count, known, no_scores
 
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
@@ -64,15 +45,15 @@ def put_agreement(rows: Rows, data: Data) -> None:
 
 def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
     names, agreement, ceiling = data.tasks, data.agreement[protocol], data.ceiling[protocol]
-    of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (NO_TAU, NO_PAIR))
+    of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (base.NO_TAU, NO_PAIR))
     counted = "models", data.models(protocol)
-    mean = data.mean_or_reason(protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
+    mean = data.mean_or_reason(protocol, agreement.mean, f"No pair of benchmarks has a tau. {base.NO_TAU}")
     with_others = [known(tau, of_benchmark) for tau in agreement.by_benchmark]
     over_models, over_benchmarks, intervals = _resampled(data, protocol, mean, with_others)
     families, categories = over_clusters(data, mean, over_models, protocol)
     means = {"models": over_models, "families": families, "benchmarks": over_benchmarks, "categories": categories}
     at.put("tau_mean", mean, "tau", data.sure(means, protocol), counted=counted)
-    without = no_ceiling(ceiling.included, data.scores[protocol], protocol)
+    without = base.no_ceiling(ceiling.included, data.scores[protocol], protocol)
     at.put("tau_ceiling", ceiling.mean_tau, "tau", counted=counted, why=without)
     outside = without if np.isnan(ceiling.mean_tau) else OUT_OF_CEILING
     # models with scores on both benchmarks of a pair; on the diagonal, on the one
@@ -95,7 +76,7 @@ def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
     if data.matrix.has(protocol):
         taus = ranking.one_with_others(data.scores[protocol])
         alone = known(float(taus[0]), "No benchmark has a tau with the others.")
-        interval = ends(alone, resampling.transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL)
+        interval = base.ends(alone, resampling.transformed_interval(taus[0], taus[1:], "tau"), base.LOST_MODEL)
         at.put("tau_one_with_others", alone, "tau", {"models": interval})
 
 
@@ -112,7 +93,7 @@ def _resampled(data: Data, protocol: str, mean: Value, with_others: list[Value])
     interval, and those of the others hold either way."""
     names, models = data.tasks, len(data.matrix.models)
     if isinstance(mean, Missing) or data.no_intervals is not None:
-        nothing: Range = ends(mean, None, data.no_intervals)
+        nothing: Range = base.ends(mean, None, data.no_intervals)
         return _Resampled(nothing, nothing, [nothing] * len(names))
     taus = data.resampled_tau[protocol]
     means, both = (resampling.mean_over_pairs_by_resample(taus, weights) for weights in (None, data.benchmark_weights))
@@ -124,10 +105,10 @@ def _resampled(data: Data, protocol: str, mean: Value, with_others: list[Value])
         bounds = resampling.hull(bounds, resampling.percentile_interval(np.array([*turned_taus]), models))
     intervals: list[Range] = []
     for name, value, low, high in zip(names, with_others, *bounds, strict=True):
-        either_way = ends(value, data.either_way(protocol, name, Interval(low, high)))
-        intervals.append(Missing(NO_DIRECTION) if name in data.opposed[protocol] else either_way)
-    over_models = ends(mean, resampling.percentile_interval(means, models))
-    return _Resampled(over_models, ends(mean, resampling.two_way_interval(both, means, fixed, models)), intervals)
+        either_way = base.ends(value, data.either_way(protocol, name, Interval(low, high)))
+        intervals.append(Missing(base.NO_DIRECTION) if name in data.opposed[protocol] else either_way)
+    over_models = base.ends(mean, resampling.percentile_interval(means, models))
+    return _Resampled(over_models, base.ends(mean, resampling.two_way_interval(both, means, fixed, models)), intervals)
 
 
 def _put_significant(at: Rows, data: Data, protocol: str) -> None:
@@ -139,7 +120,7 @@ def _put_significant(at: Rows, data: Data, protocol: str) -> None:
         interval = resampling.percentile_interval(
             resampling.resampled_mean_tau(signs, data.weights), len(data.matrix.models)
         )
-    over_models = data.sure({"models": ends(mean, interval, data.no_intervals)}, protocol)
+    over_models = data.sure({"models": base.ends(mean, interval, data.no_intervals)}, protocol)
     at.put("significance_tau_mean", mean, "tau", over_models)
 
 
@@ -172,28 +153,30 @@ def _put_corrected(at: Rows, data: Data, protocol: str, observed: Range, by_name
     """
     ceiling, names, counted = data.ceiling[protocol], data.tasks, ("models", data.models(protocol))
     scores = data.scores[protocol]
-    reason = no_correction(ceiling, scores, protocol)
+    reason = base.no_correction(ceiling, scores, protocol)
     mean: Value = Missing(reason or ABOVE_CEILING)
     corrected: dict[str, Range] = dict.fromkeys(("models", "families"), Missing(reason or ABOVE_CEILING))
     taus, intervals = np.full(len(names), np.nan), dict[int, Interval[float]]()
     if reason is None:
-        mean = known(float(noise.noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
+        mean = known(float(resampling.noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
         if not isinstance(mean, Missing):
             number = len(data.matrix.models)
             everyone = np.ones((1, number * (number - 1) // 2), dtype=bool)
-            (of_models,), (of_families,), _ = clusters_left_out(data, protocol, scores, ceiling, everyone)
-            value = known(float(noise.noise_corrected_tau(of_models.taus[0], of_models.limit)), ABOVE_CEILING)
-            corrected = left_out_intervals(value, of_models, of_families, data.matrix.families, corrected_interval)
+            (left_out,) = clusters_left_out(scores, data.matrix.families, ceiling.expected, everyone)
+            of_mean = resampling.noise_corrected_tau(left_out.models.taus[0], left_out.models.limit)
+            corrected = left_out.intervals(known(float(of_mean), ABOVE_CEILING), data.matrix.families, corrected=True)
             corrected["models"] = _extended(corrected["models"], observed, ceiling.mean_tau)
         means = np.array([ranking.finite_mean(taus_of) for taus_of in ceiling.observed_by_pair])
-        taus = np.asarray(noise.noise_corrected_tau(means, ceiling.by_benchmark))
+        taus = np.asarray(resampling.noise_corrected_tau(means, ceiling.by_benchmark))
         intervals = _corrected_intervals(data, protocol)
     at.put("tau_mean_corrected", mean, "tau", data.sure(corrected, protocol), counted=counted)
     why = reason or "The benchmark has no tau or no noise ceiling, or its tau is above the ceiling."
     for index, (name, tau) in enumerate(zip(names, taus, strict=True)):
         value = known(float(tau), why)
         resampled = observed if isinstance(observed, Missing) else by_name[name]
-        interval = _extended(ends(value, intervals.get(index), LOST_MODEL), resampled, ceiling.by_benchmark[index])
+        interval = _extended(
+            base.ends(value, intervals.get(index), base.LOST_MODEL), resampled, ceiling.by_benchmark[index]
+        )
         counted = "models", int(np.isfinite(scores[:, index]).sum())
         at.put("tau_with_others_corrected", value, "tau", {"models": interval}, counted=counted, subject=name)
 
@@ -204,7 +187,7 @@ def _corrected_intervals(data: Data, protocol: str) -> dict[int, Interval[float]
     if expected is None:
         return {}
     everyone = np.ones(len(signs.first), bool)
-    taus, limits = noise.taus_left_out(signs, expected, everyone, np.arange(len(data.matrix.models)))
+    taus, limits = resampling.taus_left_out(signs, expected, everyone, np.arange(len(data.matrix.models)))
     first, second = np.triu_indices(len(expected.columns), 1)
     has_both = np.isfinite(taus[:, 0]) & np.isfinite(limits)
     intervals = {}
@@ -212,7 +195,7 @@ def _corrected_intervals(data: Data, protocol: str) -> dict[int, Interval[float]
         pairs = has_both & ((first == index) | (second == index))
         if pairs.any():
             means = taus[pairs].mean(axis=0)
-            intervals[column] = noise.corrected_interval(means[0], limits[pairs].mean(), means[1:])
+            intervals[column] = resampling.corrected_interval(means[0], limits[pairs].mean(), means[1:])
     return intervals
 
 
@@ -220,7 +203,7 @@ def _extended(interval: Range, observed: Range, ceiling: float) -> Range:
     """An interval of a corrected tau, that of the observed one in it where it is much surer than that."""
     if isinstance(interval, Missing) or isinstance(observed, Missing):
         return interval
-    low, high = map(float, noise.corrected_ends(observed, ceiling))
+    low, high = map(float, resampling.corrected_ends(observed, ceiling))
     if not interval.high - interval.low < SURER * (high - low):  # also where one of them is not known
         return interval
     return Interval(min(low, interval.low), max(high, interval.high))
@@ -240,13 +223,13 @@ def put_change(rows: Rows, data: Data) -> None:
     rows.put("improved_pairs", pairs, "pairs", counted=("compared_pairs", compared))
     rows.put("compared_pairs", compared, "pairs")
     mean = known(data.common_agreement[TRAINED].mean - data.common_agreement[DIRECT].mean, reason)
-    no_interval = data.no_intervals or FEW_IN_BOTH
+    no_interval = data.no_intervals or base.FEW_IN_BOTH
     over_models = over_benchmarks = None
-    if data.no_intervals is None and len(models) >= MINIMUM_FAMILY:
+    if data.no_intervals is None and len(models) >= score_matrix.MINIMUM_FAMILY:
         signs = {p: ranking.pair_signs(data.common[p][models]) for p in PROTOCOLS}
         taus = data.resampled_tau
         if not data.whole:  # the models that have a cell known under both protocols, by themselves
-            weights = resampling.multiplicities(len(models), data.resamples, draws("changes"))
+            weights = resampling.multiplicities(len(models), data.resamples, base.draws("changes"))
             taus = {p: ranking.resampled_kendall_tau(signs[p], weights) for p in PROTOCOLS}
         taus = ranking.known_in_all(taus)
         observed = ranking.known_in_all({p: ranking.kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
@@ -258,9 +241,9 @@ def put_change(rows: Rows, data: Data) -> None:
         )
         over_models = resampling.percentile_interval(of_models, len(models))
         over_benchmarks = resampling.two_way_interval(of_both, of_models, of_benchmarks, len(models))
-    interval, counted = ends(mean, over_models, no_interval), ("models_in_both", len(models))
+    interval, counted = base.ends(mean, over_models, no_interval), ("models_in_both", len(models))
     families, categories = over_clusters(data, mean, interval)
-    benchmarks = ends(mean, over_benchmarks, no_interval)
+    benchmarks = base.ends(mean, over_benchmarks, no_interval)
     intervals = {"models": interval, "families": families, "benchmarks": benchmarks, "categories": categories}
     rows.put("tau_change", mean, "tau", data.sure(intervals, *PROTOCOLS), counted=counted)
     for p in PROTOCOLS:
@@ -280,7 +263,7 @@ def over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | N
     The first has families as clusters. The second is for other models and other benchmarks: families and categories are
     clusters. Models of a table without families are clusters of their own.
     """
-    without_families, without_categories = no_clusters(data.matrix.families), no_categories(data.categories)
+    without_families, without_categories = base.no_clusters(data.matrix.families), base.no_categories(data.categories)
     if isinstance(mean, Missing):
         return _ClusterRanges(mean, mean)
     if without_families is not None and without_categories is not None:
@@ -292,17 +275,241 @@ def over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | N
     categories = resampling.cluster_numbers(np.array(data.categories, dtype=object))
     signs = [ranking.pair_signs(scores[rows]) for scores in compared]
     everyone = np.ones(len(signs[0].first), bool)
-    taus = np.array([noise.mean_tau_left_out(part, None, everyone, families)[0] for part in signs])
+    taus = np.array([resampling.mean_tau_left_out(part, None, everyone, families)[0] for part in signs])
     between = np.array(
         [resampling.means_without_clusters(ranking.kendall_tau_matrix(part), categories) for part in signs]
     )
     taus, between = (means[-1] - means[:-1].sum(axis=0) for means in (taus, between))
     of_mean = partial(resampling.transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
-    clustered, population = of_mean(sizes), of_mean(sizes, between, np.bincount(categories))
+    clustered, population = of_mean(sizes), of_mean(sizes, (between, np.bincount(categories)))
     return _ClusterRanges(
-        over_families(ends(mean, clustered, LOST_CLUSTER), over_models, data.matrix.families)
+        base.over_families(base.ends(mean, clustered, base.LOST_CLUSTER), over_models, data.matrix.families)
         if without_families is None
         else Missing(without_families),
-        ends(mean, population, LOST_CATEGORY) if without_categories is None else Missing(without_categories),
+        base.ends(mean, population, base.LOST_CATEGORY) if without_categories is None else Missing(without_categories),
     )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Intervals of taus over models and families, by leaving out each.
+
+
+class TausWithoutClusters(NamedTuple):
+    """Mean taus over some pairs of models, (1 + clusters,): of all and without each cluster that has such a pair;
+    `limit`: the ceiling of all; `sizes`: (clusters,) their numbers of models that do."""
+
+    taus: np.ndarray
+    limit: float
+    sizes: np.ndarray
+
+    def interval(self, sizes: np.ndarray | None, *, corrected: bool) -> Interval[float]:
+        """The interval of the mean tau, without noise where it is `corrected`, of clusters of these sizes."""
+        if corrected:
+            return resampling.corrected_interval(self.taus[0], self.limit, self.taus[1:], sizes)
+        return resampling.transformed_interval(self.taus[0], self.taus[1:], "tau", sizes)
+
+
+class LeftOut(NamedTuple):
+    """The taus among some pairs of models without each model and without each family, or why families give no
+    clusters."""
+
+    models: TausWithoutClusters
+    families: TausWithoutClusters | Missing
+
+    def intervals(self, value: Value, names: np.ndarray, *, corrected: bool = False) -> dict[str, Range]:
+        """The intervals of a tau over models and over families; `names`: the models' families."""
+        over_models = base.ends(value, self.models.interval(None, corrected=corrected), base.LOST_MODEL)
+        if isinstance(self.families, Missing):
+            return {"models": over_models, "families": self.families}
+        interval = self.families.interval(self.families.sizes, corrected=corrected)
+        clustered = base.ends(value, interval, base.LOST_CLUSTER)
+        return {"models": over_models, "families": base.over_families(clustered, over_models, names)}
+
+
+def clusters_left_out(
+    scores: np.ndarray, families: np.ndarray, expected: resampling.Expected, masks: np.ndarray
+) -> list[LeftOut]:
+    """Of the `scores` (models, benchmarks) among the pairs of models of each of the `masks` (masks, pairs)."""
+    signs, no_families, parts = ranking.pair_signs(scores), base.no_clusters(families), []
+    for clusters in (np.arange(len(families)), resampling.cluster_numbers(families))[: 1 if no_families else 2]:
+        found = []
+        left_out = resampling.mean_tau_left_out(signs, expected, masks, clusters)
+        for pairs, taus, limit in zip(masks, *left_out, strict=True):
+            in_pairs = np.zeros(len(clusters), dtype=bool)
+            in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
+            sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
+            not_empty = np.concatenate([[True], sizes > 0])
+            found.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
+        parts.append(found)
+    if no_families:
+        return [LeftOut(of_models, Missing(no_families)) for of_models in parts[0]]
+    return [LeftOut(*of_mask) for of_mask in zip(*parts, strict=True)]
+
+
+# model sizes within these ratios, and beyond the last one
+RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
+LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
+TOO_FEW_PAIRS = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
+NO_TAU_AMONG = "No pair of benchmarks has a tau among these pairs of models."
+ABOVE_CEILING = (
+    f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {base.WHY_ABOVE}"
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Among models of like size.
+
+
+def put_by_size(rows: Rows, data: Data) -> None:
+    """Agreement by distance in size and in compute as rows: over all scores of each protocol, and over the cells known
+    under both where these leave some out."""
+    _put_by_ratio(rows, data, data.scores, data.ceiling)
+    if not data.whole and len(data.matrix.protocols) == len(PROTOCOLS):
+        rng = section_generator("noise ceiling of models of similar size", 6)
+        errors, groups = (
+            {p: score_matrix.measurement_error(data.matrix, p) for p in PROTOCOLS},
+            score_matrix.distance_groups(data.matrix.sizes()),
+        )
+        ceilings = {p: noise.noise_ceiling(data.compared_scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
+        _put_by_ratio(rows, data, data.compared_scores, ceilings, "_in_both")
+
+
+def _put_by_ratio(
+    rows: Rows, data: Data, scores: dict[str, np.ndarray], ceilings: dict[str, noise.Ceiling], where: str = ""
+) -> None:
+    """`where`: in the names of the quantities. One row says why where fewer than two models with scores have a size."""
+    kinds = zip(("size", "compute"), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True)
+    for (distance, size, quantity), p in product(kinds, PROTOCOLS):
+        scored, (first, second) = np.isfinite(scores[p]).any(axis=1), np.triu_indices(len(size), 1)
+        by_ratio = rows.of(protocol=p, distance=distance)
+        if not data.matrix.has(p) or np.isfinite(size[scored]).sum() < 2:
+            few = Reason(f"Fewer than two of the models compared here have known {quantity}.", ReasonCode.TOO_FEW)
+            none = Missing(few if data.matrix.has(p) else no_scores(p))
+            by_ratio.put(f"tau_mean{where}_by_ratio", none, "tau", {"models": none, "families": none})
+            continue
+        ratios, present = score_matrix.size_ratios(size)[first, second], scored[first] & scored[second]
+        masks = np.array([present & (ratios > low if high is None else ratios <= high) for low, high in RATIOS])
+        reason, families = base.no_correction(ceilings[p], scores[p], p), data.matrix.families
+        left_out = clusters_left_out(scores[p], families, None if reason else ceilings[p].expected, masks)
+        for index, (low, high) in enumerate(RATIOS):
+            mean: Value = TOO_FEW_PAIRS
+            limit: Value = TOO_FEW_PAIRS
+            intervals: dict[str, Range] = dict.fromkeys(("models", "families"), TOO_FEW_PAIRS)
+            if masks[index].sum() >= LEAST_PAIRS:
+                mean = known(float(left_out[index].models.taus[0]), NO_TAU_AMONG)
+                limit = known(left_out[index].models.limit, reason or base.LOST_MODEL)
+                intervals = left_out[index].intervals(mean, families)
+            between, counted = by_ratio.of(at_least=low, at_most=high), ("pairs_of_models", int(masks[index].sum()))
+            between.put(f"tau_mean{where}_by_ratio", mean, "tau", data.sure(intervals, p), counted=counted)
+            between.put(f"tau_ceiling{where}_by_ratio", limit, "tau", counted=counted)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Perplexity.
+
+PERPLEXITY = ("tau_corpus_benchmark", "tau_corpus_corpus", "tau_average_average")
+
+
+def put_perplexity(rows: Rows, data: Data) -> None:
+    """Agreement of perplexity corpora with benchmarks and with each other and of both averages, by protocol, also over
+    the cells known under both (`tau_perplexity_in_both`); each corpus with itself; direct perplexity with scores under
+    train before test (`tau_before_after`, by kind of model). `tau_of_corpus`: the taus behind the means."""
+    matrix = data.matrix
+    if not matrix.is_corpus.any():
+        for quantity in (*PERPLEXITY, "tau_before_after"):
+            none = Missing("There is no perplexity corpus in the tables.")
+            rows.put(quantity, none, "tau", {"models": none})
+        return
+    corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
+    taus = {p: ranking.perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
+    counted = "models", max(of_protocol.models for of_protocol in taus.values())
+    common_corpora = ranking.known_in_all(data.corpora)
+    in_both = {p: ranking.perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
+    with_benchmarks = ranking.known_in_all({p: tau.corpus_benchmark for p, tau in in_both.items()})
+    with_corpora = ranking.known_in_all({p: tau.corpus_corpus for p, tau in in_both.items()})
+    for p in PROTOCOLS:
+        at = rows.of(protocol=p)
+        means, intervals = _perplexity_means(data, p, taus[p]), _perplexity_intervals(data, p)
+        for quantity, mean, interval in zip(PERPLEXITY, means, intervals, strict=True):
+            at.put(quantity, mean, "tau", {"models": base.ends(mean, interval, data.no_intervals)}, counted=counted)
+        both = replace(in_both[p], corpus_benchmark=with_benchmarks[p], corpus_corpus=with_corpora[p])
+        for quantity, mean in zip(PERPLEXITY, _perplexity_means(data, p, both, " under both protocols"), strict=True):
+            at.put("tau_perplexity_in_both", mean, "tau", kind=quantity.removeprefix("tau_"))
+        grid = np.hstack([taus[p].corpus_corpus, taus[p].corpus_benchmark])
+        _put_grid(at, corpora, [*corpora, *data.tasks], grid)
+    too_few = Reason(
+        "Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW
+    )
+    for index, name in enumerate(corpora):
+        twice = np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS])
+        tau = float(ranking.kendall_tau_matrix(ranking.pair_signs(twice))[0, 1])
+        rows.put("tau_same_corpus", tau, "tau", counted=counted, subject=name, why=Reason(too_few, ReasonCode.TOO_FEW))
+    few, rng = (
+        Reason(f"There are fewer than {score_matrix.MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW),
+        base.draws("perplexity"),
+    )
+    for kind, members in score_matrix.tuned_members(matrix).items():
+        before, after = (ranking.pair_signs(part[members]) for part in (data.corpora[DIRECT], data.scores[TRAINED]))
+        grid, interval = ranking.kendall_tau_matrix(before, after), None
+        if data.no_intervals is None and len(members) >= score_matrix.MINIMUM_FAMILY:
+            weights = resampling.multiplicities(len(members), data.resamples, rng)
+            resampled = ranking.resampled_kendall_tau(before, weights, after)
+            means_of = ranking.finite_mean(resampled.reshape(len(resampled), -1), axis=1)
+            interval = resampling.percentile_interval(means_of, len(members))
+        mean = known(ranking.finite_mean(grid), _no_before_after(data, kind))
+        over_models = {"models": base.ends(mean, interval, data.no_intervals or few)}
+        rows.put("tau_before_after", mean, "tau", over_models, kind=kind)
+        _put_grid(rows.of(kind=kind), corpora, data.tasks, grid)
+
+
+def _put_grid(at: Rows, corpora: Sequence[str], others: Sequence[str], taus: np.ndarray) -> None:
+    """The known ones of `taus` (corpora, others); none of a corpus with itself."""
+    for (i, corpus), (j, other) in product(enumerate(corpora), enumerate(others)):
+        if corpus != other and np.isfinite(taus[i, j]):
+            at.put("tau_of_corpus", float(taus[i, j]), "tau", subject=corpus, other=other)
+
+
+def _perplexity_intervals(data: Data, protocol: str) -> list[Interval[float] | None]:
+    """Intervals over models of the three comparisons."""
+    if data.no_intervals is not None:
+        return [None] * len(PERPLEXITY)
+    signs, scores = ranking.pair_signs(data.corpora[protocol]), data.scores[protocol]
+    with_benchmarks = ranking.resampled_kendall_tau(signs, data.weights, ranking.pair_signs(scores))
+    averages = np.column_stack([data.corpora[protocol].mean(axis=1), scores.mean(axis=1)])
+    averages[~np.isfinite(averages).all(axis=1)] = np.nan
+    resampled = (
+        ranking.finite_mean(with_benchmarks.reshape(len(with_benchmarks), -1), axis=1),
+        resampling.resampled_mean_tau(signs, data.weights),
+        ranking.resampled_kendall_tau(ranking.pair_signs(averages), data.weights)[:, 0, 1],
+    )
+    return [resampling.percentile_interval(taus, len(data.matrix.models)) for taus in resampled]
+
+
+def _perplexity_means(data: Data, protocol: str, taus: ranking.PerplexityAgreement, where: str = "") -> list[Value]:
+    """The three means."""
+    corpora = int(np.isfinite(data.corpora[protocol]).any(axis=0).sum())
+    none = "" if corpora else "No perplexity is known."
+    no_pair = f"No corpus and benchmark rank two models{where}." if data.matrix.has(protocol) else no_scores(protocol)
+    alone = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
+    equal = "too equal" if taus.complete_models >= 3 else "too few"
+    average = f"{count(taus.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
+    return [
+        known(ranking.finite_mean(taus.corpus_benchmark), none or no_pair),
+        known(ranking.mean_over_pairs(taus.corpus_corpus), none or alone),
+        known(taus.average_average, average),
+    ]
+
+
+def _no_before_after(data: Data, kind: str) -> str:
+    """Why perplexity of untouched models and train-before-test scores cannot be compared among models of a kind."""
+    members, words = score_matrix.tuned_members(data.matrix), kind.replace("_", "-")
+    if not any(len(rows) for rows in members.values()):
+        return "Which models are instruction-tuned is unknown."
+    has_direct, has_trained = (
+        np.isfinite(values).any(axis=1) for values in (data.corpora[DIRECT], data.scores[TRAINED])
+    )
+    n_in_both = int((has_direct & has_trained)[members[kind]].sum())
+    if n_in_both < 2:
+        return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({n_in_both})."
+    return f"The {n_in_both} {words} models are tied in perplexity or in scores, or share no two."

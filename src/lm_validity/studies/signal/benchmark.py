@@ -13,14 +13,18 @@ import numpy as np
 from numpy.random import Generator
 from scipy.stats import false_discovery_control
 
-from lm_validity.config.sections import Normalisation, Reports, SignalConventions
+from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, ModelFacts, align, select
 from lm_validity.studies.signal.statistics import quality as scores_of
-from lm_validity.studies.signal.statistics import ranking as ranks
 from lm_validity.studies.signal.statistics.items import FilterTrial
-from lm_validity.studies.signal.statistics.quality import SignalQuality
-from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows, ScienceLead, WindowMasks
+from lm_validity.studies.signal.statistics.quality import (
+    E2LM_WINDOWS,
+    RankingWindows,
+    ScienceLead,
+    SignalQuality,
+    WindowMasks,
+)
 from lm_validity.tables.training import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
 
@@ -259,8 +263,11 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
     }
     mean_quality = mean_of_known([quality[model].signal_quality for model in design.scored])
     pairs = design.ranking_pairs
-    order = _mean_over_sizes(pairs, [ranks.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
-    lead = compliance_of(design, values, options.normalisation, chance)
+    order = _mean_over_sizes(pairs, [scores_of.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
+    leads = [
+        scores_of.compliance(*pair.read(values), options.normalisation, chance) for pair in design.compliance_pairs
+    ]
+    lead = ScienceLead(mean_of_known([pair.value for pair in leads]), mean_of_known([pair.gap for pair in leads]))
     parts = np.stack(np.broadcast_arrays(mean_quality, order, lead.value), -1)
     return CurveScores(
         quality=quality,
@@ -269,12 +276,6 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
         lead=lead,
         overall=parts @ np.array(options.weights),  # NaN where a part is
     )
-
-
-def compliance_of(design: CurveDesign, values: Values, normalisation: Normalisation, chance: float) -> ScienceLead:
-    """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
-    scores = [ranks.compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
-    return ScienceLead(mean_of_known([lead.value for lead in scores]), mean_of_known([lead.gap for lead in scores]))
 
 
 def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
@@ -303,7 +304,6 @@ class ItemAnalysis:
     """What items add to a benchmark whose items reproduce its scores; `notes` are remarks on what the items lack."""
 
     items: int
-    chance: Value  # the score of guessing; unknown where the metric is no share of right answers
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
     noise: np.ndarray  # (points, models, models) covariances of the scored models' errors at their common points
     resampled: Values | Missing
@@ -475,16 +475,18 @@ def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, genera
         return OrderDraws(none, none)
     gaps = [pair.gap(values) for pair in counted]
     blocks = [
-        ranks.bootstrap_pair_consistency(gap, pair.windows, resamples, generator)
+        scores_of.bootstrap_pair_consistency(gap, pair.windows, resamples, generator)
         for gap, pair in zip(gaps, counted, strict=True)
     ]
     coins = []
     for gap, (base, later) in zip(gaps, (pair.windows for pair in counted), strict=True):
-        lasting = ranks.persistence(gap[base | later])
-        coins.append(ranks.coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
+        lasting = scores_of.persistence(gap[base | later])
+        coins.append(scores_of.coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
-    if any(pair.windows.later.sum() < ranks.MINIMUM_FOR_BLOCKS for pair in counted):
-        too_few = f"One of its pairs has fewer than {ranks.MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
+    if any(pair.windows.later.sum() < scores_of.MINIMUM_FOR_BLOCKS for pair in counted):
+        too_few = (
+            f"One of its pairs has fewer than {scores_of.MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
+        )
         return OrderDraws(Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin)
     return OrderDraws(_mean_over_sizes(counted, blocks), coin)
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import Sources, count_scores
+from lm_validity.tables.items import with_chance
 from lm_validity.tables.schema import reruns_of, unique_labels
 from lm_validity.tables.training import NOT_MEASURED, TrainingNoise, in_tokens, training_noise, training_order
 from lm_validity.words import count, decimal, listing, scale_of, with_names
@@ -83,7 +84,7 @@ class LearningCurves:
     selection: str
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     metrics: dict[str, str]  # by benchmark; absent where unknown
-    chance: dict[str, float]  # the benchmarks sheet's score of guessing, by benchmark; absent where unknown
+    chance: dict[str, float]  # the score of guessing, by benchmark; absent where unknown
     training_noise: dict[str, TrainingNoise]  # by benchmark; absent where no model was trained twice
     notes: tuple[str, ...]
 
@@ -115,30 +116,30 @@ def read_learning_curves(sources: Sources, selection: str) -> LearningCurves:
     `notes`.
     """
     counted = count_scores(sources).along_training().without_copies("benchmark", "checkpoint")
-    sheet = counted.models
-    rows, of_axis = _on_one_axis(counted.rows)
-    better = counted.benchmarks.set_index("benchmark")
+    sheet, notes = counted.models, list(counted.notes)
+    rows = _on_one_axis(counted.rows, notes)
+    better = with_chance(counted.benchmarks, sources.items).set_index("benchmark")
     directions = {str(name): 1.0 if up else -1.0 for name, up in better["higher_is_better"].items()}
     assumed = frozenset(better.index[~better["direction_known"]])
     again = reruns_of(sheet)
     noise = training_noise(rows, again)
-    curves, of_curves = _curves(rows, directions)
+    curves = _curves(rows, directions, notes)
     first = {name: {m: curve for m, curve in by_model.items() if m not in again} for name, by_model in curves.items()}
     curves = {benchmark: by_model for benchmark, by_model in first.items() if by_model}
     if not curves:
-        unordered = any("say the order" in note for note in of_curves)
+        unordered = any("say the order" in note for note in notes)
         raise InputError(
             f"{sources.scores}: no model has direct test scores at two checkpoints of a benchmark"
             f"{' whose order is known' if unordered else ''}.",
             STEPS_HINT if unordered else "the signal study needs scores along training.",
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
-    facts, of_facts = _facts(with_curves, sheet)
-    notes = (*counted.notes, *of_axis, *of_curves, *of_facts, *_gaps(curves), *([] if noise else [NOT_MEASURED]))
+    facts = _facts(with_curves, sheet, notes)
+    notes += [*_gaps(curves), *([] if noise else [NOT_MEASURED])]
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = better["chance"].dropna().to_dict()
-    return LearningCurves(curves, facts, directions, assumed, selection, examples, metrics, chance, noise, notes)
+    return LearningCurves(curves, facts, directions, assumed, selection, examples, metrics, chance, noise, (*notes,))
 
 
 def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = True) -> np.ndarray:
@@ -154,41 +155,28 @@ def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = T
     return is_kept
 
 
-class _Noted(NamedTuple):
-    """Rows of scores, and notes on what was left out."""
-
-    rows: pd.DataFrame
-    notes: list[str]
-
-
-def _on_one_axis(rows: pd.DataFrame) -> _Noted:
-    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
+def _on_one_axis(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. What is left
+    out is added to the notes, as by all that follow."""
     curve = [rows["benchmark"], rows["model"]]
     has_tokens = rows["tokens_b"].notna()
     if not in_tokens(rows):
-        note = (
+        notes.append(
             "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
             "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
         )
-        return _Noted(rows.assign(tokens_b=np.nan), [note])
+        return rows.assign(tokens_b=np.nan)
     left_out = ~has_tokens & (has_tokens.groupby(curve).transform("size") > 1)
     names = [
         f"{model} at {listing(list(checkpoints.unique()), 4)}"
         for model, checkpoints in rows[left_out].groupby("model", sort=True)["checkpoint"]
     ]
-    notes = [f"Checkpoints without tokens_b are left out, because others have it: {listing(names)}."] if names else []
-    return _Noted(rows[~left_out], notes)
+    notes += with_names({"Checkpoints without tokens_b are left out, because others have it: {}.": names})
+    return rows[~left_out]
 
 
-class _NotedCurves(NamedTuple):
-    """Curves by benchmark and model, and notes on the models that have none."""
-
-    curves: dict[str, dict[str, Curve]]
-    notes: list[str]
-
-
-def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves:
-    """Curves of two checkpoints or more, and notes on the models that have one."""
+def _curves(rows: pd.DataFrame, directions: Mapping[str, float], notes: list[str]) -> dict[str, dict[str, Curve]]:
+    """Curves of two checkpoints or more, by benchmark and model."""
     curves: dict[str, dict[str, Curve]] = {}
     single, beside, unordered = set[str](), set[str](), set[tuple[str, str]]()
     columns = rows[["iteration", "tokens_b", "value", "stderr"]].astype("Float64")
@@ -211,7 +199,7 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
     unordered_words = "Left out, since neither steps nor tokens say the order of their checkpoints: {}. "
-    notes = {
+    left_out = {
         unordered_words + STEPS_HINT: sorted(
             {f"{model} on {benchmark}" if model in with_curves else model for model, benchmark in unordered}
         ),
@@ -219,18 +207,19 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> _NotedCurves
         "Models with a single checkpoint take no part: {}.": sorted(single - with_curves),
         "Some benchmarks have a single checkpoint of {} and leave the model out.": sorted(single & with_curves),
     }
-    return _NotedCurves(curves, with_names(notes))
+    notes += with_names(left_out)
+    return curves
 
 
-def _facts(with_curves: set[str], sheet: pd.DataFrame) -> _Noted:
-    """What the models sheet says of each model with a curve, in its order, and a note on those it lacks."""
+def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """What the models sheet says of each model with a curve, in its order."""
     unlisted = sorted(with_curves - set(sheet["model"]))
     names = [model for model in sheet["model"] if model in with_curves] + unlisted
     columns = ["label", "parameters_b", "size", "architecture", "training_data"]
     facts = sheet.set_index("model").reindex(names)[columns]
     facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
-    notes = [f"Not in the models sheet, size and architecture unknown: {listing(unlisted)}."] if unlisted else []
-    return _Noted(facts, notes)
+    notes += with_names({"Not in the models sheet, size and architecture unknown: {}.": unlisted})
+    return facts
 
 
 def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
@@ -242,21 +231,13 @@ def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
     for benchmark, by_model in curves.items():
         progress: dict[str, list[float]] = {}
         for curve in by_model.values():
-            for name, points_of_curve in zip(curve.checkpoints, curve.progress, strict=True):
-                progress.setdefault(name, []).append(points_of_curve)
-        if any(
-            max(points_of_curve) - min(points_of_curve) > SAME_POINT * max(points_of_curve)
-            for points_of_curve in progress.values()
-        ):
+            for name, position in zip(curve.checkpoints, curve.progress, strict=True):
+                progress.setdefault(name, []).append(position)
+        if any(max(places) - min(places) > SAME_POINT * max(places) for places in progress.values()):
             continue
-        points = {name: points_of_curve[-1] for name, points_of_curve in progress.items()}
         for model, curve in by_model.items():
-            end = curve.progress[-1]
-            missing = [
-                name
-                for name, points_of_curve in points.items()
-                if name not in curve.checkpoints and points_of_curve < end
-            ]
+            end, names = curve.progress[-1], curve.checkpoints
+            missing = [name for name, places in progress.items() if name not in names and places[-1] < end]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}

@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import Normalisation, SignalConventions
 from lm_validity.results.put import RANGE, Rows, ends_of
+from lm_validity.statistics import cluster_codes
 from lm_validity.studies.signal import benchmark as base
 from lm_validity.studies.signal.benchmark import (
-    CONTROLS,
-    SKIPPED,
     BenchmarkCurves,
     Bounds,
     CurveDesign,
-    Draws,
+    CurveScores,
     ItemAnalysis,
     SignalData,
     Trial,
@@ -28,9 +27,7 @@ from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import ItemFilter
 from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
 from lm_validity.studies.signal.statistics import quality as scores_of
-from lm_validity.studies.signal.statistics import ranking as ranks
-from lm_validity.studies.signal.statistics.quality import above_chance_from
-from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows
+from lm_validity.studies.signal.statistics.quality import E2LM_WINDOWS, Controls, RankingWindows, above_chance_from
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, listing, number
 
@@ -71,12 +68,12 @@ def _curve_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
         counted = "checkpoints", int(benchmark.selected[model].sum())
         for name, why in (whys | {"signal_quality": too_few}).items():
             value = known(float(getattr(benchmark.scores.quality[model], name)), why)
-            draws = _drawn_quality(benchmark, model, name)
+            draws = benchmark.draws(partial(_part_of_quality, model=model, part=name))
             at.put(name, value, "index", {"items": base.bounds(value, draws, 0.0, 1.0)}, counted=counted, model=model)
 
 
-def _drawn_quality(benchmark: BenchmarkCurves, model: str, name: str) -> Draws:
-    return benchmark.draws(lambda drawn: np.asarray(getattr(drawn.quality[model], name)))
+def _part_of_quality(scores: CurveScores, model: str, part: str) -> np.ndarray:
+    return np.asarray(getattr(scores.quality[model], part))
 
 
 def _benchmark_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
@@ -179,10 +176,10 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
         return
     curves, tokens = benchmark.at_common_points(benchmark.values), alignment.tokens_b
     unknown = bool(np.isnan(tokens).any())
-    deviations = noise if isinstance(noise, Missing) else ranks.difference_errors(noise)
+    deviations = noise if isinstance(noise, Missing) else scores_of.difference_errors(noise)
     every = np.ones(len(curves) * (len(curves) - 1) // 2, dtype=bool)
     separable = (
-        deviations if isinstance(deviations, Missing) else ranks.separable_pairs(curves[:, -1], deviations[:, -1])
+        deviations if isinstance(deviations, Missing) else scores_of.separable_pairs(curves[:, -1], deviations[:, -1])
     )
     equal = base.UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
 
@@ -191,11 +188,11 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
         value: Value = pairs if isinstance(pairs, Missing) else Missing(reason)
         ends: Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
         if not isinstance(pairs, Missing) and np.isfinite(
-            first := ranks.settled_from(curves, tokens, pairs, STABLE_TAU)
+            first := scores_of.settled_from(curves, tokens, pairs, STABLE_TAU)
         ):
             value, ends = float(first), base.NO_NOISE
             if not isinstance(deviations, Missing):
-                interval = ranks.settling_interval(curves, deviations, tokens, pairs, STABLE_TAU)
+                interval = scores_of.settling_interval(curves, deviations, tokens, pairs, STABLE_TAU)
                 ends = base.known_bounds(*interval, equal)
         at.put(name, value, TOKENS, {"differences": ends}, counted=counted)
 
@@ -342,7 +339,6 @@ def notes_on(data: SignalData) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # What a benchmark's items add: resampled curves, and filters on trial. Called while its items are in memory.
 
-FEWEST_SUBJECTS = 10  # to draw whole subjects: with fewer their spread is too uncertain
 SEED = 0
 
 # Name on the page, the filter, the item score that its authors then used
@@ -363,54 +359,39 @@ def analyze_items(
     aligned = _aligned(design, answers)
     if isinstance(aligned, Missing):
         return aligned
-    answers, correct = aligned.answers, aligned.scores
-    chance = _chance(answers, design.direction)
-    clusters = _clusters(answers.subjects)
+    answers, notes = aligned, list[str]()
+    correct = {model.model: model.correct for model in answers.models}
+    clusters = cluster_codes(answers.subjects)
     counts = scores_of.draw_items(len(answers.doc_ids), resamples, np.random.default_rng(SEED), clusters)
-    scored = [
-        (index, np.flatnonzero(design.selected[model.model]))
-        for index, model in enumerate(answers.models)
-        if model.model in design.scored
-    ]
-    of_scored = answers.rows(scored)
-    trials, notes = _trials(of_scored, facts, options)
+    names = {model: index for index, model in enumerate(correct) if model in design.scored}
+    of_scored = answers.rows([(index, np.flatnonzero(design.selected[model])) for model, index in names.items()])
+    trials = _trials(of_scored, facts, options, notes)
     if clusters is not None:
         drawn = f"its items are drawn by whole subjects ({int(clusters.max()) + 1}), so intervals also hold for"
         notes.append(f"{answers.benchmark}: {drawn} other subjects.")
+    covariances = {model: scores_of.error_covariance(scores, clusters) for model, scores in correct.items()}
+    resampled: Values | Missing = base.SKIPPED
+    if resamples:  # all models and checkpoints from the same draws of items
+        means = scores_of.resample_item_means(np.concatenate([*correct.values()]), counts)
+        ends = np.cumsum([len(scores) for scores in correct.values()])[:-1]
+        resampled = dict(zip(correct, np.split(means, ends, axis=1), strict=True))
     return ItemAnalysis(
         items=len(answers.doc_ids),
-        chance=chance,
-        errors={
-            name: np.sqrt(np.diagonal(scores_of.error_covariance(scores, clusters))) for name, scores in correct.items()
-        },
+        errors={model: np.sqrt(np.diagonal(covariance)) for model, covariance in covariances.items()},
         noise=_noise(design, correct, clusters),
-        resampled=dict(zip(correct, _means(list(correct.values()), counts), strict=True)) if resamples else SKIPPED,
+        resampled=resampled,
         trials=trials,
         notes=tuple(notes),
     )
 
 
-def _clusters(subjects: np.ndarray) -> np.ndarray | None:
-    """(items,) whole numbers of at least `FEWEST_SUBJECTS` subjects, fewer than items and all known; else None."""
-    names, numbers = np.unique(subjects, return_inverse=True)
-    return numbers if "" not in names and FEWEST_SUBJECTS <= len(names) < len(numbers) else None
-
-
-class _Aligned(NamedTuple):
-    """The answers of the curves' models and checkpoints, oriented, and their scores (n, items) by model."""
-
-    answers: BenchmarkItems
-    scores: Values
-
-
-def _aligned(design: CurveDesign, answers: BenchmarkItems) -> _Aligned | Missing:
-    """The answers to the benchmark, as its curves read them.
+def _aligned(design: CurveDesign, answers: BenchmarkItems) -> BenchmarkItems | Missing:
+    """The answers of the curves' models and checkpoints to the benchmark, oriented.
 
     Missing where items are, or where their mean is not the benchmark's score: then resampling items would say nothing
     about it.
     """
-    rows, correct = [], {}
-    by_name = {model.model: (index, model) for index, model in enumerate(answers.models)}
+    rows, by_name = [], {model.model: (index, model) for index, model in enumerate(answers.models)}
     for name, curve in design.curves.items():
         lacks = f"The items table has no items of {name} on {design.benchmark}"
         if name not in by_name:
@@ -422,26 +403,12 @@ def _aligned(design: CurveDesign, answers: BenchmarkItems) -> _Aligned | Missing
             return Missing(Reason(f"{lacks} at {listing(missing, 4)}.", ReasonCode.NO_ITEMS))
         row = np.array([places[checkpoint] for checkpoint in curve.checkpoints])
         rows.append((index, row))
-        correct[name] = design.direction * model.correct[row]
-        if not np.allclose(correct[name].mean(axis=1), curve.values, rtol=0, atol=1e-6):
+        means = design.direction * model.correct[row].mean(axis=1)
+        if not np.allclose(means, curve.values, rtol=0, atol=1e-6):
             return Missing(f"The score of {name} on {design.benchmark} is not the mean over its items.")
-    oriented = answers.rows(rows)
-    models = tuple(replace(model, correct=correct[model.model]) for model in oriented.models)
-    return _Aligned(replace(oriented, models=models), correct)
-
-
-def _chance(answers: BenchmarkItems, direction: float) -> Value:
-    """The score of guessing among the choices; unknown without choices, and where the metric is no share of right ones.
-
-    Guessing gives 1 / choices of an accuracy; of a log-likelihood gap, a correlation or an error it says nothing.
-    """
-    if answers.choices is None:
-        return Missing("The items have no choices to guess among.")
-    if direction < 0:
-        return Missing("Guessing has no known score where lower is better.")
-    if not all(np.isin(model.correct, (0.0, 1.0)).all() for model in answers.models):
-        return Missing("Guessing has no known score where items are not right or wrong (1 or 0).")
-    return float(np.mean(1.0 / answers.choices))
+    chosen = answers.rows(rows)
+    models = tuple(replace(model, correct=design.direction * model.correct) for model in chosen.models)
+    return replace(chosen, models=models)
 
 
 def _noise(design: CurveDesign, correct: Values, clusters: np.ndarray | None) -> np.ndarray:
@@ -457,35 +424,29 @@ def _noise(design: CurveDesign, correct: Values, clusters: np.ndarray | None) ->
     return covariance
 
 
-def _means(curves: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Bootstrap means [(resamples, n)] of item scores [(n, items)], from the same draws of items."""
-    means = scores_of.resample_item_means(np.concatenate(curves), counts)
-    return np.split(means, np.cumsum([len(curve) for curve in curves])[:-1], axis=1)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Filters, on models and checkpoints that they did not see.
 
 
 def _trials(
-    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions
-) -> tuple[list[Trial] | Missing, list[str]]:
-    """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
+    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, notes: list[str]
+) -> list[Trial] | Missing:
+    """The competition's filters under every split that the models allow; those that cannot be tried are noted."""
     if any(kinds.missing_for(answers, model, "confidence_margin") is not None for model in answers.models):
-        return (Missing("The filters need the log-likelihoods of the choices and the right choice."), [])
+        return Missing("The filters need the log-likelihoods of the choices and the right choice.")
     answers = kinds.with_scores_only(answers, ("confidence_margin", "log_probability_gap", "probability"))
     candidates = kinds.Candidates(answers.doc_ids, answers)
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
-        return (Missing("Filters cannot be judged without a second model or more checkpoints."), [])
-    lengths, trials, notes = kinds.answer_lengths(answers), list[Trial](), list[str]()
+        return Missing("Filters cannot be judged without a second model or more checkpoints.")
+    lengths, trials = kinds.answer_lengths(answers), list[Trial]()
     for name, item_filter, metric in FILTERS:
         if item_filter == kinds.TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
             notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {reason}.")
             continue
         for score in ("correct", metric):
-            generator = np.random.default_rng(SEED)
-            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
+            controls = Controls(np.random.default_rng(SEED), base.CONTROLS, options)
+            judged = judge([item_filter], candidates, sheet, score, controls)
             trials += [Trial(name, score, design, trial) for design, trial in judged.items()]
-    return (trials, notes)
+    return trials

@@ -22,12 +22,10 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.data import Data, estimate, range_of
 from lm_validity.studies.agreement.report import agreement
-from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import transformed_interval
-from lm_validity.studies.agreement.values import estimate, range_of
+from lm_validity.studies.agreement.statistics.resampling import mean_tau_left_out, transformed_interval
 from lm_validity.tables.schema import read_scores
 from lm_validity.tables.training import NOT_MEASURED
 from lm_validity.words import UNDER, Missing, is_known

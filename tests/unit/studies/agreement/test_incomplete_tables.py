@@ -9,13 +9,13 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of
 from lm_validity.config.load import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.incomplete import fit_cells
-from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.report import coverage_notes, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.statistics.sparse import pooled_tau
-from lm_validity.studies.agreement.values import coverage_notes
 from lm_validity.tables.counted import Sources
 from lm_validity.words import UNDER
 
@@ -62,8 +62,7 @@ def planned(tables, tmp_path_factory) -> tuple:
 
 
 def notes_of(matrix) -> str:
-    scores = {p: matrix.oriented(p) for p in (DIRECT, TRAINED)}
-    return " ".join(coverage_notes(matrix, scores, matrix.stderr, TASKS))
+    return " ".join(coverage_notes(Data(matrix, {})))
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
@@ -184,7 +183,7 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
         matrix = read_score_matrix(Sources(*written(tmp_path, rows, MODELS, BENCHMARKS), plan=plan))
-        found[name] = fit_cells(matrix, TRAINED).trust
+        found[name] = fit_cells(matrix, TRAINED)
     assert {(trust.source, trust.cells) for trust in found.values()} == {("audit", 21)}
     far, like = found["far off"], found["like the others"]
     assert far.coverage < 0.5 < 0.85 < like.coverage and far.widening > 2 * like.widening

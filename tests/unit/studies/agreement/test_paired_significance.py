@@ -6,7 +6,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, SMALL, matrix_of, score_rows
 
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.report import agreement
+from lm_validity.studies.agreement.report import agreement, notes_on
 from lm_validity.studies.agreement.score_matrix import without_shared_items
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
 from lm_validity.tables.schema import ITEMS, write_table
@@ -31,7 +31,7 @@ def started(tmp_path, rows, items: pd.DataFrame | None = None, **sheets) -> tupl
         write_table(items, ITEMS, tmp_path / "items.parquet")
     path = None if items is None else tmp_path / "items.parquet"
     data = Data.of(matrix_of(tmp_path, rows, **sheets), items=path)
-    return data, "\n".join(data.notes)
+    return data, "\n".join(notes_on(data))
 
 
 def significant(data: Data) -> dict[str, int]:

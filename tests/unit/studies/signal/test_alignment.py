@@ -7,8 +7,7 @@ import pytest
 from signal_world import found_in, write_scores
 
 from lm_validity.studies.signal.curves import Curve, align
-from lm_validity.studies.signal.statistics.quality import error_covariance
-from lm_validity.studies.signal.statistics.ranking import difference_errors
+from lm_validity.studies.signal.statistics.quality import difference_errors, error_covariance
 from lm_validity.tables.training import NOT_MEASURED
 
 

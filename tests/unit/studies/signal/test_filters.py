@@ -40,7 +40,6 @@ def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> Benchmar
                 tokens_b=np.arange(1.0, n + 1),
                 correct=(gold > -1).astype(float),
                 loglikelihoods=np.stack([gold, np.full_like(gold, -1.0)], axis=-1),
-                unconditional=None,
                 tokens=lengths,
             )
         )
@@ -49,7 +48,6 @@ def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> Benchmar
         np.array([f"test:{i}" for i in range(items)]),
         np.array(["physics", "law"] * (items // 2) + ["law"] * (items % 2)),
         np.zeros(items, dtype=int),
-        lengths,
         lengths,
         tuple(models),
     )

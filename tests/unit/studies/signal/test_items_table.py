@@ -1,4 +1,4 @@
-"""Reading items into arrays: order, alignment, and every kind of bad input named."""
+"""Items: their table, their scores, and filters judged on models that they did not see."""
 
 import numpy as np
 import pandas as pd
@@ -6,6 +6,16 @@ import pytest
 from signal_world import World, item_rows, write_world
 
 from lm_validity.errors import InputError
+from lm_validity.studies.signal.filters.kinds import slopes
+from lm_validity.studies.signal.filters.recipe import trial_sentence
+from lm_validity.studies.signal.statistics.items import (
+    METRICS,
+    disjoint_checkpoints,
+    item_scores,
+    judge_filter,
+    leave_one_group_out,
+)
+from lm_validity.studies.signal.statistics.quality import Controls, signal_quality
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 
 SMALL = World(models=("small-deep", "large-wide"), checkpoints=3, items=12)
@@ -116,3 +126,108 @@ def test_missing_lengths_are_named(tmp_path):
     rows.at[first[0], "choice_characters"] = [3]
     with pytest.raises(InputError, match=r"large-wide.*choice_characters.*1 lengths for 4 choices"):
         read(tmp_path, rows)
+
+
+# Two items; the second has three choices only
+LOGLIKELIHOODS = np.log(np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.5, np.nan]]))
+GOLD = np.array([0, 1])
+LENGTHS = np.array([[2.0, 1.0, 4.0, 2.0], [1.0, 2.0, 1.0, np.nan]])
+
+
+def score(metric):
+    return item_scores(metric, LOGLIKELIHOODS, GOLD, LENGTHS)
+
+
+def test_scores_by_hand():
+    log = np.log
+    assert score("accuracy") == pytest.approx([1.0, 0.0])
+    assert score("log_likelihood") == pytest.approx([log(0.4), log(0.2)])
+    assert score("log_probability_gap") == pytest.approx(
+        [log(0.4) - (log(0.3) + log(0.2) + log(0.1)) / 3, log(0.2) - (log(0.1) + log(0.5)) / 2]
+    )
+    assert score("confidence_margin") == pytest.approx([log(0.4 / 0.3), log(0.2 / 0.5)])
+    assert score("probability") == pytest.approx([0.4, 0.2])
+
+
+def test_scores_per_length():
+    log = np.log
+    assert score("log_likelihood_per_token") == pytest.approx([log(0.4) / 2, log(0.2) / 2])
+    # per character the four-character third choice wins the first item
+    assert score("accuracy_per_character") == pytest.approx([0.0, 0.0])
+    assert score("probability_per_token") == pytest.approx([np.sqrt(0.4), np.sqrt(0.2)])
+
+
+RANGES = {"probability": (0, 1), "accuracy": (0, 1), "log_likelihood": (-np.inf, 0)}
+
+
+def test_every_metric_computes_and_says_what_it_needs():
+    for metric in METRICS:
+        values = score(metric)
+        assert values.shape == (2,) and np.isfinite(values).all(), metric
+        low, high = next((ends for start, ends in RANGES.items() if metric.startswith(start)), (-np.inf, np.inf))
+        assert (values >= low).all() and (values <= high).all(), metric
+    with pytest.raises(ValueError, match="lengths in tokens"):
+        item_scores("accuracy_per_token", LOGLIKELIHOODS, GOLD)
+
+
+CHECKPOINTS = 14
+
+
+def positive_slope_of(values):
+    return lambda rows: sum(slopes(values[model][at]) for model, at in rows) > 0
+
+
+def test_disjoint_checkpoints_leave_at_least_eight():
+    (fold,) = disjoint_checkpoints([27, 14])
+    (model, scored), (same, fitted) = fold.score[0], fold.fit[0]
+    assert model == same == 0 and len(fold.score) == 1  # 14 checkpoints leave 7: too few
+    assert len(scored) == 14 and scored[-1] == 26
+    assert not set(scored) & set(fitted) and len(scored) + len(fitted) == 27
+    assert disjoint_checkpoints([14, 9]) == []
+    assert len(disjoint_checkpoints([15])[0].score[0][1]) == 8
+
+
+def test_positive_slopes_of_pure_noise_are_found_out():
+    generator = np.random.default_rng(0)
+    trials = []
+    for _ in range(200):
+        values = [generator.standard_normal((CHECKPOINTS, 1000)) for _ in range(2)]
+        folds = leave_one_group_out(["deep", "wide"], [CHECKPOINTS] * 2)
+        trials.append(judge_filter(positive_slope_of(values), values, folds, Controls(generator, 100)))
+    held_out = np.array([trial.held_out for trial in trials])
+    noise = signal_quality(generator.standard_normal((50_000, CHECKPOINTS))).signal_quality.mean()
+    assert np.mean([trial.in_sample for trial in trials]) > 0.9
+    assert held_out.mean() == pytest.approx(noise, abs=3 * held_out.std() / np.sqrt(len(trials)))
+    # at most 2.5% are to beat the control by chance: 11 of 200 has a probability of 2%
+    assert sum(trial.useful for trial in trials) <= 11
+
+
+def test_a_filter_that_drops_dead_items_is_useful():
+    generator = np.random.default_rng(1)
+    rising = np.linspace(0, 1, CHECKPOINTS)[:, None] * (np.arange(400) < 80)
+    values = [rising + 1.5 * generator.standard_normal((CHECKPOINTS, 400)) for _ in range(4)]
+    folds = leave_one_group_out(["a", "b", "c", "d"], [CHECKPOINTS] * 4)
+
+    def by_gain(rows):
+        return sum(values[m][at][-5:].mean(0) - values[m][at][:5].mean(0) for m, at in rows) > 1.0
+
+    trial = judge_filter(by_gain, values, folds, Controls(generator, 200))
+    assert trial.useful and trial.held_out > trial.control_high > trial.control_mean
+    assert trial.in_sample > trial.held_out
+    assert trial.items == 400
+
+
+def test_a_filter_that_keeps_nothing_cannot_be_judged():
+    values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
+    folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
+    trial = judge_filter(lambda rows: np.zeros(20, bool), values, folds, Controls(np.random.default_rng(0), 10))
+    assert np.isnan(trial.held_out) and np.isnan(trial.p) and not trial.useful
+
+
+def test_a_filter_is_not_judged_by_a_score_that_some_items_lack():
+    values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
+    values[0][:, 0] = np.nan
+    folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
+    trial = judge_filter(lambda rows: np.arange(20) > 0, values, folds, Controls(np.random.default_rng(0), 50))
+    assert np.isfinite(trial.held_out) and np.isnan([trial.unfiltered, trial.control_mean, trial.p]).all()
+    assert not trial.useful and "nan" not in trial_sentence(trial)

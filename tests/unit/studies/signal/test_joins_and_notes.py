@@ -85,8 +85,8 @@ def alone(rows):
 @pytest.mark.parametrize(
     ("world", "quantity", "words"),
     [
-        (gap, "chance", "1 or 0"),
-        (lower, "chance", "lower is better"),
+        (gap, "chance", "no chance level"),
+        (lower, "chance", "no chance level"),
         (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "compliance", "no chance level"),
         (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "overall", "needs"),
         (far, "consistency", "base window (100 to 200 billion tokens)"),

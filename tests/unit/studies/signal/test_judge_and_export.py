@@ -14,6 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Candidates
 from lm_validity.studies.signal.filters.recipe import (
     EndpointJudge,
+    Export,
     UnanimousJudge,
     VerdictCache,
     alignment,
@@ -232,8 +233,8 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
     documents = read_documents(write_documents(tmp_path / "d.jsonl"))
     kept = ("test:4", "test:1")
     fewshot = documents[documents["doc_id"] == "test:0"]
-    described = {"num_fewshot": 1, "description": "About {{subject}}.\n\n"}
-    write_files(task_files(documents, kept, name="kept_facts", fewshot=fewshot, **described), tmp_path / "tasks")
+    described = Export(1, "About {{subject}}.\n\n")
+    write_files(task_files(documents, kept, "kept_facts", described, fewshot), tmp_path / "tasks")
 
     class Third(LM):
         """Finds the second choice most likely, and keeps what it was asked."""
@@ -258,9 +259,9 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
     assert continuation == " one"
     assert context == ("About law.\n\nQuestion: fact 0\nAnswer: one\n\nQuestion: fact 4\nAnswer:")
     with pytest.raises(InputError, match="2 few-shot examples asked for, 0 given"):
-        task_files(documents, kept, name="x", num_fewshot=2)
+        task_files(documents, kept, "x", Export(2))
     with pytest.raises(InputError, match="not a task name"):
-        task_files(documents, kept, name="../x")
+        task_files(documents, kept, "../x", Export())
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """What a curve that learns nothing scores, and scores at chance: random walks, standard errors, the sheet's chance."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from signal_world import MODELS, found_in, write_scores
+from signal_world import MODELS, World, found_in, item_rows, write_scores, write_world
 
 from lm_validity.config.sections import Reports
+from lm_validity.results.put import Rows
+from lm_validity.site.cards.card import make_card
+from lm_validity.site.cards.values import CardSources, value_of
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.numbers import signal_rows
-from lm_validity.studies.signal.report import analyze_signal, signal_page
+from lm_validity.studies.signal.report import analyze_signal, report_signal, signal_page
 from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality, walked_quality
 from lm_validity.tables.counted import Sources
+from lm_validity.tables.schema import SCORES, write_table
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 
@@ -137,3 +143,33 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
     assert (found.row("separable_pairs").n, found.value("separable_pairs")) == (6, 5)
     assert found.value("settled_from") == 10.0
     assert found.value("separable_pairs", "equal") == 0 and "No two models" in found.reason("settled_from", "equal")
+
+
+def test_one_chance_level_for_both_studies_and_all_lines_of_a_card(tmp_path):
+    """The items tell it where the sheet does not, of a question in five with two choices; then no line says that there
+    is none, and both studies count the same models above it."""
+    items = item_rows(World())
+    fewer = items["doc_id"].isin([f"test:{number}" for number in range(24)])
+    items["choice_loglikelihoods"] = [
+        values[:2] if few else values for few, values in zip(fewer, items["choice_loglikelihoods"], strict=True)
+    ]
+    lengths = ["unconditional_loglikelihoods", "choice_tokens", "choice_characters", "choice_bytes"]
+    items = items.assign(gold=items["gold"].mask(fewer, 0)).drop(columns=lengths)
+    files = write_world(tmp_path, World(), items=items)
+    scores = pd.read_parquet(files.scores).assign(stderr=0.04)
+    write_table(scores, SCORES, files.scores)
+    (tmp_path / "b.csv").write_text("benchmark,metric\nfacts,acc\n", encoding="utf-8")
+    sources = Sources(files.scores, files.models, tmp_path / "b.csv", files.items)
+    report_agreement(sources, tmp_path / "agreement", Reports(resamples=0))
+    report_signal(sources, tmp_path / "signal", Reports(resamples=0))
+    reports = [tmp_path / "agreement", tmp_path / "signal"]
+    rows = make_card(CardSources(files.scores, sources.benchmarks, reports, files.models, files.items), "facts").rows
+    assert value_of(rows, "chance") == pytest.approx(0.2 / 2 + 0.8 / 4)
+    assert Rows.read(reports[1] / "results.parquet").value("chance", subject="facts") == value_of(rows, "chance")
+    assert not any("no chance level" in (row.reason or "") for row in rows)
+    # the web model is none of those that the signal study counts
+    last = scores[scores["checkpoint"] == "step-12"].set_index("model")["value"]
+    above = set(last.index[(last - 0.3) / 0.04 > 2.6])  # far from the border of Holm's tests
+    assert set(last.index[(last - 0.3) / 0.04 > 1.6]) == above and above
+    assert rows.value("above_chance", protocol="direct") == len(above)
+    assert rows.value("signal_at_end") == len(above - {"large-deep-web"})

@@ -1,6 +1,5 @@
 """Factors of the score matrix: shares, how many there are, ranks on the first one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -390,16 +389,13 @@ class ParallelAnalysis(NamedTuple):
     p_first: float
 
 
-def parallel_analysis(
-    scores: np.ndarray, rng: np.random.Generator, permutations: int = 500, groups: np.ndarray | None = None
-) -> ParallelAnalysis:
+def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations: int = 500) -> ParallelAnalysis:
     """Compare the explained variances of `scores` (models, benchmarks) with a permutation null.
 
     The null shuffles the known scores of each benchmark over the models that have one, independently: no
     common factor, the same marginal distributions and the same missing cells (Buja & Eyuboglu 1992).
     Columns that cannot take part are left out, as in `principal_components`. Components after the first are
-    compared with a null without any factor, which is strict towards them: the count is a lower bound. `groups`:
-    (models,) whole numbers; scores are shuffled within each, as the mean of a group's residuals is 0 in every table.
+    compared with a null without any factor, which is strict towards them: the count is a lower bound.
     """
     components = principal_components(scores)
     observed = components.explained_variance
@@ -408,9 +404,7 @@ def parallel_analysis(
     values = scores[:, components.included]
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.size))
     parts = [min(step, permutations - start) for start in range(0, permutations, step)]
-    numbers = np.zeros(len(values), dtype=int) if groups is None else groups
-    places = [np.flatnonzero(numbers == group) for group in np.unique(numbers)]
-    null = np.concatenate([component_shares(_shuffled(values, rng, size, places)) for size in parts])
+    null = np.concatenate([component_shares(_shuffled(values, rng, size)) for size in parts])
     null_95 = finite_quantile(null, [0.95])[0]
     above = observed > null_95 * (1 + SHARE_ROUNDING)
     factors = len(above) if above.all() else int(np.argmin(above))
@@ -418,36 +412,15 @@ def parallel_analysis(
     return ParallelAnalysis(observed, null_95, factors, float(p_first))
 
 
-class Residuals(NamedTuple):
-    """(models, benchmarks) what is left of scores without the means of their groups, and the groups (models,)."""
-
-    scores: np.ndarray
-    groups: np.ndarray
-
-
-def without_group_means(scores: np.ndarray, groups: np.ndarray) -> Residuals:
-    """`scores` (models, benchmarks) of the groups of at least 3 models, less the mean of their group.
-
-    Families of models make parallel analysis find factors where benchmarks are independent within each family: what is
-    left here has no differences between families. `groups`: (models,) names, None where unknown (left out).
-    """
-    names = [name for name in dict.fromkeys(groups) if name is not None and (groups == name).sum() >= 3]
-    parts = [scores[groups == name] - finite_mean(scores[groups == name], axis=0) for name in names]
-    numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return Residuals(np.concatenate(parts) if parts else scores[:0], numbers)
-
-
-def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int, groups: Sequence[np.ndarray]) -> np.ndarray:
-    """(draws, models, benchmarks) the known scores of each benchmark in other orders within each of the `groups`."""
+def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.ndarray:
+    """(draws, models, benchmarks) the known scores of each benchmark in other orders."""
     is_known, shuffled = np.isfinite(values), np.repeat(values[None], draws, axis=0)
     for draw in shuffled:
-        for rows in groups:
-            if is_known.all():
-                draw[rows] = rng.permuted(values[rows], axis=0)
-                continue
-            for j in range(values.shape[1]):
-                own = rows[is_known[rows, j]]
-                draw[own, j] = rng.permutation(values[own, j])
+        if is_known.all():
+            draw[:] = rng.permuted(values, axis=0)
+            continue
+        for column, (scores, present) in enumerate(zip(values.T, is_known.T, strict=True)):
+            draw[present, column] = rng.permutation(scores[present])
     return shuffled
 
 

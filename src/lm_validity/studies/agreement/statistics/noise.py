@@ -1,8 +1,8 @@
-"""Noise of scores: the noise ceiling, agreement corrected for it, what one benchmark tells."""
+"""Noise of scores: the noise ceiling, and what one benchmark tells."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -12,227 +12,6 @@ from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.factors import component_shares
 
 Values = TypeVar("Values", float, np.ndarray)
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Rank agreement with measurement error taken out, and intervals by leaving out clusters of models.
-
-AT_ONCE = 2**20  # numbers, of pairs of models by benchmarks, that are summed together
-
-
-Bounds = Interval[Any]  # of one tau, or of many: two arrays
-
-
-def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray | float:
-    """The tau that the benchmarks would have without measurement error.
-
-        τ* = 2/π · asin( sin(π τ / 2) / sin(π c / 2) )
-
-    with c the noise ceiling: the tau of benchmarks that share one order and differ by measurement error. sin(π τ / 2)
-    is the correlation behind the tau of normal scores (Greiner 1909; Kruskal 1958), and dividing by the correlation
-    that noise leaves is Spearman's (1904) correction for attenuation. Exact for normal scores with equal reliabilities;
-    within 0.03 in the worlds of the review that proposed it. It fails where scores are far from normal after a
-    monotone transformation of each benchmark, or where benchmarks share items, so that their errors agree too.
-    NaN where the ceiling is not above 0 or the observed tau is above the ceiling: nothing is left to correct.
-    """
-    correlation = _attenuation(observed, ceiling)
-    return 2 / np.pi * np.arcsin(np.where(np.abs(correlation) <= 1, correlation, np.nan))[()]
-
-
-def corrected_interval(
-    observed: float | np.ndarray,
-    ceiling: float | np.ndarray,
-    observed_left_out: np.ndarray,
-    sizes: np.ndarray | None = None,
-) -> Bounds:
-    """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
-
-    `observed_left_out`: taus without each cluster, of `sizes` models. The ceiling is that of the whole table. Its own
-    error mostly moves with that of the tau, so leaving it out makes the interval rather too wide. A jackknife of the
-    corrected correlation itself covered 0.92 to 0.95 of simulated truths at 95%, this interval 0.94 to 0.99 (20 models,
-    8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`, which
-    also says how to give many.
-    """
-    return corrected_ends(resampling.transformed_interval(observed, observed_left_out, "tau", sizes), ceiling)
-
-
-def corrected_ends(observed: Bounds, ceiling: float | np.ndarray) -> Bounds:
-    """Both ends of an interval of an observed tau as `noise_corrected_tau` has them, the part that a tau can be: an end
-    beyond the ceiling is 1 or -1. NaN where the ceiling is not above 0."""
-    return Interval(*(2 / np.pi * np.arcsin(np.clip(_attenuation(end, ceiling), -1, 1)) for end in observed))
-
-
-def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray:
-    ceiling = np.where(np.asarray(ceiling) > 0, ceiling, np.nan)
-    return np.asarray(np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))
-
-
-class ExpectedSigns(NamedTuple):
-    """Products of signs that benchmarks with one common order have in simulated tables, by group of pairs of models.
-
-    Sums over the tables, whole numbers: `product`: (groups, k, k) of the products over the pairs of a group and the
-    tables, by pair of benchmarks, 0 where unknown; `untied`: (pairs, k) how often a pair is not tied. `known`: (pairs,
-    k); `group`: (pairs,) of each pair of models; `columns`: the k benchmarks' places in the table; `draws`: the number
-    of tables.
-    """
-
-    product: np.ndarray
-    untied: np.ndarray
-    known: np.ndarray
-    group: np.ndarray
-    columns: np.ndarray
-    draws: int
-
-
-class TausLeftOut(NamedTuple):
-    """Observed taus of the whole table and then without each cluster, and their noise ceilings, of the whole table."""
-
-    observed: np.ndarray
-    ceiling: np.ndarray
-
-
-def mean_tau_left_out(
-    signs: ranking.PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
-) -> TausLeftOut:
-    """Mean taus over pairs of benchmarks: observed ones (1 + clusters,) and the ceiling ().
-
-    Over the pairs of models in the mask `pairs` (pairs,), which holds all or nothing of each group of `expected`, and
-    over the same pairs of benchmarks: those with both taus. Without `expected` the ceiling is NaN and the observed mean
-    is over all pairs with a tau. Of several masks (masks, pairs) they are (masks, 1 + clusters) and (masks,).
-    """
-    masks, observed = np.atleast_2d(pairs), []
-    for taus, has_limit in tables_left_out(signs, expected, masks, clusters):
-        observed.append(ranking.finite_mean(taus if has_limit is None else np.where(has_limit, taus, np.nan), axis=1))
-        if len(observed) == 1:
-            limits = limits_of(expected, masks)
-            ceiling = ranking.finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
-    shape = pairs.shape[:-1]
-    return TausLeftOut(np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape))
-
-
-def taus_left_out(
-    signs: ranking.PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
-) -> TausLeftOut:
-    """Taus by pair of benchmarks, (benchmark pairs, 1 + clusters) and (benchmark pairs,), as in `mean_tau_left_out`.
-
-    Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
-    NaN where a tau is undefined; without `expected` there are no ceilings: (0,).
-    """
-    tables = [taus[0] for taus, _ in tables_left_out(signs, expected, pairs[None], clusters)]
-    return TausLeftOut(np.array(tables).T, limits_of(expected, pairs[None])[0])
-
-
-def tables_left_out(
-    signs: ranking.PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """(observed taus, whether simulated tables have one), both (masks, benchmark pairs), of the whole table and then
-    without each cluster.
-
-    The sums over pairs of models that leave a cluster out are those of the whole table less those of the pairs that
-    concern it. All are whole numbers, hence exact.
-    """
-    columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
-    upper = np.triu_indices(len(columns), 1)
-    everything = len(columns) == signs.sign.shape[1]
-    sign, is_known = (matrix if everything else matrix[:, columns] for matrix in (signs.sign, signs.known))
-    parts = [_Sums(sign, is_known, masks)]
-    if expected is not None:
-        parts.append(_Sums(expected.untied, expected.known, masks, expected.draws))
-    whole_sums = [part.over(np.flatnonzero(part.part < len(part.inside))) for part in parts]
-    # for each cluster the pairs of models with a model in it that are in a mask, in the order of parts
-    pairs = np.flatnonzero(parts[0].part < len(parts[0].inside))
-    first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
-    between = first != second  # a pair within a cluster concerns it once
-    concerned, places = np.concatenate([first, second[between]]), np.concatenate([pairs, pairs[between]])
-    order = np.lexsort((places, parts[0].part[places], concerned))
-    ends = np.cumsum(np.bincount(concerned, minlength=int(clusters.max(initial=-1)) + 1))[:-1]
-    of_clusters = ([part.over(chosen) for part in parts] for chosen in np.split(places[order], ends))
-    for concerned_sums in ([NOTHING] * len(parts), *of_clusters):
-        observed, *of_tables = [
-            _Sum(total.product - removed.product, total.untied - removed.untied)
-            for total, removed in zip(whole_sums, concerned_sums, strict=True)
-        ]
-        taus = ranking.ratio(observed.product[:, *upper], np.sqrt(_both_untied(observed.untied, upper)))
-        yield taus, _both_untied(of_tables[0].untied, upper) > 0 if of_tables else None
-
-
-def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """(masks, benchmark pairs) products of the two numbers of untied pairs of models, from what `_Sums` gives."""
-    first, second = upper
-    if untied.shape[2] == 1:
-        product: np.ndarray = untied[:, first, 0] * untied[:, second, 0]
-    else:
-        product = untied[:, first, second] * untied[:, second, first]
-    return product
-
-
-class _Sum(NamedTuple):
-    """Sums over pairs of models: of products of signs (masks, k, k), and of untied pairs (masks, k, k), those known on
-    the other benchmark too; (masks, k, 1) where all is known."""
-
-    product: np.ndarray
-    untied: np.ndarray
-
-
-NOTHING = _Sum(np.zeros(()), np.zeros(()))
-
-
-class _Sums:
-    """Sums over pairs of models in each of some masks, of signs or, with `draws`, of numbers of untied tables.
-
-    Pairs of models that are in the same masks are a part, which is summed once for all masks.
-    """
-
-    def __init__(self, values: np.ndarray, is_known: np.ndarray, masks: np.ndarray, draws: int = 0):
-        self.values, self.masks, self.draws = values.astype(np.int16 if draws else np.int8), len(masks), draws
-        self.known = None if is_known.all() else is_known.astype(bool)
-        # the masks that a pair is not in, as bits; pairs that are in none are the last part, which does not count
-        code = np.zeros(masks.shape[1], dtype=np.int64)
-        for bit, mask in enumerate(masks):
-            code |= (~mask).astype(np.int64) << bit
-        codes = np.flatnonzero(np.bincount(code, minlength=1))
-        self.part = np.searchsorted(codes, np.arange(2 ** len(masks)))[code]
-        inside = (codes[:, None] >> np.arange(len(masks)) & 1) == 0  # (parts, masks): which masks a part is in
-        self.inside = inside[inside.any(axis=1)]
-        # whole numbers are exact in single precision up to 2^24
-        self.step = max(1, min(AT_ONCE // max(1, values.shape[1]), 2**24 // max(1, draws)))
-
-    def over(self, pairs: np.ndarray) -> _Sum:
-        """Over the `pairs` (indices, in the order of parts or not)."""
-        k, part = self.values.shape[1], self.part[pairs]
-        product, untied = np.zeros((self.masks, k, k)), np.zeros((self.masks, k, 1 if self.known is None else k))
-        for number in np.unique(part):
-            of_part, inside = pairs[part == number], np.flatnonzero(self.inside[number])
-            for start in range(0, len(of_part), self.step):
-                own_product, own_untied = self._block(of_part[start : start + self.step])
-                for mask in inside:
-                    product[mask] += own_product
-                    untied[mask] += own_untied
-        return _Sum(product, untied)
-
-    def _block(self, pairs: np.ndarray) -> _Sum:
-        """As `over`, of pairs of one part, once; no products of tables."""
-        values = self.values[pairs].astype(np.float32)
-        product = NOTHING.product if self.draws else values.T @ values
-        if self.known is None:  # the square of a sign is 1 where a pair is not tied
-            return _Sum(product, (values.sum(axis=0) if self.draws else np.diagonal(product))[:, None])
-        return _Sum(product, np.abs(values).T @ self.known[pairs].astype(np.float32))
-
-
-def limits_of(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
-    """(masks, benchmark pairs) ceilings: taus of the simulated tables over the pairs of models in each mask; no
-    benchmark pairs without `expected`. Raises ValueError for a mask that has some pairs of a group but not all."""
-    if expected is None:
-        return np.empty((len(masks), 0))
-    upper, counted = np.triu_indices(len(expected.columns), 1), expected.known.any(axis=1)
-    group = expected.group[counted]
-    size = np.bincount(group, minlength=len(expected.product))
-    inside = np.array([np.bincount(group, mask, minlength=len(size)) for mask in masks[:, counted]])
-    if ((inside > 0) & (inside < size)).any():
-        raise ValueError("A mask holds some pairs of models of a group but not all.")
-    product = np.tensordot((inside > 0).astype(float), expected.product, axes=1)
-    _, untied = _Sums(expected.untied, expected.known, masks, expected.draws).over(np.flatnonzero(masks.any(axis=0)))
-    return ranking.ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The noise ceiling: how well benchmarks could agree if one latent order of the models held for all of them.
@@ -267,7 +46,7 @@ class Ceiling:
     models: int
     by_pair: np.ndarray
     observed_by_pair: np.ndarray
-    expected: ExpectedSigns | None
+    expected: resampling.ExpectedSigns | None
 
     @property
     def observed(self) -> float:
@@ -348,10 +127,8 @@ def share_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
 def _taking_part(scores: np.ndarray, stderr: np.ndarray) -> np.ndarray:
     """(k,) True for the benchmarks with a standard error on which two models differ."""
     is_known = np.isfinite(scores)
-    highest, lowest = (
-        np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf),
-        np.where(is_known, scores, np.inf).min(axis=0, initial=np.inf),
-    )
+    highest = np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf)
+    lowest = np.where(is_known, scores, np.inf).min(axis=0, initial=np.inf)
     result: np.ndarray = (highest > lowest) & (is_known & np.isfinite(stderr)).any(axis=0)
     return result
 
@@ -416,9 +193,9 @@ class _Expectation:
             signs *= self.known[:, None]
         return signs
 
-    def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns:
+    def mean(self, draws: int, columns: np.ndarray) -> resampling.ExpectedSigns:
         """What the tables had on average, as sums."""
-        return ExpectedSigns(self.product, self.untied, self.known, self.group, columns, draws)
+        return resampling.ExpectedSigns(self.product, self.untied, self.known, self.group, columns, draws)
 
 
 class LatentOrder(NamedTuple):
@@ -470,10 +247,7 @@ def _with_clumps(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray) -> t
 
 def _one_order(scores: np.ndarray, stderr: np.ndarray, steps: np.ndarray, rounds: int) -> LatentOrder:
     """As `latent_order_table`, with `rounds` of correcting the quantiles by what noise is expected to make of them."""
-    centred = scores - ranking.finite_mean(scores, axis=0)
-    spread = np.sqrt(ranking.finite_mean(centred**2, axis=0))
-    overall = ranking.finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
-    truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)
+    overall, (truth, noise) = _standing(scores), np.full((2, *scores.shape), np.nan)
     draws = np.random.default_rng(0).standard_normal((DRAWS // 2, len(scores))) if rounds else np.empty((0, 0))
     for j, step in enumerate(steps):
         rows = np.flatnonzero(np.isfinite(scores[:, j]) & np.isfinite(overall))
@@ -600,10 +374,9 @@ def far_models(scores: np.ndarray) -> np.ndarray:
 
 def _standing(scores: np.ndarray) -> np.ndarray:
     """(models,) mean standardised scores over the benchmarks on which models differ; NaN for a model without any."""
-    spread = np.sqrt(ranking.finite_mean((scores - ranking.finite_mean(scores, axis=0)) ** 2, axis=0))
-    standing: np.ndarray = ranking.finite_mean(
-        (scores - ranking.finite_mean(scores, axis=0)) / np.where(spread > 0, spread, np.nan), axis=1
-    )
+    centred = scores - ranking.finite_mean(scores, axis=0)
+    spread = np.sqrt(ranking.finite_mean(centred**2, axis=0))
+    standing: np.ndarray = ranking.finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
     return standing
 
 
@@ -633,3 +406,218 @@ def shown_ceiling(ceiling: Values, value: Values) -> Values:
     """
     as_printed = np.round(np.asarray(ceiling), 2) >= np.round(np.asarray(value), 2)
     return np.where(as_printed, ceiling, np.nan)[()]  # type: ignore[return-value]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What one benchmark tells: its reliability, its agreement with the others, and which models it tells apart.
+
+NONE = Interval(float("nan"), float("nan"))
+
+
+class Estimate(NamedTuple):
+    """A value and its 95% interval, NaN where there is none."""
+
+    value: float
+    interval: Interval[float]
+
+
+def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
+    """(masks, columns, columns) from `taus` (masks, pairs of columns), NaN on the diagonal."""
+    by_pair = np.full((len(taus), columns, columns), np.nan)
+    first, second = np.triu_indices(columns, 1)
+    by_pair[:, first, second] = by_pair[:, second, first] = taus
+    return by_pair
+
+
+LEAST_MODELS = 3
+
+
+def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
+    """Share of the variance of `scores` (models,) that is no error of the items: 1 - mean(stderr²) / var(scores).
+
+    Spearman's reliability of one benchmark, over the models with a score and a standard error; below 0 it counts as 0.
+    The interval is a jackknife over models on the scale log(1 - reliability). It fails where one model is far from all
+    others. NaN for fewer than 3 models, or scores without a spread.
+    """
+    is_known = np.isfinite(scores) & np.isfinite(stderr)
+    values, errors = scores[is_known], stderr[is_known] ** 2
+    if len(values) < LEAST_MODELS or np.ptp(values) == 0:
+        return Estimate(float("nan"), NONE)
+    share = errors.mean() / values.var(ddof=1)
+    interval = NONE
+    if share > 0 and len(values) > LEAST_MODELS:
+        other_benchmarks = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
+        with np.errstate(divide="ignore"):
+            left_out = errors[other_benchmarks].mean(axis=1) / values[other_benchmarks].var(axis=1, ddof=1)
+            low, high = resampling.jackknife_interval(float(np.log(share)), np.log(left_out))
+        interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
+    return Estimate(float(max(0.0, 1 - share)), interval)
+
+
+def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
+    """Each benchmark's mean tau-b with the others over the pairs of models in the mask `in_range` (models, models).
+
+    `scores`: (models, benchmarks), more is better, NaN where missing. The interval leaves out one model at a time
+    (`transformed_interval`). NaN where no other benchmark has a tau, and without an interval where a model left out
+    leaves none.
+    """
+    signs, models = ranking.pair_signs(scores), np.flatnonzero(in_range.any(axis=1))
+    if len(models) < LEAST_MODELS:
+        return [Estimate(float("nan"), NONE)] * scores.shape[1]
+    masks = in_range[signs.first, signs.second][None]
+    left_out = resampling.tables_left_out(signs, None, masks, np.arange(len(scores)))
+    means = np.array([ranking.finite_mean(_by_pair(taus, scores.shape[1])[0], axis=1) for taus, _ in left_out])
+    intervals = resampling.transformed_interval(means[0], np.ascontiguousarray(means[1:][models]).T, "tau")
+    return [
+        Estimate(float(tau), Interval(float(low), float(high)))
+        for tau, low, high in zip(means[0], *intervals, strict=True)
+    ]
+
+
+def columns_against(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
+    """(k,) True for columns of `scores` (models, k) whose direction is `assumed` (k,) and that are on the other side of
+    the first eigenvector of the matrix of taus than the columns whose direction is known, or than most."""
+    tau = np.nan_to_num(ranking.kendall_tau_matrix(ranking.pair_signs(scores)))
+    if not assumed.any() or len(tau) < 3:
+        return np.zeros(len(tau), dtype=bool)
+    side = np.linalg.eigh(tau)[1][:, -1]
+    side_told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
+    result: np.ndarray = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
+    return result
+
+
+def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
+    """(k,) True for those of the columns `against` (k,) the others that would surely agree with them if they counted
+    the other way: turned around, the mean tau with the others has an interval above 0 or, where it has none, is above
+    0.5."""
+    if not against.any():
+        return against
+    estimates = tau_with_others(scores * np.where(against, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
+    surely = [
+        estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
+        for estimate in estimates
+    ]
+    result: np.ndarray = against & np.array(surely)
+    return result
+
+
+def ceiling_with_others(
+    signs: ranking.PairSigns, expected: resampling.ExpectedSigns | None, in_range: np.ndarray
+) -> np.ndarray:
+    """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
+
+    Over the pairs of models in the mask `in_range` (models, models), from the `expected` signs of tables with one
+    order. NaN for a benchmark without standard errors, and without `expected`.
+    """
+    ceilings = np.full(signs.sign.shape[1], np.nan)
+    if expected is None:
+        return ceilings
+    limits = resampling.limits_of(expected, in_range[signs.first, signs.second][None])
+    ceilings[expected.columns] = ranking.finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
+    return ceilings
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which pairs of models it tells apart, and how many items it would take.
+
+POWER = float(stats.norm.ppf(0.975) + stats.norm.ppf(0.8))  # standard errors: found four times out of five at p < .05
+
+
+def separated_shares(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
+    """Of each benchmark the share of the pairs of models in the mask `in_range` (models, models) that it separates.
+
+    `significant`, `is_known`: (benchmarks, models, models), symmetric: whether a pair differs significantly, and
+    whether that is known. Pairs that share a model are not independent. So the interval is that of Korn and Graubard
+    (1998, Survey Methodology 24:193-201): Clopper and Pearson's with the number of independent pairs that has the
+    jackknife's variance over models, at least half the models: so many pairs share none. Where all pairs are separated,
+    or none is, there is no such variance, and the number is that of the models. It fails there if single models decide
+    whether a pair is separated, whatever the other one. NaN for fewer than 3 models.
+    """
+    rows = [_separated(*rows_of_protocol, in_range) for rows_of_protocol in zip(significant, is_known, strict=True)]
+    share, pairs, models, variance = np.array(rows, dtype=float).reshape(-1, 4).T
+    enough = models >= LEAST_MODELS
+    freedom = np.maximum(models, LEAST_MODELS) - 1
+    independent = np.divide(share * (1 - share), variance, out=models.copy(), where=variance > 0)
+    quantile = stats.norm.ppf(0.975) / stats.t.ppf(0.975, freedom)
+    between = np.maximum(models / 2, np.minimum(independent * quantile**2, pairs))
+    independent = np.where((share > 0) & (share < 1), between, independent)
+    right, wrong = share * independent, (1 - share) * independent
+    with np.errstate(invalid="ignore"):
+        low = np.where(right > 0, stats.beta.ppf(0.025, right, wrong + 1), 0.0)
+        high = np.where(wrong > 0, stats.beta.ppf(0.975, right + 1, wrong), 1.0)
+    return [
+        Estimate(float(value), Interval(float(least), float(most_pairs))) if some else Estimate(float("nan"), NONE)
+        for value, least, most_pairs, some in zip(share, low, high, enough, strict=True)
+    ]
+
+
+class _Separation(NamedTuple):
+    """The share of the `pairs` of `models` that are separated, and the jackknife's variance of it; zeros for fewer than
+    3 models."""
+
+    share: float
+    pairs: int
+    models: int
+    variance: float
+
+
+def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> _Separation:
+    """All arguments (models, models)."""
+    counted = is_known & in_range
+    pairs_of_model = counted.sum(axis=1)
+    pairs, models = int(pairs_of_model.sum()) // 2, int((pairs_of_model > 0).sum())
+    if models < LEAST_MODELS:
+        return _Separation(0.0, pairs, models, 0.0)
+    separated = (counted & significant).sum(axis=1)
+    share = separated.sum() / 2 / pairs
+    pairs_without = pairs - pairs_of_model
+    left_out = np.divide(
+        separated.sum() / 2 - separated, pairs_without, out=np.full(len(pairs_of_model), share), where=pairs_without > 0
+    )[pairs_of_model > 0]
+    return _Separation(share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum())
+
+
+def smallest_difference(stderr: np.ndarray) -> float:
+    """The difference of two scores that a test finds four times out of five: 2.8 · median of √(se_i² + se_j²).
+
+    `stderr`: (models,). As though the two models had answered different items; a test paired over items sees smaller
+    ones. NaN for fewer than 2 standard errors.
+    """
+    errors = stderr[np.isfinite(stderr)]
+    if len(errors) < 2:
+        return float("nan")
+    first, second = np.triu_indices(len(errors), 1)
+    return POWER * float(np.median(np.sqrt(errors[first] ** 2 + errors[second] ** 2)))
+
+
+class TypicalDifference(NamedTuple):
+    """The root mean square difference of two models without noise, and the mean variance of the noise."""
+
+    difference: float
+    noise: float
+
+
+def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndarray) -> TypicalDifference:
+    """The typical true difference between two models of a pair: the root mean square of scores' differences, less
+    noise.
+
+    `scores`, `stderr`: (models,), NaN where unknown; `in_range`: (models, models) mask of the pairs. The noise of a
+    pair is se_i² + se_j², and its mean is taken off the mean square. 0 where noise is all there is; NaN without a pair
+    that has scores and standard errors.
+    """
+    first, second = np.nonzero(np.triu(in_range, 1))
+    square, noise = (scores[first] - scores[second]) ** 2, stderr[first] ** 2 + stderr[second] ** 2
+    is_known = np.isfinite(square) & np.isfinite(noise)
+    if not is_known.any():
+        return TypicalDifference(float("nan"), float("nan"))
+    mean_noise = float(noise[is_known].mean())
+    return TypicalDifference(float(np.sqrt(max(0.0, float(square[is_known].mean()) - mean_noise))), mean_noise)
+
+
+def items_needed(items: float, difference: float, noise: float, training: float = 0.0) -> float:
+    """Items with which a test finds `difference` four times out of five, from `items` and the noise of a pair there.
+
+    `training`: variance of the difference that no item takes away. Infinite where it alone hides the difference.
+    """
+    room = difference**2 / POWER**2 - training
+    return items * noise / room if room > 0 else float("inf")

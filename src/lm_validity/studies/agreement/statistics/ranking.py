@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from lm_validity.config.sections import Screening
+from lm_validity.statistics import cluster_codes
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Means that leave missing values out, without numpy's warnings where nothing is left.
@@ -247,7 +248,7 @@ def standardize(scores: np.ndarray) -> np.ndarray:
     """Columns of mean 0 and standard deviation 1 over their known cells; constant columns become 0."""
     centered = scores - finite_mean(scores, axis=0)
     spread = np.sqrt(finite_mean(centered**2, axis=0))
-    result: np.ndarray = centered / np.where(spread > 0, spread, 1.0)
+    result: np.ndarray = centered / np.where(spread > 1e-12, spread, 1.0)
     return result
 
 
@@ -358,8 +359,6 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
 # ----------------------------------------------------------------------------------------------------------------------
 # Significance of the difference of two models on the same test items.
 
-FEWEST_CLUSTERS = 10  # with fewer, sums over clusters are too few to tell their spread
-
 
 def paired_signs(correct: np.ndarray, z: float = Z_95, clusters: np.ndarray | None = None) -> PairSigns:
     """Signs of the significant differences of one benchmark, paired over its items: a single column.
@@ -390,14 +389,6 @@ def paired_signs(correct: np.ndarray, z: float = Z_95, clusters: np.ndarray | No
     difference = (total - total.T)[first, second]
     spread = (square + square.T - 2 * values @ values.T)[first, second]
     return PairSigns(*_decided(difference, spread, (is_known @ is_known.T)[first, second] > 0, z), first, second)
-
-
-def cluster_codes(labels: np.ndarray | None) -> np.ndarray | None:
-    """(items,) numbers of at least 10 clusters that are fewer than the items and all named, else None."""
-    if labels is None or (labels == "").any():
-        return None
-    names, codes = np.unique(labels, return_inverse=True)
-    return codes if FEWEST_CLUSTERS <= len(names) < len(codes) else None
 
 
 def _clustered_signs(correct: np.ndarray, z: float, codes: np.ndarray) -> PairSigns:

@@ -1,6 +1,6 @@
 """Tables with planned gaps: a Gaussian process over models, pooled agreement, and which cells to add."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit, logit, ndtr, ndtri
 
-from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.statistics.benchmark import NONE, Estimate
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean
+from lm_validity.statistics import NORMAL_95, Interval
+from lm_validity.studies.agreement.statistics.noise import NONE, Estimate
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, ratio, standardize
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What two cells of a score table are expected to have in common: the kernels of the Gaussian process.
@@ -146,9 +146,7 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
 
 def standardized(values: np.ndarray) -> np.ndarray:
     """Values in standard deviations of their column, 0 where unknown and where all are equal."""
-    centred = values - finite_mean(values, axis=0)
-    spread = np.sqrt(finite_mean(centred**2, axis=0))
-    result: np.ndarray = np.nan_to_num(centred / np.where(spread > 1e-12, spread, 1.0))
+    result: np.ndarray = np.nan_to_num(standardize(values))
     return result
 
 
@@ -162,7 +160,6 @@ ROBUST_STEPS, FREEDOM = 3, 5.0  # the noise is Student's t with so many degrees 
 SHRINKAGE, NOISE_SHRINKAGE = 2.0, 5.0  # cells that the common spread, and the common noise, are worth
 CLIP = 0.004  # nearest that a fraction comes to 0 or 1
 UNKNOWN_ERROR = 0.02  # standard error of a score where none is known
-NORMAL_95 = 1.959964
 JITTER = 1e-8
 
 
@@ -484,12 +481,12 @@ def standing_of_missing(scores: np.ndarray, missing: np.ndarray) -> Estimate:
     scores, missing = scores[some], missing[some]
     ranks, is_known = average_ranks(-scores), np.isfinite(scores)
     values = np.nan_to_num(ndtri(ranks / (is_known.sum(axis=0) + 1)))
-    others = _ratio(
+    others = ratio(
         values.sum(axis=1, keepdims=True) - values, np.maximum(is_known.sum(axis=1, keepdims=True) - is_known, 0)
     )
     counted = np.isfinite(others)
     others = np.where(counted, others - finite_mean(others, axis=0), 0.0)
-    slope, models, number = _ratio((values * others).sum(), (values**2).sum()), len(scores), (missing & counted).sum()
+    slope, models, number = ratio((values * others).sum(), (values**2).sum()), len(scores), (missing & counted).sum()
     if models < 4 or not number or not slope > 0:
         return Estimate(float("nan"), NONE)
     products = (missing & counted) @ others.T / (number * slope)
@@ -527,72 +524,31 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
     put right (Angelopoulos et al. 2023, prediction-powered inference, pooled). That takes the measured cells to be like
     the others, which random cells are and cheap benchmarks may not be. With every cell known it changes nothing.
     """
-    expected = np.broadcast_to(expected, signs.sign.shape)
-    measured, everywhere = expected * signs.known, np.ones_like(expected)
-    predicted, total = _products(expected), _products(everywhere)
-    agreeing, number = _products(signs.sign), _products(signs.known)
-    unmeasured = agreeing - _products(measured)
-
-    def estimate(keep: Keep) -> np.ndarray:
-        result: np.ndarray = _ratio(keep(predicted), keep(total)) + _ratio(keep(unmeasured), keep(number))
-        return result
-
-    return PooledTau(
-        mean=float(estimate(np.sum)), standard_error=_jackknife(signs, estimate), comparisons=round(number.sum())
-    )
+    models = int(signs.second.max()) + 1 if len(signs.second) else 0
+    taus, known = pooled_left_out(signs, np.arange(models), expected), signs.known.sum(axis=1)
+    error = float(np.sqrt((models - 1) * np.var(taus[1:]))) if models > 2 else float("nan")
+    return PooledTau(float(taus[0]), error, round(((known**2 - known) / 2).sum()))
 
 
-def pooled_left_out(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
+def pooled_left_out(signs: PairSigns, clusters: np.ndarray, expected: np.ndarray | float = 0.0) -> np.ndarray:
     """(1 + clusters,) pooled taus: over everything, then without each cluster of models; NaN without a comparison.
 
     `clusters`: (models,) whole numbers, such as families or, to leave out one model at a time, the models themselves.
+    `expected`: as in `pooled_tau`.
     """
-    agreeing, number = _products(signs.sign), _products(signs.known)
-    without_each = _without_each(signs, clusters)
-    total = _ratio(agreeing.sum(), number.sum())
-    return np.concatenate([[total], _ratio(without_each(agreeing), without_each(number))])
+    expected = np.broadcast_to(expected, signs.sign.shape)
+    first, second, number = clusters[signs.first], clusters[signs.second], int(clusters.max(initial=-1)) + 1
 
-
-Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models have
-
-
-def _products(values: np.ndarray) -> np.ndarray:
-    """(pairs,) sum over a < b of v_a v_b, from the square of the sum."""
-    result: np.ndarray = (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
-    return result
-
-
-def _jackknife(signs: PairSigns, estimate: Callable[[Keep], np.ndarray]) -> float:
-    """Standard error of an estimate over models, each left out in turn: sqrt((n - 1) / n sum (t_i - mean)²).
-
-    `estimate` makes numbers of sums over pairs of models, and gets the function that takes those sums. Here it takes
-    (models,) of them at once: the whole sum less what belongs to pairs with the model.
-    """
-    models = int(signs.second.max()) + 1 if len(signs.second) else 0
-    if models < 3:
-        return float("nan")
-    values = estimate(_without_each(signs, np.arange(models)))
-    return float(np.sqrt((models - 1) / models * ((values - values.mean()) ** 2).sum()))
-
-
-def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
-    """(pairs,) -> (clusters,): the sum without the pairs that have a model of the cluster."""
-    first, second, number = clusters[signs.first], clusters[signs.second], int(clusters.max()) + 1
-
-    def without_each(part: np.ndarray) -> np.ndarray:
+    def sums(values: np.ndarray) -> np.ndarray:
+        """(1 + clusters,) sums over pairs of models of sum over a < b of v_a v_b, from the square of the sum."""
+        part = (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
         twice = np.where(first == second, part, 0.0)
         gone = np.bincount(first, part, number) + np.bincount(second, part, number) - np.bincount(first, twice, number)
-        result: np.ndarray = part.sum() - gone
-        return result
+        return np.append(part.sum(), part.sum() - gone)
 
-    return without_each
-
-
-def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """part / whole, NaN where there is nothing; counts are whole numbers but for rounding."""
-    part, total = np.asarray(part, dtype=float), np.asarray(total, dtype=float)
-    result: np.ndarray = np.divide(part, total, out=np.full(part.shape, np.nan), where=total > 0.5)
-    return result
+    left_out: np.ndarray = ratio(sums(expected), sums(np.ones_like(expected)))
+    left_out += ratio(sums(signs.sign) - sums(expected * signs.known), sums(signs.known))
+    return left_out
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -624,116 +580,3 @@ def mean_standing(tables: np.ndarray) -> np.ndarray:
 def rank_draws(tables: np.ndarray) -> np.ndarray:
     """(draws, models) ranks by `mean_standing` of the tables (draws, models, benchmarks), 1 = best, ties averaged."""
     return average_ranks(mean_standing(tables).T).T
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which unmeasured cells would say most about the ranks for what they cost, from draws of the whole table.
-
-LEAST_VARIANCE = 1e-12
-DRAWS = 4000  # that a choice takes, where they fit into memory; half of them to learn from
-DRAWS_A_CELL = 4  # to learn from, for each chosen cell: with fewer, lines through them are mostly chance
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """How sure the ranks are. `tau`: expected agreement of the estimated ranking with the one that all cells would
-    give; `half_width`: (models,) half of the central 95% of each true rank less the estimated one."""
-
-    tau: float
-    half_width: np.ndarray
-
-
-@dataclass(frozen=True)
-class Step:
-    """A chosen cell (`model` and `benchmark` numbers), and what is expected once it and those before it are measured.
-
-    `reduction`: of the sum of the rank variances it was chosen for, at least 0.
-    """
-
-    model: int
-    benchmark: int
-    reduction: float
-    outlook: Outlook
-
-
-class CellChoice:
-    """Cells chosen one after the other from `tables` (draws, models, benchmarks), in which measured cells are the same
-    in every draw.
-
-    What a cell would say of the ranks is taken to be linear: measuring y leaves of a rank r what a straight line in y
-    does not explain, so that the variance falls by cov(r, y)² / var(y). After a choice, ranks, standings and all cells
-    are replaced by what the line leaves, which makes the next choice one that knows the first.
-
-    Lines and choices are learnt from the first half of the draws. What is expected of them is read off the second half,
-    which had no part in them: on its own draws a line also explains what only chance has in common with the cell.
-    """
-
-    def __init__(self, tables: np.ndarray):
-        self._half, self._open = len(tables) // 2, np.ptp(tables, axis=0) > 0
-        self._standing = mean_standing(tables)
-        self._standing_left, self._ranks_left, self._cells_left = (
-            values - values[: self._half].mean(axis=0)
-            for values in (self._standing, rank_draws(tables), tables[:, self._open])
-        )
-
-    def outlook(self) -> Outlook:
-        """As it is now, or is expected to be once the chosen cells are measured.
-
-        A draw is a table that may be the true one. Its standings less what is left unexplained are those that would be
-        estimated then. The mean of tau between the two over draws is the agreement to expect, and the central 95% of
-        the true rank less the estimated one is how wide a rank's interval must be, wherever the model turns out to be.
-        """
-        truth, standing_left = self._standing[self._half :], self._standing_left[self._half :]
-        estimated = truth - standing_left
-        low, high = np.quantile(average_ranks(truth.T) - average_ranks(estimated.T), [0.025, 0.975], axis=1)
-        first, second = np.triu_indices(truth.shape[1], 1)
-        signs = [np.sign(values[:, first] - values[:, second]) for values in (estimated, truth)]
-        return Outlook(float((signs[0] * signs[1]).mean()), (high - low) / 2)
-
-    def reductions(self, models: np.ndarray) -> np.ndarray:
-        """(models, benchmarks) by how much the sum of the rank variances of `models` (a mask) is expected to fall.
-
-        Chance correlations of n draws, var(r) / n for each rank, are taken off.
-        """
-        ranks, cells = self._ranks_left[: self._half, models], self._cells_left[: self._half]
-        variance = (cells**2).mean(axis=0)
-        shared = np.tensordot(ranks, cells, (0, 0)) / len(cells)
-        explained = (shared**2).sum(axis=0) - variance * (ranks**2).mean(axis=0).sum() / len(cells)
-        reductions = np.zeros(self._open.shape)
-        shares = np.divide(explained, variance, out=np.zeros_like(variance), where=variance > LEAST_VARIANCE)
-        reductions[self._open] = shares.clip(0)
-        return reductions
-
-    def measure(self, model: int, benchmark: int) -> None:
-        """Count a cell as measured: what is left unexplained shrinks by what it would tell."""
-        index = np.count_nonzero(self._open.ravel()[: model * self._open.shape[1] + benchmark])
-        value = self._cells_left[:, index].copy()
-        learnt = value[: self._half]
-        for values in (self._standing_left, self._ranks_left, self._cells_left):
-            line = np.tensordot(learnt, values[: self._half], 1) / (learnt @ learnt)
-            values -= np.multiply.outer(value, line)
-
-    def steps(self, hours: np.ndarray, models: np.ndarray, most_hours: float = np.inf) -> Iterator[Step]:
-        """The cell with the greatest expected reduction an hour, then the next, while there is one that helps, and at
-        most an eighth as many as there are draws.
-
-        `hours`: (models, benchmarks) what a cell costs, inf for those that cannot be chosen. `models`: (models,) the
-        mask of those whose ranks matter. `most_hours`: of all chosen cells together.
-        """
-        free, hours_left, variance_before = np.isfinite(hours), most_hours, self._unsure(models)
-        for _ in range(self._half // DRAWS_A_CELL):
-            reductions = self.reductions(models) * (free & (hours <= hours_left))
-            rate = np.divide(reductions, hours, out=np.zeros_like(reductions), where=(reductions > 0) & (hours > 0))
-            model, benchmark = np.unravel_index(rate.argmax(), rate.shape)
-            if rate[model, benchmark] <= 0:
-                return
-            free[model, benchmark] = False
-            hours_left -= float(hours[model, benchmark])
-            self.measure(model, benchmark)
-            now = self._unsure(models)
-            yield Step(int(model), int(benchmark), max(0.0, variance_before - now), self.outlook())
-            variance_before = now
-
-    def _unsure(self, models: np.ndarray) -> float:
-        """The sum of the rank variances that are left, of draws that nothing was learnt from."""
-        return float((self._ranks_left[self._half :, models] ** 2).mean(axis=0).sum())

@@ -167,11 +167,8 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
             f"benchmark {answers.benchmark!r}, model {model.model!r}: {metric} needs {missing}.",
             "choose another metric, or evaluate with choices' log-likelihoods and lengths kept.",
         )
-    described = METRICS[metric]
-    lengths = _lengths(answers, model, described.per)
     assert model.loglikelihoods is not None and answers.gold is not None, "`missing_for` has seen to it"
-    scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
-    return scores if described.higher_is_better else -scores
+    return item_scores(metric, model.loglikelihoods, answers.gold, _lengths(answers, model, METRICS[metric].per))
 
 
 def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> BenchmarkItems:
@@ -180,30 +177,23 @@ def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> Bench
     Judging a filter asks for the same scores of many subsets of models and checkpoints; this keeps the subsets small.
     """
     models = tuple(
-        replace(
-            model,
-            loglikelihoods=None,
-            unconditional=None,
-            scores={metric: model_scores(answers, model, metric) for metric in metrics},
-        )
+        replace(model, loglikelihoods=None, scores={metric: model_scores(answers, model, metric) for metric in metrics})
         for model in answers.models
     )
     return replace(answers, models=models)
 
 
 def _lengths(answers: BenchmarkItems, model: ModelItems, per: str | None) -> np.ndarray | None:
-    return {None: None, "token": model.tokens, "character": answers.characters, "byte": answers.bytes}[per]
+    return {None: None, "token": model.tokens, "character": answers.characters}[per]
 
 
 def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str | None:
     """What the items table lacks for a metric, in words; None where nothing is missing."""
     if model.loglikelihoods is None or answers.gold is None:
         return "log-likelihoods of choices and gold answers"
-    described = METRICS[metric]
-    if described.unconditional and model.unconditional is None:
-        return "unconditional log-likelihoods"
-    if described.per is not None and _lengths(answers, model, described.per) is None:
-        return f"the choices' lengths in {described.per}s"
+    per = METRICS[metric].per
+    if per is not None and _lengths(answers, model, per) is None:
+        return f"the choices' lengths in {per}s"
     return None
 
 

@@ -21,14 +21,13 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lm_validity.config.load import read_values
-from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import Document, check_folder, json_text, replaced_folder, write_text
 from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import Candidates, ItemFilter, Selection
 from lm_validity.studies.signal.statistics import items as splits
 from lm_validity.studies.signal.statistics.items import FilterTrial, Fold, Rows
-from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
+from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Controls
 from lm_validity.tables.items import match_documents, questions, read_benchmark_items, read_documents
 from lm_validity.tables.schema import as_in_scores, read_model_facts
 
@@ -202,7 +201,16 @@ class EndpointJudge:
 # Of a step `llm_judge`, whichever the judge: an endpoint's, a local model's and the filter's own
 JUDGE_SETTINGS = {**get_type_hints(EndpointJudge), "dtype": str, "device": str, "max_new_tokens": int}
 JUDGE_SETTINGS |= {"promptings": int, "cache": str}
-EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": str}
+
+
+@dataclass(frozen=True)
+class Export:
+    """How a recipe's task is written: the number of solved examples, the text before all questions, and what stands
+    before a choice."""
+
+    num_fewshot: int = 0
+    description: str | None = None
+    target_delimiter: str | None = None
 
 
 def check_settings(settings: Mapping[str, object], annotations: Mapping[str, Any], where: str) -> None:
@@ -262,18 +270,16 @@ def check_name(name: str, where: str = "") -> str:
     return name
 
 
-def selection_files(
-    selection: Selection, *, name: str, benchmark: str, task: str, recipe: Mapping[str, object]
-) -> dict[str, str]:
+def selection_files(selection: Selection, recipe: "Recipe") -> dict[str, str]:
     """kept.csv, kept.json and, where ids are rows of the test split, samples.json: the text of each."""
     ids = list(selection.doc_ids)
     record = {
-        "name": check_name(name),
-        "benchmark": benchmark,
+        "name": check_name(recipe.name),
+        "benchmark": recipe.benchmark,
         "items": len(ids),
         "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
         "steps": selection.steps,
-        "recipe": _as_json(recipe),
+        "recipe": _as_json(recipe.settings),
     }
     files = {
         "kept.csv": pd.DataFrame({"doc_id": ids}).to_csv(index=False, lineterminator="\n"),
@@ -284,30 +290,24 @@ def selection_files(
     if ids and len(matches) == len(rows):
         by_task: dict[str, list[int]] = {}
         for row in matches:
-            by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
+            by_task.setdefault(row["task"] or recipe.task, []).append(int(row["row"]))
         files["samples.json"] = json_text({name: sorted(numbers) for name, numbers in by_task.items()})
     return files
 
 
 def task_files(
-    documents: pd.DataFrame,
-    doc_ids: tuple[str, ...],
-    *,
-    name: str,
-    fewshot: pd.DataFrame | None = None,
-    num_fewshot: int = 0,
-    description: str | None = None,
-    target_delimiter: str | None = None,
+    documents: pd.DataFrame, doc_ids: tuple[str, ...], name: str, export: Export, fewshot: pd.DataFrame | None = None
 ) -> dict[str, str]:
     """The kept documents as a multiple-choice task: the text of each file; <name>.yaml is lm-eval's.
 
-    Where the documents have a column `prompt`, and neither `num_fewshot` nor `description` is given, that is what
+    Where the documents have a column `prompt`, and the export neither `num_fewshot` nor `description`, that is what
     stands before a choice: description and examples included, exactly as the original task showed them. Else prompts
     are the documents' contexts, `description` may use the documents' columns, e.g. {{subject}}, and the first
     `num_fewshot` rows of `fewshot` stand before each question. `target_delimiter` is by default the documents' own,
     else a blank. Raises InputError for what cannot be such a task.
     """
     check_name(name)
+    num_fewshot, description = export.num_fewshot, export.description
     if not doc_ids:
         raise InputError(f"task {name!r}: no document is left.", "filter less.")
     if num_fewshot and (fewshot is None or len(fewshot) < num_fewshot):
@@ -335,7 +335,7 @@ def task_files(
         "doc_to_text": "prompt" if as_scored else "context",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
-        "target_delimiter": _delimiter(name, documents_kept) if target_delimiter is None else target_delimiter,
+        "target_delimiter": _delimiter(name, documents_kept, export),
         "num_fewshot": num_fewshot,
         "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")],
         "metadata": {"version": 1.0},
@@ -367,8 +367,10 @@ def _as_json(value: object) -> object:
     return value
 
 
-def _delimiter(name: str, documents: pd.DataFrame) -> str:
-    """What the documents say stands before a choice; a blank where they say nothing."""
+def _delimiter(name: str, documents: pd.DataFrame, export: Export) -> str:
+    """What the export or else the documents say stands before a choice; a blank where they say nothing."""
+    if export.target_delimiter is not None:
+        return export.target_delimiter
     if "target_delimiter" not in documents.columns:
         return " "
     delimiters = documents["target_delimiter"].fillna(" ").unique()
@@ -423,7 +425,7 @@ class Recipe:
     score: str
     fit_models: tuple[str, ...]  # empty: all
     filters: tuple[ItemFilter, ...]
-    export: Document
+    export: Export
     settings: Document  # the file as read, for the record
 
 
@@ -441,7 +443,7 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
         if not settings.get(key):
             raise InputError(f"{path}: key {key!r} is missing.", "a recipe has at least name, benchmark and filters.")
     export = settings.get("export") or {}
-    check_settings(export, EXPORT_SETTINGS, f"{path}: export")
+    check_settings(export, get_type_hints(Export), f"{path}: export")
     return Recipe(
         name=check_name(str(settings["name"]), f"{path}, name: "),
         benchmark=str(settings["benchmark"]),
@@ -449,7 +451,7 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
         score=str(settings.get("score") or "correct"),
         fit_models=tuple(settings.get("fit_models") or ()),
         filters=_chain(settings["filters"], f"{path}: filters", make_judge),
-        export=export,
+        export=Export(**export),
         settings=settings,
     )
 
@@ -553,9 +555,7 @@ def judge(
     candidates: Candidates,
     models: pd.DataFrame,
     metric: str,
-    generator: np.random.Generator,
-    controls: int = 200,
-    options: SignalConventions = E2LM,
+    controls: Controls,
     fit_models: tuple[str, ...] = (),
 ) -> dict[str, FilterTrial]:
     """The filters' trial under each design that the models allow; curves are means of the item score
@@ -578,10 +578,7 @@ def judge(
     def fit(rows: Rows) -> np.ndarray:
         return kinds.keep_items(filters, candidates.rows(rows)).is_kept
 
-    return {
-        design: splits.judge_filter(fit, scored, folds, generator, controls, options)
-        for design, folds in designs.items()
-    }
+    return {design: splits.judge_filter(fit, scored, folds, controls) for design, folds in designs.items()}
 
 
 def trial_sentence(trial: FilterTrial) -> str:
@@ -605,55 +602,48 @@ def trial_sentence(trial: FilterTrial) -> str:
 # Run a recipe: choose the items, judge the choice, write both.
 
 
-def apply_recipe(
-    recipe: Recipe,
-    output: Path,
-    *,
-    items: Path | None = None,
-    documents: Path | None = None,
-    models: Path | None = None,
-    controls: int = 200,
-    seed: int = 0,
-) -> list[str]:
+class Tables(NamedTuple):
+    """The files that a recipe reads; None where there is none."""
+
+    items: Path | None = None
+    documents: Path | None = None
+    models: Path | None = None
+
+
+def apply_recipe(recipe: Recipe, output: Path, tables: Tables, controls: int = 200, seed: int = 0) -> list[str]:
     """Write what the recipe keeps under `output`; returns lines that say what happened.
 
     A recipe with fitted filters is judged on models and checkpoints that it was not fitted on; where that is
     impossible nothing is written, since its in-sample figure alone would mislead. Nor is anything where the kept
     documents cannot be exported as the recipe asks.
     """
-    output = Path(output)
-    check_folder(output, "filter apply", inputs=(items, documents, models))
-    candidates, fewshot = _candidates(recipe, items, documents)
+    check_folder(output, "filter apply", inputs=tables)
+    candidates, fewshot = _candidates(recipe, tables)
     candidates = kinds.with_references(candidates, recipe.filters)
     trials: dict[str, FilterTrial] = {}
     if any(item_filter.fitted for item_filter in recipe.filters):
-        if models is None:
+        if tables.models is None:
             raise InputError(
                 f"recipe {recipe.name!r} has filters that are fitted to answers.",
                 "give --models, so that they are judged on models that they did not see.",
             )
         answered = {model.model for model in candidates.need_answers("held-out judgement").models}
-        sheet = as_in_scores(read_model_facts(models), answered)
-        generator = np.random.default_rng(seed)
-        trials = judge(
-            recipe.filters, candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
-        )
+        sheet = as_in_scores(read_model_facts(tables.models), answered)
+        drawn = Controls(np.random.default_rng(seed), controls)
+        trials = judge(recipe.filters, candidates, sheet, recipe.score, drawn, recipe.fit_models)
     selection = kinds.keep_items(recipe.filters, _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {trial_sentence(trial)}" for design, trial in trials.items()]
 
     # All texts before the first file: what cannot be exported leaves nothing behind
-    files = selection_files(
-        selection, name=recipe.name, benchmark=recipe.benchmark, task=recipe.task, recipe=recipe.settings
-    )
+    files = selection_files(selection, recipe)
     if trials:
         files["judgement.json"] = json_text({design: _as_json(vars(trial)) for design, trial in trials.items()})
     task = {}
     if candidates.documents is not None:
-        task = task_files(candidates.documents, selection.doc_ids, name=recipe.name, fewshot=fewshot, **recipe.export)
+        task = task_files(candidates.documents, selection.doc_ids, recipe.name, recipe.export, fewshot)
         lines.append(f"lm-eval task: {output / 'tasks' / f'{recipe.name}.yaml'}")
-    inputs = (items, documents, models)
-    with replaced_folder(output, "filter apply", inputs=inputs, names=[*files, *(["tasks"] if task else [])]) as folder:
+    with replaced_folder(output, "filter apply", inputs=tables, names=[*files, *(["tasks"] if task else [])]) as folder:
         write_files(files, folder)
         write_files(task, folder / "tasks")
     return lines
@@ -666,8 +656,9 @@ class _ToChoose(NamedTuple):
     fewshot: pd.DataFrame | None
 
 
-def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> _ToChoose:
+def _candidates(recipe: Recipe, tables: Tables) -> _ToChoose:
     """What the tables have of the recipe's benchmark."""
+    items, documents, _ = tables
     if items is None and documents is None:
         raise InputError("nothing to filter.", "give --items, --documents or both.")
     answers = None if items is None else read_benchmark_items(items, recipe.benchmark)

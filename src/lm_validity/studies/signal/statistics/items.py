@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 
 from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.studies.signal.statistics.quality import (
     MINIMUM_CHECKPOINTS,
+    Controls,
+    Curves,
     exceedance_p,
     random_items_quality,
     signal_quality,
@@ -19,7 +21,7 @@ from lm_validity.studies.signal.statistics.quality import (
 #
 # Notation: ll_i = sum_t log p(y_t | prompt, y_<t) of choice i in nats, g the gold choice, |c_i| its length in
 # tokens or characters. Arrays have shape (..., items, choices); choices that an item does not have are NaN.
-# Every score is oriented as `METRICS` says; all but bits per byte are higher for a better model.
+# All are higher for a better model.
 
 
 def _of_gold(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -53,87 +55,55 @@ def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     return result
 
 
-def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    # Relative to the largest, so that log-likelihoods of long answers do not all underflow to 0
-    largest = np.fmax.reduce(values, axis=-1)
-    total = np.nansum(np.exp(values - largest[..., None]), axis=-1)
-    result: np.ndarray = np.exp(_of_gold(values, gold) - largest) / total
-    return result
-
-
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class ItemMetric:
-    """How one item score is computed, and what must be known for it."""
+class ItemMetric(NamedTuple):
+    """How one item score is computed, of ll_i or ll_i / |c_i| and the gold choices; `per`: token or character, the
+    lengths it divides by."""
 
-    score: Score  # of ll_i, or ll_i / |c_i|, and the gold choices
-    per: str | None = None  # None, "token", "character" or "byte": lengths it divides by
-    higher_is_better: bool = True
-    unconditional: bool = False  # needs the choices' log-likelihoods without the question
+    score: Score
+    per: str | None
 
 
 _SCORES: dict[str, Score] = {
     "accuracy": _accuracy,
-    "accuracy_pmi": _accuracy,
     "log_likelihood": _of_gold,
     "log_probability_gap": _log_probability_gap,
     "confidence_margin": lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
     "probability": lambda values, gold: np.exp(_of_gold(values, gold)),
-    "probability_margin": lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
-    "normalised_probability": _normalised_probability,
-    "pmi": _of_gold,
 }
-METRICS: dict[str, ItemMetric] = {
-    f"{name}_per_{per}" if per else name: ItemMetric(score, per, unconditional=name.endswith("pmi"))
+METRICS = {
+    f"{name}_per_{per}" if per else name: ItemMetric(score, per)
     for name, score in _SCORES.items()
     for per in (None, "token", "character")
-    if per is None or name != "accuracy_pmi"
 }
-METRICS["bits_per_byte"] = ItemMetric(
-    lambda values, gold: -_of_gold(values, gold) / np.log(2.0), "byte", higher_is_better=False
-)
 
 
 def item_scores(
-    metric: str,
-    loglikelihoods: np.ndarray,
-    gold: np.ndarray,
-    lengths: np.ndarray | None = None,
-    unconditional: np.ndarray | None = None,
+    metric: str, loglikelihoods: np.ndarray, gold: np.ndarray, lengths: np.ndarray | None = None
 ) -> np.ndarray:
     """One score an item: shape (..., items) for `loglikelihoods` (..., items, choices) and `gold` (items,).
 
-    `lengths` are tokens, characters or bytes of the choices, as `METRICS[metric].per` says, and broadcast
+    `lengths` are tokens or characters of the choices, as `METRICS[metric].per` says, and broadcast
     against the log-likelihoods. With ll_i replaced by ll_i / |c_i| where a length is used:
 
         accuracy                  1 if ll_g is the largest (of equal ones the first counts, as in lm-eval), else 0
-        accuracy_pmi              the same for ll_i - ll_i(unconditional)
         log_likelihood            ll_g; per token it is CLL = (log p(q, a) - log p(q)) / |a|
         log_probability_gap       ll_g - mean_{i != g} ll_i
         confidence_margin         ll_g - max_{i != g} ll_i
         probability               exp ll_g
-        probability_margin        exp ll_g - max_{i != g} exp ll_i
-        normalised_probability    exp ll_g / sum_i exp ll_i
-        pmi                       ll_g - ll_g(unconditional)
-        bits_per_byte             -ll_g / (ln 2 bytes_g)
 
     Sources: accuracies as in lm-eval; gap, margin and CLL: NeurIPS 2025 E2LMC (teams Morai, Noor,
-    Shaikespear); probabilities: DataDecide (arXiv 2504.11393). An item with a single choice has no
+    Shaikespear); probability: DataDecide (arXiv 2504.11393). An item with a single choice has no
     distractor: NaN. lm-eval's `acc_norm` divides by characters.
     """
-    described = METRICS[metric]
-    values = loglikelihoods
-    if described.unconditional:
-        if unconditional is None:
-            raise ValueError(f"{metric} needs unconditional log-likelihoods")
-        values = values - unconditional
-    if described.per is not None:
-        if lengths is None:
-            raise ValueError(f"{metric} needs the choices' lengths in {described.per}s")
-        values = values / lengths
-    return described.score(values, gold)
+    score, per = METRICS[metric]
+    if per is None:
+        return score(loglikelihoods, gold)
+    if lengths is None:
+        raise ValueError(f"{metric} needs the choices' lengths in {per}s")
+    return score(loglikelihoods / lengths, gold)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -143,8 +113,6 @@ def item_scores(
 # pure noise it makes a signal quality above 0.9. So items are chosen on some models (or checkpoints) and
 # scored on others, and a random choice of as many items is scored beside it.
 
-# Item scores of each model: (checkpoints, items), checkpoints in order of training
-Curves = list[np.ndarray]
 # Which checkpoints of which models: pairs of a model's index and indices of its checkpoints
 Rows = tuple[tuple[int, np.ndarray], ...]
 # The items (items,), boolean, that a filter keeps when it sees these rows only
@@ -215,14 +183,7 @@ def disjoint_checkpoints(checkpoints: list[int]) -> list[Fold]:
     return [Fold("alternate checkpoints", tuple(fit), tuple(score))] if fit else []
 
 
-def judge_filter(
-    fit: Fit,
-    scored: Curves,
-    folds: list[Fold],
-    generator: Generator,
-    controls: int = 200,
-    options: SignalConventions = E2LM,
-) -> FilterTrial:
+def judge_filter(fit: Fit, scored: Curves, folds: list[Fold], controls: Controls) -> FilterTrial:
     """Signal quality in sample, held out, and of random choices of the same size.
 
     `fit` says which items the filter keeps when it sees only the given rows; `scored` are the item scores
@@ -236,13 +197,13 @@ def judge_filter(
     weights = np.array([len(fold.score) for fold in folds], dtype=float)
     weights /= weights.sum()
 
-    unfiltered, held_out, control = 0.0, 0.0, np.zeros(controls)
+    unfiltered, held_out, control, options = 0.0, 0.0, np.zeros(controls.number), controls.options
     for weight, fold in zip(weights, folds, strict=True):
         filter_fitted = fit(fold.fit)
         curves = _take(scored, fold.score)
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), options)
         held_out += weight * mean_quality(curves, filter_fitted, options)
-        control += weight * random_items_quality(curves, int(filter_fitted.sum()), controls, generator, options)
+        control += weight * random_items_quality(curves, int(filter_fitted.sum()), controls)
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
     p = exceedance_p(held_out, control)
     return FilterTrial(

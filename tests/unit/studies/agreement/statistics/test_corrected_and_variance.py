@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.noise import (
-    corrected_interval,
-    mean_tau_left_out,
-    noise_ceiling,
-    noise_corrected_tau,
-)
+from lm_validity.studies.agreement.statistics.noise import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import (
     cluster_numbers,
+    corrected_interval,
     effective_clusters,
     jackknife_interval,
+    mean_tau_left_out,
     means_without_clusters,
+    noise_corrected_tau,
     transformed_interval,
 )
 
@@ -101,16 +99,14 @@ def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_t
 def test_two_kinds_of_clusters_add_their_errors():
     models, benchmarks = np.array([0.4, 0.5, 0.55, 0.45]), np.array([0.3, 0.6, 0.5])
     one = jackknife_interval(0.5, models)
-    low, high = jackknife_interval(0.5, models, other_estimates=benchmarks)
+    low, high = jackknife_interval(0.5, models, also=(benchmarks, None))
     squares = np.array([3 / 4 * ((models - models.mean()) ** 2).sum(), 2 / 3 * ((benchmarks - 7 / 15) ** 2).sum()])
     freedom = squares.sum() ** 2 / (squares**2 / np.array([3, 2])).sum()
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(squares.sum()))
-    few = jackknife_interval(0.5, models, other_estimates=benchmarks, other_sizes=[2, 1, 1])
-    assert few.low < low and np.isnan(
-        jackknife_interval(0.5, models, other_estimates=benchmarks, other_sizes=[8, 1, 1]).low
-    )
-    assert high - low > one.high - one.low and jackknife_interval(0.5, models, other_estimates=np.full(3, 0.5)) == one
-    assert np.isnan(jackknife_interval(0.5, models, other_estimates=benchmarks[:2]).low)
+    few = jackknife_interval(0.5, models, also=(benchmarks, [2, 1, 1]))
+    assert few.low < low and np.isnan(jackknife_interval(0.5, models, also=(benchmarks, [8, 1, 1])).low)
+    assert high - low > one.high - one.low and jackknife_interval(0.5, models, also=(np.full(3, 0.5), None)) == one
+    assert np.isnan(jackknife_interval(0.5, models, also=(benchmarks[:2], None)).low)
 
 
 def test_means_without_each_category_are_those_of_the_other_benchmarks():

@@ -1,12 +1,26 @@
-"""Vectorised Kendall's tau: hand-computed, against scipy with ties and missing values, and weighted."""
+"""Kendall's tau and its resamples, significance, perplexity, paired tests and screening, by hand and by scipy."""
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from lm_validity.config.sections import Screening
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.noise import taus_left_out
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.factors import ranks_over_benchmarks
+from lm_validity.studies.agreement.statistics.ranking import (
+    improved_pairs,
+    kendall_tau_matrix,
+    one_with_others,
+    pair_signs,
+    paired_signs,
+    perplexity_agreement,
+    resampled_kendall_tau,
+    screen_benchmarks,
+    significant_signs,
+    standardize,
+    summarize_agreement,
+)
+from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, taus_left_out
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,3 +74,173 @@ def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
     copies = [kendall_tau_matrix(pair_signs(np.repeat(scores, draw, axis=0))) for draw in draws]
     assert all(np.array_equal(way, ways[0], equal_nan=True) for way in ways)
     np.testing.assert_allclose(ways[0], copies, atol=1e-12)
+
+
+TAU = np.array([[1, 0.2, 0.4, 0.6], [0.2, 1, 0.0, -0.2], [0.4, 0.0, 1, np.nan], [0.6, -0.2, np.nan, 1]])
+
+
+def test_summary_of_a_small_matrix():
+    summary = summarize_agreement(TAU, ["x", "x", "y", None])
+    assert summary.mean == pytest.approx((0.2 + 0.4 + 0.6 + 0 - 0.2) / 5)
+    np.testing.assert_allclose(summary.by_benchmark, [0.4, 0.0, 0.2, 0.2])
+    assert summary.categories == ("x", "y")
+    np.testing.assert_allclose(summary.by_category, [[0.2, 0.2], [0.2, np.nan]])
+
+
+def test_improvement_is_strict_and_ignores_undefined_pairs():
+    after = TAU.copy()
+    after[0, 1], after[0, 2] = 0.2, 0.5
+    after[1, 2] = np.nan
+    assert improved_pairs(TAU, after) == (1, 4)
+
+
+def test_significant_signs_by_hand():
+    scores = np.array([[0.50, 0.9], [0.60, 0.8], [0.61, 0.1], [0.40, np.nan]])
+    stderr = np.array([[0.03, 0.0], [0.03, 0.0], [0.03, 0.1], [0.0, 0.1]])
+    signs = significant_signs(scores, stderr)
+    # thresholds: 1.96 · sqrt(2) · 0.03 = 0.0832, and 1.96 · 0.03 = 0.0588 against the last model
+    pairs = dict(zip(zip(signs.first, signs.second, strict=True), signs.sign[:, 0], strict=True))
+    assert pairs == {(0, 1): -1, (0, 2): -1, (0, 3): 1, (1, 2): 0, (1, 3): 1, (2, 3): 1}
+    # both errors zero: never significant; a missing score: not known
+    assert signs.sign[0, 1] == 0 and signs.known[0, 1] == 1
+    assert signs.known[2, 1] == 0
+
+
+def test_significance_tau_counts_pairs_not_ranks():
+    # in A only 0-2 and 0-3 differ significantly, in B only 0-3: tau = 1 / sqrt(2 · 1)
+    scores = np.array([[0.4, 0.4], [0.3, 0.3], [0.1, 0.25], [0.0, 0.0]])
+    stderr = np.array([[0.05, 0.1], [0.2, 0.2], [0.05, 0.2], [0.05, 0.1]])
+    signs = significant_signs(scores, stderr)
+    assert np.abs(signs.sign).sum(axis=0).tolist() == [2, 1]
+    assert kendall_tau_matrix(signs)[0, 1] == pytest.approx(1 / np.sqrt(2))
+
+
+def test_perplexity_agreement_by_hand():
+    corpora = -np.array([[1.0], [0.9], [0.8], [np.nan]])  # bits per byte, negated: more is better
+    benchmarks = np.array([[0.2, 0.5], [0.3, 0.4], [0.4, 0.6], [0.9, 0.9]])
+    result = perplexity_agreement(corpora, benchmarks)
+    np.testing.assert_allclose(result.corpus_benchmark, [[1.0, 1 / 3]])
+    assert (result.models, result.complete_models) == (3, 3)
+    # means .35, .35, .5: one tie, two concordant pairs: 2 / sqrt(3 · 2)
+    assert result.average_average == pytest.approx(2 / np.sqrt(6))
+
+
+def test_mcnemar_by_counts():
+    # model 0 alone right on 15 items, model 1 alone on 4: (15 - 4) / sqrt(19) = 2.52; model 2 equals model 0
+    both, neither = np.ones(10), np.zeros(8)
+    first = np.concatenate([both, neither, np.ones(15), np.zeros(4)])
+    second = np.concatenate([both, neither, np.zeros(15), np.ones(4)])
+    signs = paired_signs(np.array([first, second, first]))
+    assert signs.sign[:, 0].tolist() == [1, 0, -1]
+    assert paired_signs(np.array([first, second]), z=2.6).sign[0, 0] == 0
+
+
+def test_paired_test_uses_common_items_and_beats_the_unpaired_one():
+    rng = np.random.default_rng(0)
+    difficulty = rng.random(400)
+    first = (difficulty < 0.60).astype(float)
+    second = (difficulty < 0.57).astype(float)  # right wherever the easier items are: differs on few items only
+    unpaired = significant_signs(np.array([[first.mean()], [second.mean()]]), np.full((2, 1), 0.0245))
+    assert unpaired.sign[0, 0] == 0
+    assert paired_signs(np.array([first, second])).sign[0, 0] == 1
+    second[:200] = np.nan
+    half = paired_signs(np.array([first, second]))
+    assert half.known[0, 0] == 1
+    second[:] = np.nan
+    assert paired_signs(np.array([first, second])).known[0, 0] == 0
+
+
+def test_items_of_one_subject_count_together():
+    rng = np.random.default_rng(0)
+    subjects = np.repeat([f"s{i}" for i in range(12)], 25)
+    # the first model is better by a share that differs from subject to subject
+    lead = np.repeat(rng.choice([-0.35, 0.5], p=[0.4, 0.6], size=12), 25)
+    second = (rng.random(300) < 0.5).astype(float)
+    first = np.where(rng.random(300) < np.abs(lead), (lead > 0).astype(float), second)
+    correct = np.array([first, second])
+    correct[0, ::40] = np.nan
+    sums = np.array([np.nansum((correct[0] - correct[1])[subjects == f"s{i}"]) for i in range(12)])
+    statistic = abs(sums.sum()) / np.sqrt((sums**2).sum())
+    assert abs(paired_signs(correct, z=statistic - 1e-9, clusters=subjects).sign[0, 0]) == 1
+    assert paired_signs(correct, z=statistic + 1e-9, clusters=subjects).sign[0, 0] == 0
+    assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
+
+
+def test_rank_intervals_of_few_units_hold_more_of_the_draws():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(15, 1)) + 0.8 * rng.normal(size=(15, 6))
+    weights = multiplicities(6, 400, rng)
+    benchmarks, categories = ranks_over_benchmarks(scores, weights), ranks_over_benchmarks(scores, weights, units=4)
+    assert (benchmarks.units, categories.units) == (6, 4)
+    shares = []
+    for ranks, level in ((benchmarks, expanded_level(6)), (categories, expanded_level(4))):
+        low, high = ranks.interval()
+        inside = ((ranks.draws >= low) & (ranks.draws <= high)).mean(axis=0)
+        assert (inside >= level - 1e-9).all()
+        shares.append(inside.mean())
+    assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 4 categories: all of them
+
+
+def test_one_benchmark_against_the_others_by_hand():
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(12, 1)) + 0.7 * rng.normal(size=(12, 4))
+    scores[2, 1] = np.nan
+    found = one_with_others(scores)
+    z = standardize(scores)
+
+    def mean_tau(rows):
+        rest = [np.nanmean(np.delete(z, j, axis=1), axis=1) for j in range(4)]
+        ok = [np.isfinite(z[rows, j]) for j in range(4)]
+        return np.mean([kendalltau(z[rows, j][ok[j]], rest[j][rows][ok[j]])[0] for j in range(4)])
+
+    assert found[0] == pytest.approx(mean_tau(np.arange(12)))
+    assert found[5] == pytest.approx(mean_tau(np.delete(np.arange(12), 4)))
+    assert len(found) == 13
+
+
+PUBLISHED = Screening()
+
+MODELS = np.arange(10.0)
+
+
+def table(*columns) -> np.ndarray:
+    return np.column_stack(columns)
+
+
+def test_each_rule_and_its_reason():
+    reversed_order = MODELS[::-1]
+    direct = table(MODELS, MODELS, MODELS**2, reversed_order, MODELS)
+    trained = direct + 1
+    trained[:3, 1] = direct[:3, 1]  # three of ten models fall back to the direct score
+    trained[9, 2] = direct[9, 2] - 1  # one is worse: a tenth, which is allowed
+    examples = np.array([1000, 5000, np.nan, 2000, 999])
+    found = screen_benchmarks(direct, trained, examples, PUBLISHED)
+    assert found.reasons == (
+        None,
+        "no improvement in 3 of 10 models",
+        None,
+        "negative agreement with 2 of 2 other benchmarks",
+        "999 training examples, fewer than 1000",
+    )
+    # agreement is counted with benchmarks that pass the first two rules: a, c and the reversed one
+    assert list(found.eligible) == [2, 3, 2, 2, 3] and list(found.negative) == [1, 1, 1, 2, 1]
+    np.testing.assert_allclose(found.mean_tau, [0, 1 / 3, 0, -1, 1 / 3])
+
+
+def test_exactly_a_fifth_and_exactly_half_are_allowed():
+    direct = table(MODELS, MODELS, MODELS[::-1])
+    trained = direct + 1
+    trained[:2, 0] = direct[:2, 0]
+    found = screen_benchmarks(direct, trained, np.full(3, 1e4), PUBLISHED)
+    assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.eligible[0] == 2
+    assert found.reasons[:2] == (None, None) and found.reasons[2].startswith("negative agreement with 2 of 2")
+
+
+def test_models_without_both_scores_do_not_count():
+    direct, trained = table(MODELS, MODELS), table(MODELS, MODELS) + 1
+    trained[4:, 0] = np.nan
+    direct[0, 0] = np.nan
+    found = screen_benchmarks(direct, trained, np.full(2, 2000.0), PUBLISHED)
+    assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
+    alone = screen_benchmarks(direct[:, :1], trained[:, :1], np.full(1, 2000.0), PUBLISHED)
+    assert alone.reasons == (None,) and np.isnan(alone.mean_tau[0]) and alone.eligible[0] == 0

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.config.sections import KNOTS
-from lm_validity.studies.agreement.statistics.readiness import compute_terms, group_effect, outside_overlap
+from lm_validity.studies.agreement.readiness import compute_terms, group_effect, outside_overlap
 
 LOG = np.array(
     [21.26, 21.71, 23.4, 22.75, 21.28, 22.3, 22.44, 21.48, 23.2, 21.34, 22.17, 22.55, 22.29, 22.76, 23.21, 23.87, 21.85,
@@ -24,8 +24,8 @@ GROUP = (FAMILIES < 3).astype(int)
 TERMS = compute_terms(10**LOG, KNOTS)
 
 
-def effect(scores=SCORES, group=GROUP, terms=TERMS, families=FAMILIES, **options):
-    return group_effect(scores, group, terms, families, **options)
+def effect(scores=SCORES, group=GROUP, terms=TERMS, families=FAMILIES):
+    return group_effect(scores, group, terms, families)
 
 
 def test_the_coefficient_is_that_of_statsmodels_and_its_error_the_jackknifes():
@@ -82,7 +82,7 @@ def test_a_coefficient_that_rests_on_one_family_has_no_error():
 
 def test_benchmarks_together_have_the_mean_of_their_leads():
     both = np.column_stack([SCORES, PREPARED])
-    apart = [effect(column, tested=False).value for column in both.T]
+    apart = [effect(column).value for column in both.T]
     assert effect(both).value == pytest.approx(np.mean(apart))
     assert effect(np.column_stack([SCORES, SCORES])).p == pytest.approx(effect().p)  # no evidence from a copy
     both[:, 1] = np.nan
@@ -108,8 +108,9 @@ def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
 
 def test_overlap_counts_the_models_beyond_the_other_side():
     compute, group = np.array([1.0, 2, 3, 4, 9, np.nan]), np.array([0, 1, 0, 1, 1, 1])
-    assert outside_overlap(compute, group) == (2, 1)  # 4 and 9 above 3; 1 below 2
-    assert outside_overlap(compute, np.ones(6)) == (5, 0)
+    inside, outside = compute[group == 1], compute[group == 0]
+    assert (outside_overlap(inside, outside), outside_overlap(outside, inside)) == (2, 1)  # 4, 9 above 3; 1 below 2
+    assert outside_overlap(compute, compute[:0]) == 5
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,26 +1,11 @@
-"""Shares in the top, clusters resampled whole, second factors, families as factors."""
+"""Shares in the top, clusters resampled whole, second factors."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.factors import (
-    component_ranks,
-    parallel_analysis,
-    rank_intervals,
-    ranks_over_benchmarks,
-    without_group_means,
-)
+from lm_validity.studies.agreement.statistics.factors import component_ranks, rank_intervals, ranks_over_benchmarks
 from lm_validity.studies.agreement.statistics.resampling import multiplicities
-
-
-def test_families_are_no_factors_within_families():
-    rng = np.random.default_rng(4)
-    families = np.repeat(np.array(list("abcdefg"), dtype=object), [10] * 6 + [2])
-    scores = 3 * rng.normal(size=(7, 12))[np.repeat(np.arange(7), [10] * 6 + [2])] + rng.normal(size=(62, 12))
-    assert parallel_analysis(scores, rng, 100).factors >= 2
-    rest, groups = without_group_means(scores, families)
-    assert rest.shape == (60, 12) and parallel_analysis(rest, rng, 100, groups).factors == 0
 
 
 def test_rank_intervals_are_those_of_paired_t_tests_of_every_pair():

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from lm_validity.plans.rounds import CellChoice
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.statistics.sparse import CellChoice, mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import mean_standing, rank_draws
 
 EVERYONE = np.ones(5, dtype=bool)
 

@@ -132,8 +132,8 @@ def test_endpoint_judge(endpoint, monkeypatch):
         ([{**DOCUMENTS[0], "gold": "B"}], ["row 1", "'test:0'", "'gold', value 'B': not a whole number"]),
         ([{**DOCUMENTS[0], "gold": 0.5}], ["row 1", "'0.5': not a whole number"]),
         ([{**DOCUMENTS[0], "gold": None}], ["row 1", "'gold'"]),
-        ([DOCUMENTS[1], {**DOCUMENTS[0], "context": None}], ["row 2", "'test:0'", "'context', value 'None': no text"]),
-        ([{**DOCUMENTS[0], "context": None, "gold": "B"}], ["row 1", "'context', value 'None': no text"]),
+        ([DOCUMENTS[1], {**DOCUMENTS[0], "context": None}], ["row 2", "'test:0'", "'context'", "no text"]),
+        ([{**DOCUMENTS[0], "context": None, "gold": "B"}], ["row 1", "'context'", "no text"]),
         ([{**DOCUMENTS[0], "choices": ["x"]}], ["row 1", "choices"]),
     ],
 )

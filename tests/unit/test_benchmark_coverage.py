@@ -49,17 +49,6 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(monkeypatch, tmp_path):
     assert computed == [4, 5, 6]
 
 
-def test_no_table_is_begun_after_the_budget(monkeypatch, tmp_path):
-    run(monkeypatch, tmp_path, "run", "--world", "saturation", "--size", "5", "--budget", "-1")
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_world_is_an_error(monkeypatch, tmp_path):
-    with pytest.raises(SystemExit) as error:
-        run(monkeypatch, tmp_path, "run", "--world", "flat")
-    assert error.value.code == 2
-
-
 def test_page_counts_what_is_held_and_what_is_missing(tmp_path):
     path = tmp_path / "bias-normal-5.csv"
     for table in range(10):

@@ -8,7 +8,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_check
-from gpu_check import CheckResult, each_check
+from gpu_check import each_check
 
 from lm_validity.cells.models import passes
 
@@ -69,17 +69,6 @@ def test_scores_that_differ_and_ways_that_are_refused_are_seen(folder, monkeypat
         "scores in bfloat16": "failed",
         "scorer in bfloat16": "noted",
     }
-
-
-def test_whatever_is_raised_is_a_finding():
-    def broken():
-        yield CheckResult("first", "passed", "")
-        raise RuntimeError("CUDA error: no kernel image is available\nmore")
-
-    first, second = gpu_check._tried("second", broken())
-    assert first.outcome == "passed" and second == CheckResult(
-        "second", "failed", "RuntimeError: CUDA error: no kernel image is available"
-    )
 
 
 @pytest.mark.parametrize(("same", "outcome"), [(16, "passed"), (15, "noted"), (8, "noted"), (7, "failed")])

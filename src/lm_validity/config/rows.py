@@ -12,18 +12,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    create_model,
-    field_validator,
-)
+import pydantic
 from pydantic_core import PydanticCustomError
 
 from lm_validity.errors import InputError, did_you_mean, nearest
@@ -39,18 +28,18 @@ if TYPE_CHECKING:
 #
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, pydantic.Field(ge=1)]
 LONGEST_NAME = 120  # characters of an id or a run's name: a file name of two ids and their recipe has at most 255
 
 
-class ConfigSection(BaseModel):
+class ConfigSection(pydantic.BaseModel):
     """Unknown keys are errors; values are frozen once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    @field_validator("*", mode="wrap")
+    @pydantic.field_validator("*", mode="wrap")
     @classmethod
-    def _yes_is_no_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    def _yes_is_no_number(cls, value: object, handler: pydantic.ValidatorFunctionWrapHandler) -> object:
         """YAML's `yes`, `on` and `true` are no 1, which is what pydantic would make of them."""
         read = handler(value)
         if _is_yes_for_number(value, read):
@@ -69,7 +58,7 @@ def _is_yes_for_number(value: object, read: object) -> bool:
 
 def key(default: Any, description: str | None, **limits: Any) -> Any:
     """A field that a configuration may set (`...`: must set). Fields that are no keys have one value in every run."""
-    return Field(default, description=description, **limits)
+    return pydantic.Field(default, description=description, **limits)
 
 
 def check_distinct(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -202,7 +191,7 @@ _PROBLEMS = {
 }
 
 
-class SheetRow(BaseModel):
+class SheetRow(pydantic.BaseModel):
     """A row of a sheet. Its first field is the row's id, unless `identified_by` names several; an empty value means the
     field's default.
 
@@ -210,7 +199,7 @@ class SheetRow(BaseModel):
     as many values as the header; where it is "ignore", neither matters.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     # by field: other names of its column, tried in this order where the field's own name is no column
     other_names: ClassVar[dict[str, tuple[str, ...]]] = {}
     # fields that together are the row's id, where the first alone is not
@@ -237,13 +226,13 @@ class Sheets:
         return self.texts[str(path)]
 
 
-def _split_at(separator: str) -> BeforeValidator:
-    return BeforeValidator(
+def _split_at(separator: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(
         lambda value: tuple(part.strip() for part in value.split(separator)) if isinstance(value, str) else value
     )
 
 
-def _fill_in_run(path: str, info: ValidationInfo) -> str:
+def _fill_in_run(path: str, info: pydantic.ValidationInfo) -> str:
     context = info.context or {}
     if "run" not in context:
         return path
@@ -289,7 +278,7 @@ def _check_identifier(value: str) -> str:
     return value
 
 
-def _check_size_class(name: str, info: ValidationInfo) -> str:
+def _check_size_class(name: str, info: pydantic.ValidationInfo) -> str:
     size_classes = (info.context or {}).get("size_classes")
     if size_classes and name not in size_classes:
         raise bad_value(
@@ -299,9 +288,9 @@ def _check_size_class(name: str, info: ValidationInfo) -> str:
     return name
 
 
-Identifier = Annotated[str, AfterValidator(_check_identifier)]
-PathInRun = Annotated[str, AfterValidator(_fill_in_run)]  # `results/{run}` becomes the run's folder
-SizeClassName = Annotated[str, AfterValidator(_check_size_class)]
+Identifier = Annotated[str, pydantic.AfterValidator(_check_identifier)]
+PathInRun = Annotated[str, pydantic.AfterValidator(_fill_in_run)]  # `results/{run}` becomes the run's folder
+SizeClassName = Annotated[str, pydantic.AfterValidator(_check_size_class)]
 BETWEEN_BARS = _split_at("|")
 BETWEEN_COMMAS = _split_at(",")
 
@@ -343,7 +332,7 @@ def list_rows(
         texts |= {field: text[0] for field, text in texts.items() if field in flags and text in ("0.0", "1.0")}
         try:
             row = kind.model_validate(texts, context=context)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             names = {field: table.header[column] for field, column in columns.items()}
             raise _input_error(error, kind, texts, names, f"{path}, row {line}") from None
         identifier = tuple(getattr(row, field) for field in key)
@@ -392,7 +381,7 @@ def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int
 
 
 def _input_error(
-    error: ValidationError, kind: type[SheetRow], texts: dict[str, str], names: dict[str, str], where: str
+    error: pydantic.ValidationError, kind: type[SheetRow], texts: dict[str, str], names: dict[str, str], where: str
 ) -> InputError:
     """The first thing that is wrong with a row. names: the column of each field, as the header has it."""
     first = error.errors()[0]
@@ -441,7 +430,7 @@ def _read_date(value: object) -> object:
     return value
 
 
-Released = Annotated[date, BeforeValidator(_read_date)]
+Released = Annotated[date, pydantic.BeforeValidator(_read_date)]
 
 
 class Group(NamedTuple):
@@ -484,8 +473,9 @@ def parse_group(text: str) -> Group:
 
 def with_columns(kind: type[Row], groups: Iterable[Group]) -> type[Row]:
     """The kind of row with a column of 0 and 1 for each group that names one of its own."""
-    columns = {group.column: (bool | None, None) for group in groups if group.column not in kind.model_fields}
-    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **columns) if columns else kind  # type: ignore[call-overload]
+    columns: Any = {group.column: (bool | None, None) for group in groups if group.column not in kind.model_fields}
+    wider: type[Row] = pydantic.create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **columns)
+    return wider if columns else kind
 
 
 def members(

@@ -9,15 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+import pydantic
 
 from lm_validity.config.rows import (
     BETWEEN_BARS,
@@ -50,8 +42,8 @@ OUTPUT_TYPES = get_args(OutputType)
 CORPUS: OutputType = "loglikelihood_rolling"
 STUDIES = get_args(Study)
 
-PositiveNumber = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveNumber = Annotated[float, pydantic.Field(gt=0)]
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 def metric_key(name: str) -> str:
@@ -65,8 +57,8 @@ def _check_reserved(value: str) -> str:
     return value
 
 
-Metric = Annotated[str, AfterValidator(metric_key)]
-CellPart = Annotated[Identifier, AfterValidator(_check_reserved)]
+Metric = Annotated[str, pydantic.AfterValidator(metric_key)]
+CellPart = Annotated[Identifier, pydantic.AfterValidator(_check_reserved)]
 StudyNames = Annotated[tuple[str, ...], BETWEEN_COMMAS]
 
 
@@ -76,7 +68,7 @@ class Checkpoint(SheetRow):
 
     checkpoint: CellPart
     iteration: Count | None = None
-    tokens_b: Annotated[float, Field(ge=0)] | None = None
+    tokens_b: Annotated[float, pydantic.Field(ge=0)] | None = None
     revision: str | None = None
     subfolder: str | None = None
     adapter: PathInRun | None = None
@@ -91,7 +83,7 @@ class _CheckpointRow(Checkpoint):
 FINAL = Checkpoint(checkpoint="final")
 
 
-def _read_checkpoints(path: object, info: ValidationInfo) -> object:
+def _read_checkpoints(path: object, info: pydantic.ValidationInfo) -> object:
     """Checkpoints in the order of their sheet, then `final` unless the sheet has a row for it. The path is relative
     to the models sheet."""
     if not isinstance(path, str) or info.context is None:
@@ -111,7 +103,7 @@ class ModelFacts(SheetRow):
     released: the month or the day, for groups of models.
     """
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = pydantic.ConfigDict(extra="ignore")
     other_names: ClassVar[dict[str, tuple[str, ...]]] = {
         "model": ("model_id",),
         "label": ("display_name",),
@@ -144,7 +136,7 @@ class Model(ModelFacts):
     adapter: a PEFT adapter on the model at `path`, a folder or a hub id (`owner/name@revision`); of the final model.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid")
     ignored: ClassVar[frozenset[str]] = frozenset({"chat", "tokens_status", "flops"})
 
     model: CellPart
@@ -153,9 +145,9 @@ class Model(ModelFacts):
     instruction_tuned: bool = False
     revision: str | None = None
     adapter: PathInRun | None = None
-    size_class: SizeClassName = Field("small", validate_default=True)
+    size_class: SizeClassName = pydantic.Field("small", validate_default=True)
     dtype: Dtype = "float32"
-    checkpoints: Annotated[tuple[Checkpoint, ...], BeforeValidator(_read_checkpoints)] = (FINAL,)
+    checkpoints: Annotated[tuple[Checkpoint, ...], pydantic.BeforeValidator(_read_checkpoints)] = (FINAL,)
     document_bos: Literal["once", "every", "lm-eval"] | None = None
     batch_ramp: Literal["e2lm"] | None = None
 
@@ -203,7 +195,7 @@ class BenchmarkFacts(SheetRow):
     before the test, where it was not the benchmark's own training set.
     """
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = pydantic.ConfigDict(extra="ignore")
     other_names: ClassVar[dict[str, tuple[str, ...]]] = {
         "benchmark": ("task",),
         "training_examples": ("published_train_rows", "train_rows"),
@@ -217,14 +209,14 @@ class BenchmarkFacts(SheetRow):
     output_type: OutputType | None = None
     higher_is_better: bool | None = None
     n_items: PositiveNumber | None = None
-    chance: Annotated[float, Field(ge=0, lt=1)] | None = None
+    chance: Annotated[float, pydantic.Field(ge=0, lt=1)] | None = None
     num_fewshot: Count | None = None
     training_examples: PositiveNumber | None = None
     corpus: str | None = None
     variant_of: str | None = None
     prepared_on: str | None = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def know_a_corpus(cls, row: dict[str, object]) -> dict[str, object]:
         """Fills in the metric, type and direction of a corpus; what the row says comes first. Refuses nothing."""
@@ -239,7 +231,7 @@ class Benchmark(BenchmarkFacts):
     corpus: texts of the user's own, in the column `text_column`; a task is made of them when they are prefetched.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid")
     ignored: ClassVar[frozenset[str]] = frozenset({"display_name", "description", "selected", "exclusion"})
 
     benchmark: CellPart
@@ -253,7 +245,7 @@ class Benchmark(BenchmarkFacts):
     mutual_information: bool = False
     text_column: str = "text"
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def name_the_task(cls, row: dict[str, object]) -> dict[str, object]:
         """The task is the benchmark's namesake, and that of a corpus is made."""
@@ -266,17 +258,17 @@ class Benchmark(BenchmarkFacts):
                 raise bad_value("not for a corpus", "leave it empty: its task is made.", column)
         return made | row
 
-    @field_validator("num_fewshot")
+    @pydantic.field_validator("num_fewshot")
     @classmethod
-    def have_questions(cls, count: int, info: ValidationInfo) -> int:
+    def have_questions(cls, count: int, info: pydantic.ValidationInfo) -> int:
         """Refuses few-shot examples for a perplexity corpus, which asks no questions."""
         if count and info.data.get("output_type") == CORPUS:
             raise bad_value("a perplexity corpus has no examples", "leave it empty.")
         return count
 
-    @field_validator("mutual_information")
+    @pydantic.field_validator("mutual_information")
     @classmethod
-    def have_choices(cls, requires_choices: bool, info: ValidationInfo) -> bool:
+    def have_choices(cls, requires_choices: bool, info: pydantic.ValidationInfo) -> bool:
         """Refuses mutual information for an output type without choices, which are what it scores without the
         question."""
         output_type = info.data.get("output_type", "multiple_choice")
@@ -337,7 +329,7 @@ class AcceptedLoss(SheetRow):
     (null: none is), and whether a gate must know that it is no larger."""
 
     benchmark: str
-    margin: Annotated[float, Field(ge=0)] | None = None
+    margin: Annotated[float, pydantic.Field(ge=0)] | None = None
     must: bool = False
 
 
@@ -349,7 +341,7 @@ class MiniatureModel(SheetRow):
     training_data: Literal["science", "web"] = "science"  # science: every attribute is stated; web: those never are
     architecture: Literal["llama", "gpt2", "bert"]  # class in transformers; bert is for the bias study only
     size: str  # label of the size, for the signal study
-    hidden_size: Annotated[int, Field(ge=8)]  # width
+    hidden_size: Annotated[int, pydantic.Field(ge=8)]  # width
     layers: Positive  # blocks
     steps: Positive  # of the optimizer: a budget in steps gives the same model on a busy machine
     learning_rate: Rate  # at its peak
@@ -372,7 +364,7 @@ class MiniatureModel(SheetRow):
         """Width of the feed-forward layer: 8/3 of the model's for gated Llama, 4 times for GPT-2."""
         return self.hidden_size * 8 // 3 // 8 * 8 if self.architecture == "llama" else 4 * self.hidden_size
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def keep_masked_models_to_the_bias_study(self) -> Self:
         """Refuses a bert in any other study, and a bert with checkpoints: only the bias study takes masked models, and
         only their final weights."""
@@ -380,7 +372,7 @@ class MiniatureModel(SheetRow):
             raise ValueError("a BERT model is for the bias study only: studies must be bias, without checkpoints")
         return self
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def divide_evenly(self) -> Self:
         """Refuses a width that does not give every head an even number of dimensions, and steps that are no multiple of
         `checkpoint_every`."""
@@ -424,7 +416,7 @@ class BiasModel(SheetRow):
     architecture: Literal["masked", "causal"]  # masked: models like BERT; causal: models like GPT-2
     revision: str | None = None  # of the hub; empty: the main branch, resolved when fetched
     dtype: Dtype = "float32"  # for the method zero_shot; the method head trains all weights, in float32
-    size_class: SizeClassName = Field("small", validate_default=True)
+    size_class: SizeClassName = pydantic.Field("small", validate_default=True)
 
 
 class Task(SheetRow):
@@ -445,13 +437,13 @@ class Task(SheetRow):
     drop_empty: bool = False  # rows without text are left out; else they are an error
     shorter_than: Positive | None = None  # characters that a text must have fewer than
     rows: Positive | None = None  # that must be left, where it is checked
-    majority_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of the largest class, where it is checked
+    majority_share: Annotated[float, pydantic.Field(gt=0, le=1)] | None = None  # of the largest class
     training_epochs: Positive | None = None  # instead of the configuration's, as the next three
     pretraining_batch: Positive | None = None
     masked_batch: Positive | None = None  # for training masked models
     causal_batch: Positive | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def name_each_class_once(self) -> Self:
         """Refuses fewer than two class names, a repeated name, and a number of `labels` other than that of the classes:
         each label stands for one class."""

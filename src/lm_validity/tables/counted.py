@@ -19,30 +19,8 @@ import pandas as pd
 from lm_validity.config.rows import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables import schema, settings
 from lm_validity.tables.metrics import settled_directions, unit_notes
-from lm_validity.tables.schema import (
-    DIRECT,
-    NO_STUDY,
-    TRAINED,
-    as_in_scores,
-    of_study,
-    read_benchmark_facts,
-    read_model_facts,
-    read_scores,
-    replay_notes,
-    reruns_of,
-    sheet_frame,
-)
-from lm_validity.tables.settings import (
-    FILE,
-    Difference,
-    Unlike,
-    difference_notes,
-    differences,
-    of_one_kind,
-    settings_beside,
-    with_settings,
-)
 from lm_validity.tables.standard_errors import CheckedErrors, ErrorCheck, checked_errors, error_notes
 from lm_validity.tables.training import Sampling, average_runs, commonest
 from lm_validity.words import listing, with_names
@@ -87,14 +65,14 @@ class Counted:
     sheet: str | None
     sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
     kept_out: tuple[str, ...] = ()
-    differing: tuple[Difference, ...] = ()
+    differing: tuple[settings.Difference, ...] = ()
 
     def last(self) -> "Counted":
         """Each model as it is finished, without reruns: the checkpoint called `final`, else its only or its last one.
 
         Raises InputError where the last of a model's checkpoints is not known, and for two scores of one thing.
         """
-        rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
+        rows = self.rows[~self.rows["model"].isin(schema.reruns_of(self.models))]
         last = last_checkpoints(rows)
         for model, problem in last.unknown.items():
             raise InputError(
@@ -155,7 +133,7 @@ class Counted:
 
         Raises InputError for two scores of one thing.
         """
-        rows = self.rows[self.rows["protocol"] == DIRECT]
+        rows = self.rows[self.rows["protocol"] == schema.DIRECT]
         if rows.empty:
             raise InputError(
                 f"{self.source}: no selected score of the test split with protocol 'direct'.",
@@ -173,7 +151,7 @@ class Counted:
         as likely as it is frequent in its cell: models that give one constant answer are several. Two copies are no two
         models: with them intervals are too narrow, and neither of two best is the best. Two models alone are two.
         """
-        rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
+        rows = self.rows[~self.rows["model"].isin(schema.reruns_of(self.models))]
         scores = rows.groupby(["model", *cell])["value"].mean().unstack([*cell])
         facts = self.models.set_index("model").notna().sum(axis=1).sort_values(ascending=False, kind="stable")
         in_sheet = [model for model in facts.index if model in scores.index]
@@ -208,8 +186,8 @@ class Counted:
                 "set 'selected' to false for all but one of prompt and metric.",
             )
         scored = self.benchmarks["benchmark"].isin(rows["benchmark"].unique())
-        benchmarks, differing = self.benchmarks[scored].reset_index(drop=True), differences(rows)
-        notes = (*self.notes, *([note] if note else []), *lost, *difference_notes(differing, len(benchmarks)))
+        benchmarks, differing = self.benchmarks[scored].reset_index(drop=True), settings.differences(rows)
+        notes = (*self.notes, *([note] if note else []), *lost, *settings.difference_notes(differing, len(benchmarks)))
         return replace(self, rows=rows, benchmarks=benchmarks, notes=notes, differing=differing)
 
 
@@ -219,7 +197,7 @@ def count_scores(
     study: str | None = None,
     groups: Sequence[Group] = (),
     only: Collection[str] = (),
-    unlike: Unlike = "out",
+    unlike: settings.Unlike = "out",
 ) -> Counted:
     """The scores of a table that count, at all checkpoints.
 
@@ -234,7 +212,7 @@ def count_scores(
     The reports of a site ask about the same files: the last two answers are kept while their files stay as they are.
     Where no row of a sheet names its studies, all studies have one answer.
     """
-    files = (sources.scores, Path(sources.scores).with_name(FILE), sources.models, sources.benchmarks)
+    files = (sources.scores, Path(sources.scores).with_name(settings.FILE), sources.models, sources.benchmarks)
     question = _Question(tuple(map(_stamp, files)), sources, tuple(groups), tuple(only))
     counted = _count(question, study if study is not None and _read(question).by_study else None, unlike)
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
@@ -270,26 +248,26 @@ class _Read(NamedTuple):
 @lru_cache(maxsize=1)
 def _read(question: _Question) -> _Read:
     sources, only = question.sources, question.only
-    rows = read_scores(sources.scores)
+    rows = schema.read_scores(sources.scores)
     for model in only:
         if model not in set(rows["model"]):
             hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
             raise InputError(f"{sources.scores}: no score of the model {model!r}.", hint)
     rows = rows[rows["model"].isin(only)] if only else rows
-    notes = replay_notes(rows)
+    notes = schema.replay_notes(rows)
     rows = rows.assign(metric=_keys(rows["metric"]))
-    sheet = _no_sheet(rows) if sources.benchmarks is None else read_benchmark_facts(sources.benchmarks)
+    sheet = _no_sheet(rows) if sources.benchmarks is None else schema.read_benchmark_facts(sources.benchmarks)
     check_metrics(rows, sheet, sources.benchmarks)
     rows = report_rows(rows, sheet, notes)
-    model_sheet = sheet_frame([], ModelFacts)
+    model_sheet = schema.sheet_frame([], ModelFacts)
     if sources.models is not None:
-        model_sheet = as_in_scores(read_model_facts(sources.models, question.groups), set(rows["model"]))
+        model_sheet = schema.as_in_scores(schema.read_model_facts(sources.models, question.groups), set(rows["model"]))
     by_study = bool(model_sheet["studies"].notna().any() or sheet["studies"].notna().any())
     return _Read(rows, model_sheet, sheet, tuple(notes), by_study)
 
 
 @lru_cache(maxsize=2)
-def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
+def _count(question: _Question, study: str | None, unlike: settings.Unlike) -> Counted:
     rows, model_sheet, sheet, notes_read, _ = _read(question)
     scores, benchmarks, notes = str(question.sources.scores), question.sources.benchmarks, list(notes_read)
     model_sheet, rows = _of_this_study(model_sheet, rows, "model", study, notes)
@@ -298,7 +276,9 @@ def _count(question: _Question, study: str | None, unlike: Unlike) -> Counted:
     notes += with_names({"Benchmarks of the sheet without any score: {}.": without_score})
     rows = _of_its_metric(rows, sheet, scores, notes)
     kept_out: list[str] = []
-    rows = of_one_kind(with_settings(rows, settings_beside(scores)), kept_out, scores, unlike)
+    rows = settings.of_one_kind(
+        settings.with_settings(rows, settings.settings_beside(scores)), kept_out, scores, unlike
+    )
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
     averaged = average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
@@ -315,7 +295,7 @@ def _no_sheet(rows: pd.DataFrame) -> pd.DataFrame:
     metrics_told = rows[several & rows["higher_is_better"].notna()].groupby("benchmark")["metric"].unique()
     metric_of_benchmark = {benchmark: metrics[0] for benchmark, metrics in metrics_told.items() if len(metrics) == 1}
     names = sorted(rows["benchmark"].unique())
-    return sheet_frame(
+    return schema.sheet_frame(
         [BenchmarkFacts(benchmark=name, metric=metric_of_benchmark.get(name)) for name in names], BenchmarkFacts
     )
 
@@ -363,7 +343,7 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     metrics = rows.dropna(subset="metric").groupby("benchmark")["metric"].unique().map(sorted).to_dict()
     several = [benchmark for benchmark, names in metrics.items() if len(names) > 1]
     is_open, named = sheet["metric"].isna() & sheet["benchmark"].isin(several), sheet.set_index("benchmark")["metric"]
-    for benchmark in sheet.loc[is_open & (sheet["studies"] != NO_STUDY), "benchmark"]:
+    for benchmark in sheet.loc[is_open & (sheet["studies"] != schema.NO_STUDY), "benchmark"]:
         raise InputError(
             f"{path}: {benchmark} has several metrics ({listing(metrics[benchmark])}), and no benchmarks sheet names "
             "one.",
@@ -434,7 +414,7 @@ def _own_preparation(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) 
     """A train-before-test row counts only if the model was prepared on the benchmark's own training set
     (`prepared_on` of the sheet, else of the row)."""
     sources = rows["benchmark"].map(facts["prepared_on"]).astype(object)
-    sources = sources.where(sources.notna(), rows["prepared_on"]).where(rows["protocol"] == TRAINED).dropna()
+    sources = sources.where(sources.notna(), rows["prepared_on"]).where(rows["protocol"] == schema.TRAINED).dropna()
     names = rows.loc[sources.index, "benchmark"]
     is_own = [name in re.split(r"\s*,\s*", text.strip()) for name, text in zip(names, sources, strict=True)]
     is_foreign = ~np.array(is_own, dtype=bool)
@@ -609,15 +589,15 @@ def _of_this_study(
     those with scores."""
     if study is None:
         return sheet, rows
-    in_study, kind = of_study(sheet, study), f"{key.capitalize()}s"
+    in_study, kind = schema.of_study(sheet, study), f"{key.capitalize()}s"
     out = sheet.loc[~in_study, key]
     scored = out[out.isin(rows[key].unique())]
-    sparse = sheet.loc[scored.index, "studies"] == NO_STUDY
+    sparse = sheet.loc[scored.index, "studies"] == schema.NO_STUDY
     notes += with_names(
         {
             f"{kind} of other studies stay out: {{}}.": sorted(scored[~sparse]),
-            f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes "
-            "that where fewer than half of the scores are known.": sorted(scored[sparse]),
+            f"{kind} with `{schema.NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` "
+            "writes that where fewer than half of the scores are known.": sorted(scored[sparse]),
         }
     )
     return sheet[in_study].reset_index(drop=True), rows[~rows[key].isin(out)]

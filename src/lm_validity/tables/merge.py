@@ -22,19 +22,7 @@ from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import Entry, MissingCell, Workspace, read_failures
-from lm_validity.tables.schema import (
-    ITEMS,
-    LOSSES,
-    OWN,
-    PROBABILITIES,
-    SCORES,
-    SELECTIONS,
-    SETTINGS,
-    SETTINGS_KEY,
-    TRIALS,
-    Claim,
-    write_table,
-)
+from lm_validity.tables import schema
 
 STEPS = "losses.parquet"  # of a fine-tune's cell: epoch, step, loss, validation_value
 LOSSES_AN_EPOCH = 50
@@ -75,10 +63,10 @@ class Merger:
         """scores.parquet, settings.parquet, selections.parquet and losses.parquet."""
         self.versions.clear()
         scores, selections = self.scores(), self.selections()
-        write_table(scores, SCORES, folder / "scores.parquet")
-        write_table(self.settings(), SETTINGS, folder / "settings.parquet")
-        write_table(selections, SELECTIONS, folder / "selections.parquet")
-        write_table(self.losses(), LOSSES, folder / "losses.parquet")
+        schema.write_table(scores, schema.SCORES, folder / "scores.parquet")
+        schema.write_table(self.settings(), schema.SETTINGS, folder / "settings.parquet")
+        schema.write_table(selections, schema.SELECTIONS, folder / "selections.parquet")
+        schema.write_table(self.losses(), schema.LOSSES, folder / "losses.parquet")
         mixed = [{"cells": cells, "versions": json.loads(text)} for text, cells in self.versions.most_common()]
         write_json(folder / "versions.json", mixed)
 
@@ -86,7 +74,7 @@ class Merger:
         """items.parquet, cell by cell: the table may be larger than memory."""
         with (
             replace_file(folder / "items.parquet") as temporary,
-            pq.ParquetWriter(temporary, ITEMS, compression="zstd") as writer,
+            pq.ParquetWriter(temporary, schema.ITEMS, compression="zstd") as writer,
         ):
             waiting: list[pa.Table] = []
             for cell, entry in self._of_benchmarks("items"):
@@ -99,21 +87,21 @@ class Merger:
 
     def write_trials(self, folder: Path) -> None:
         """trials.parquet and probabilities.parquet of the bias study, batch by batch."""
-        for name, schema in (("trials", TRIALS), ("probabilities", PROBABILITIES)):
+        for name, columns in (("trials", schema.TRIALS), ("probabilities", schema.PROBABILITIES)):
             with (
                 replace_file(folder / f"{name}.parquet") as temporary,
-                pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+                pq.ParquetWriter(temporary, columns, compression="zstd") as writer,
             ):
                 for _, entry in self._finished(name):
                     table = pq.read_table(check_read(self.store, entry.in_store, f"{name}.parquet"))
-                    writer.write_table(table.select(schema.names).cast(schema))
+                    writer.write_table(table.select(columns.names).cast(columns))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
     def scores(self) -> pd.DataFrame:
         """One row a metric of each scored cell, with the columns of SCORES."""
         rows = [row for cell, entry in self._of_benchmarks("scores") for row in self._score_rows(cell, entry)]
-        return pd.DataFrame(rows, columns=SCORES.names)
+        return pd.DataFrame(rows, columns=schema.SCORES.names)
 
     def settings(self) -> pd.DataFrame:
         """How each score on the test split was made, with the columns of SETTINGS; replayed cells say nothing of it."""
@@ -122,12 +110,14 @@ class Merger:
             for cell, entry in self._of_benchmarks("scores")
             if scoring_rule_of(cell).scored_split(cell) == "test"
         ]
-        return pd.DataFrame(rows, columns=SETTINGS.names).drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
+        return pd.DataFrame(rows, columns=schema.SETTINGS.names).drop_duplicates(
+            list(schema.SETTINGS_KEY), ignore_index=True
+        )
 
     def selections(self) -> pd.DataFrame:
         """What each selection chose from, with the columns of SELECTIONS."""
         rows = [row for cell, entry in self._of_benchmarks("selections") for row in _selection_rows(cell, entry.chosen)]
-        return pd.DataFrame(rows, columns=SELECTIONS.names)
+        return pd.DataFrame(rows, columns=schema.SELECTIONS.names)
 
     def losses(self) -> pd.DataFrame:
         """The training losses of the fine-tunes that are there, with the columns of LOSSES. Those of before they were
@@ -146,9 +136,9 @@ class Merger:
             means_kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
             key = {name: getattr(cell, name) for name in ("model", "benchmark", "seed", "prompt", "learning_rate")}
             losses.append(means_kept.reset_index(drop=True).assign(**key))
-        return pd.concat(losses, ignore_index=True) if losses else pd.DataFrame(columns=LOSSES.names)
+        return pd.concat(losses, ignore_index=True) if losses else pd.DataFrame(columns=schema.LOSSES.names)
 
-    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[Claim]:
+    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[schema.Claim]:
         benchmark = self.run.benchmarks[cell.benchmark]
         result = self.store.read(entry.in_store)["result"]
         self.versions[json.dumps(self.store.sidecar(entry.in_store).get("versions", {}), sort_keys=True)] += 1
@@ -161,14 +151,14 @@ class Merger:
                 "n_items": score.get("n_items", result["n_items"]),
                 "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
                 "selected": self._is_selected(cell),
-                "source": result.get("source", OWN),
+                "source": result.get("source", schema.OWN),
             }
 
     def _settings_row(self, cell: BenchmarkCell, entry: Entry) -> dict[str, object]:
         """What is known of how a cell was scored: by its recipe, its result and its sidecar."""
-        key = {name: value for name, value in self._key(cell).items() if name in SETTINGS_KEY}
+        key = {name: value for name, value in self._key(cell).items() if name in schema.SETTINGS_KEY}
         result, sidecar = self.store.read(entry.in_store)["result"], self.store.sidecar(entry.in_store)
-        if result.get("source", OWN) != OWN:
+        if result.get("source", schema.OWN) != schema.OWN:
             return key
         model, chat = self.run.models[cell.model], key["prompt"] == "chat"
         generation = self.run.configuration.evaluation.generation if cell.run is not None else None
@@ -190,13 +180,13 @@ class Merger:
     def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:
         table = pq.read_table(check_read(self.store, entry.in_store, "items.parquet"))
         key, columns = self._key(cell), list[pa.Array]()
-        for field in ITEMS:
+        for field in schema.ITEMS:
             stored = table.column(field.name).cast(field.type) if field.name in table.column_names else None
             values = pa.array([key.get(field.name)] * len(table), field.type)
             columns.append(values if field.name in key or stored is None else stored)
-        return pa.table(columns, schema=ITEMS)
+        return pa.table(columns, schema=schema.ITEMS)
 
-    def _key(self, cell: BenchmarkCell) -> Claim:
+    def _key(self, cell: BenchmarkCell) -> schema.Claim:
         """The columns that name a cell."""
         model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], scoring_rule_of(cell)
         point = self._points[cell.model, cell.checkpoint or "final"]

@@ -261,7 +261,7 @@ def test_such_a_decision_is_found(line):
 
 def test_the_same_files_are_read_once_and_changed_ones_again(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(counted_scores, "read_scores", lambda path: read.append(path) or read_scores(path))
+    monkeypatch.setattr(counted_scores.schema, "read_scores", lambda path: read.append(path) or read_scores(path))
     rows = [{"model": model, "benchmark": "x", "value": 0.5} for model in "ab"]
     paths = table(tmp_path, rows)
     first = count_scores(Sources(*paths))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from lm_validity.config.load import BiasPlan
 from lm_validity.pages.page import Answer, Finding, Lede, Page
@@ -11,7 +12,7 @@ from lm_validity.results import sections
 from lm_validity.results.put import Column, Condition, Row, Rows, ends_of
 from lm_validity.results.sections import Dots, Lines, PanelOf, Says, SectionOf, Series, TableOf
 from lm_validity.studies.bias import numbers
-from lm_validity.studies.bias.trials import Study, coverage_notes, provenance_notes, read_trials
+from lm_validity.studies.bias.trials import coverage_notes, provenance_notes, read_trials
 from lm_validity.words import count
 
 READING_NOTES = (
@@ -47,18 +48,20 @@ def report_bias(
     `trials`: a trials table. `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`). `formula`:
     all, or one of `statistics.latent.FORMULAS`. `plan`: where tasks stop on the width of their interval.
     """
-    study = Study(read_trials(trials), plan)
-    rows = bias_rows(study, sampler, formula)
-    sections.write_rows(bias_page(study, rows), rows, output)
+    table = read_trials(trials)
+    rows = bias_rows(table, plan, sampler, formula)
+    sections.write_rows(bias_page(table, rows, plan), rows, output)
 
 
-def bias_rows(study: Study, sampler: str = "laplace", formula: str = "all") -> Rows:
+def bias_rows(
+    trials: pd.DataFrame, plan: BiasPlan | None = None, sampler: str = "laplace", formula: str = "all"
+) -> Rows:
     """Everything that the trials of a study tell. Raises InputError where they are not those of its plan."""
-    rows, trials = Rows("bias"), study.trials
-    if study.plan is not None:
-        numbers.stop_rows(rows, trials, study.plan)  # first: it refuses trials that are not those of the plan
+    rows = Rows("bias")
+    if plan is not None:
+        numbers.stop_rows(rows, trials, plan)  # first: it refuses trials that are not those of the plan
     numbers.mean_rows(rows, trials)
-    numbers.task_rows(rows, trials, study.plan)
+    numbers.task_rows(rows, trials, plan)
     numbers.cell_rows(rows, trials)
     numbers.model_rows(rows, trials, formula, sampler)
     numbers.trial_rows(rows, trials)
@@ -164,9 +167,7 @@ def of_task(effect: str) -> dict[str, Column]:
     """The columns of a task's effect."""
     where = {"effect": effect}
     return {
-        effect: Column("task_effect", effect, CHANGE, where=where),
-        f"{effect}_low": Column("task_effect", f"{effect}, low", CHANGE, "low", where),
-        f"{effect}_high": Column("task_effect", f"{effect}, high", CHANGE, "high", where),
+        **Column("task_effect", effect, CHANGE, where=where).with_ends(effect),
         f"{effect}_excluded_beyond": Column("task_effect_excluded_beyond", "excluded beyond", ".4f", where=where),
         f"{effect}_subsamples": Column("task_effect_subsamples", "subsamples", ".0f", where=where),
     }
@@ -345,8 +346,9 @@ def verdict(rows: Rows) -> tuple[str, str]:
     return f"Having read the test's texts changes scores{where}", answer
 
 
-def bias_page(study: Study, rows: Rows) -> Page:
+def bias_page(trials: pd.DataFrame, rows: Rows, plan: BiasPlan | None = None) -> Page:
     """The page: the mean over tasks, three panels, and a section for each question."""
+    several = len(rows.labels("experiment", "effect")) > 1
     quoted, (heading, answer) = quoted_experiment(rows), verdict(rows)
     lede, answers, alarm, fits = Lede(heading), list[Answer](), list[Finding](), rows.all("fit_reliable")
     if failed := sum(not row.value for row in fits):
@@ -355,13 +357,13 @@ def bias_page(study: Study, rows: Rows) -> Page:
     mean = rows.row("effect", experiment=quoted, **BIAS)
     if mean is not None and mean.value is not None:
         change = f"{sections.Written(mean.value, mean.unit):+} points"
-        begin = f"In {quoted}, reading" if len(study.experiments) > 1 else "Reading"
+        begin = f"In {quoted}, reading" if several else "Reading"
         interval = sections.interval_words(mean, rows)
         lede = Lede(heading, f"{begin} {MEANT['bias']} changes accuracy by {change}", interval)
         chart = Dots(both("effect", {"effect": "{}"}, experiment=quoted), POINTS).draw(rows)
         models = count(len(rows.labels("language_model", "cell_trials")), "language model")
-        basis = f"{study.prefix(quoted)}{count(mean.n or 0, 'task')}, {models}"
-        where = f"in {quoted}" if len(study.experiments) > 1 else "the mean change in accuracy is"
+        basis = f"{f'{quoted}: ' if several else ''}{count(mean.n or 0, 'task')}, {models}"
+        where = f"in {quoted}" if several else "the mean change in accuracy is"
         sentence = f"{answer}: {where} {change}"
         question = "Does having seen test text inflate a score?"
         answers.append(Answer(question, sentence, chart.svg, interval, basis, "The experiment"))
@@ -375,11 +377,11 @@ def bias_page(study: Study, rows: Rows) -> Page:
         sections=[section.drawn(rows) for section in SECTIONS],
         notes=[
             *READING_NOTES,
-            *coverage_notes(study.trials, study.plan),
-            *stop_notes(study, rows),
+            *coverage_notes(trials, plan),
+            *([] if plan is None else stop_notes(plan, rows)),
             *still_notes(rows),
             *numbers.unreliable_fits(rows),
-            *provenance_notes(study.trials),
+            *provenance_notes(trials),
         ],
         lede=lede,
         picture=picture(quoted).draw(rows),
@@ -388,21 +390,21 @@ def bias_page(study: Study, rows: Rows) -> Page:
     )
 
 
-def stop_notes(study: Study, rows: Rows) -> Iterator[str]:
+def stop_notes(plan: BiasPlan, rows: Rows) -> Iterator[str]:
     """Which tasks stopped on the width of their interval, and why the others have no more subsamples."""
-    if study.plan is None:
-        return
     yield (
         "A task gets further subsamples until the 95% interval of its bias is "
-        f"±{study.plan.half_width:g} or narrower. Only the width decides, never the sign of the bias, its size or a "
+        f"±{plan.half_width:g} or narrower. Only the width decides, never the sign of the bias, its size or a "
         "p-value. Such intervals are slightly too often too narrow, so the interval of a task that may stop is at "
         "least that wide here and on cards."
     )
-    for experiment in rows.labels("experiment", "stop_state"):
+    experiments = rows.labels("experiment", "stop_state")
+    for experiment in experiments:
         of_experiment = rows.all("stop_state", experiment=experiment)
         stopped = sum(row.text == numbers.STOPPED for row in of_experiment)
         words = "; ".join(numbers.stop_words(rows, str(experiment), str(row.subject)) for row in of_experiment)
-        yield f"{study.prefix(str(experiment))}{stopped} of {count(len(of_experiment), 'task')} stopped so. {words}."
+        prefix = f"{experiment}: " if len(experiments) > 1 else ""
+        yield f"{prefix}{stopped} of {count(len(of_experiment), 'task')} stopped so. {words}."
 
 
 def still_notes(rows: Rows) -> Iterator[str]:

@@ -6,7 +6,6 @@ language models are matched by these keys, never by the position of a row.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,24 +24,6 @@ EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, 
 CELL = ["experiment", "language_model", "m", "n"]
 SETTING = ["experiment", "m", "n"]
 TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
-
-
-@dataclass(frozen=True)
-class Study:
-    """The trials that every section of the bias report takes. `trials`: the frame of `pair_arms`. `plan`: where tasks
-    stop on a width, None where they do not."""
-
-    trials: pd.DataFrame
-    plan: BiasPlan | None = None
-
-    @property
-    def experiments(self) -> list[str]:
-        """The names of the experiments, in the order of the tables."""
-        return list(map(str, self.trials["experiment"].unique()))
-
-    def prefix(self, experiment: str) -> str:
-        """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
-        return f"{experiment}: " if len(self.experiments) > 1 else ""
 
 
 def read_trials(path: str | Path) -> pd.DataFrame:

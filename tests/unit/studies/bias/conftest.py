@@ -1,5 +1,7 @@
 """Small trials tables."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,16 +16,13 @@ def simulated_rows(
     """A trials table with accuracies around one half; `shift` adds to the logit of an arm, `noise` is training's."""
     generator = np.random.default_rng(seed)
     rows = []
-    for language_model in range(models):
-        for task in range(tasks):
-            for m in train:
-                for n in sizes:
-                    for subsample in range(subsamples):
-                        for arm in arms:
-                            logit = 0.3 * task - 0.4 + (shift or {}).get(arm, 0.0) + noise * generator.standard_normal()
-                            correct = generator.binomial(n, 1 / (1 + np.exp(-logit)))
-                            key = ("demo", f"lm{language_model}", f"task{task}", m, n, subsample, arm)
-                            rows.append((*key, int(correct), n, None, f"{task}-{m}-{n}-{subsample}"))
+    for model, task, m, n, subsample, arm in product(
+        range(models), range(tasks), train, sizes, range(subsamples), arms
+    ):
+        logit = 0.3 * task - 0.4 + (shift or {}).get(arm, 0.0) + noise * generator.standard_normal()
+        correct = generator.binomial(n, 1 / (1 + np.exp(-logit)))
+        key = ("demo", f"lm{model}", f"task{task}", m, n, subsample, arm)
+        rows.append((*key, int(correct), n, None, f"{task}-{m}-{n}-{subsample}"))
     return pd.DataFrame(rows, columns=TRIALS.names)
 
 

@@ -16,7 +16,7 @@ from lm_validity.results.put import Rows, ends_of
 from lm_validity.studies.bias.numbers import ONE_TASK, PCA_RANKS, PCA_SIZES, simulate_pca
 from lm_validity.studies.bias.page import bias_page, bias_rows, report_bias, write_prior_simulation
 from lm_validity.studies.bias.statistics.model import ONE_SUBSAMPLE
-from lm_validity.studies.bias.trials import Study, pair_arms
+from lm_validity.studies.bias.trials import pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
 
 BIAS = {"effect": "bias"}
@@ -92,9 +92,9 @@ def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, layou
 def test_several_experiments_are_counted_and_never_pooled(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
-    study = Study(pair_arms(pd.concat([clean, planted], ignore_index=True)))
-    found = bias_rows(study, formula="equations")
-    page = bias_page(study, found)
+    trials = pair_arms(pd.concat([clean, planted], ignore_index=True))
+    found = bias_rows(trials, formula="equations")
+    page = bias_page(trials, found)
     assert page.lede.heading.endswith(" in 1 of 2 experiments")  # and the one that decides is quoted
     bias = found.row("effect", experiment="planted", **BIAS)
     quoted = [points(value, 2, signed=True) for value in (bias.value, *ends_of(bias))]
@@ -108,7 +108,7 @@ def test_several_experiments_are_counted_and_never_pooled(rows):
     others = [row for row in found if (row.quantity, row.said.get("experiment")) != ("effect", "clean")]
     clean = bias.conditions.replace("planted", "clean")
     opposed = bias._replace(value=-bias.value, low=-high, high=-low, conditions=clean)
-    page = bias_page(study, Rows("bias", [*others, opposed]))
+    page = bias_page(trials, Rows("bias", [*others, opposed]))
     for words in (page.lede.heading, page.answers[0].sentence):
         assert "raises scores in 1 and lowers them in 1 of 2 experiments" in words and len(words.split()) <= 18
 

@@ -11,7 +11,7 @@ from scipy.special import expit, gammaln, logsumexp, ndtr, ndtri, softmax
 from lm_validity.errors import InputError
 from lm_validity.statistics import Interval
 from lm_validity.studies.bias.statistics import latent
-from lm_validity.studies.bias.statistics.latent import Design, Formula, Modes, PairedCounts, System
+from lm_validity.studies.bias.statistics.latent import Design, Formula, Modes, PairedCounts
 from lm_validity.words import Missing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -476,7 +476,10 @@ def _centred(design: Design) -> dict[str, bool]:
     """
     fit = fit_laplace(design, nodes=64)
     system = latent.system_at(design, fit.mode)
-    slopes = _slope_uncertainty(design, system) / np.sqrt(2)
+    # median over (task, model) of the standard error of an unpooled slope, from the working weights
+    arms = np.bincount(design.pattern.ravel(), system.residual_weight[0].ravel(), len(design.columns)).reshape(-1, 2)
+    arms = arms[(arms > 0).all(axis=1)]
+    slopes = float(np.median(np.sqrt((1 / arms).sum(axis=1)))) / np.sqrt(2) if len(arms) else np.inf
     uncertainty = {name: slopes if name.endswith("arm") else 0.0 for name in design.names}
     uncertainty["pair"] = float(np.median(system.residual_weight[0].sum(axis=1) ** -0.5))
     if design.noise is not None:
@@ -485,14 +488,6 @@ def _centred(design: Design) -> dict[str, bool]:
             uncertainty[design.names[index]] = float(np.median(weight**-0.5))
     scales = dict(zip(design.names, fit.weights @ fit.scales, strict=True))
     return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
-
-
-def _slope_uncertainty(design: Design, system: System) -> float:
-    """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
-    information = np.bincount(design.pattern.ravel(), system.residual_weight[0].ravel(), len(design.columns))
-    arms = information.reshape(-1, 2)
-    arms = arms[(arms > 0).all(axis=1)]
-    return float(np.median(np.sqrt((1 / arms).sum(axis=1)))) if len(arms) else np.inf
 
 
 class _Model:

@@ -387,8 +387,7 @@ class Data:
     @cached_property
     def in_both(self) -> np.ndarray:
         """(models, benchmarks) True for the cells known under both protocols."""
-        result: np.ndarray = np.isfinite(self.common[DIRECT])
-        return result
+        return np.asarray(np.isfinite(self.common[DIRECT]))
 
     @cached_property
     def models_in_both(self) -> np.ndarray:

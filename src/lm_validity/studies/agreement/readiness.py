@@ -157,8 +157,7 @@ def _by_family(
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """(models, benchmarks) which scores take part."""
-    result: np.ndarray = np.isfinite(np.reshape(scores, (len(scores), -1))) & np.isfinite(terms).all(axis=1)[:, None]
-    return result
+    return np.asarray(np.isfinite(np.reshape(scores, (len(scores), -1))) & np.isfinite(terms).all(axis=1)[:, None])
 
 
 def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray, terms: np.ndarray) -> bool:

@@ -84,15 +84,13 @@ class ScoreMatrix:
     @property
     def is_corpus(self) -> np.ndarray:
         """(k,) True for perplexity corpora, which count only where perplexity is compared."""
-        result: np.ndarray = (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
-        return result
+        return np.asarray((self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool))
 
     @property
     def fractions(self) -> np.ndarray:
         """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
         in_unit_interval = [np.isnan(scores) | ((scores >= 0) & (scores <= 1)) for scores in self.value.values()]
-        result: np.ndarray = np.logical_and.reduce(in_unit_interval).all(axis=0) & ~self.is_corpus
-        return result
+        return np.asarray(np.logical_and.reduce(in_unit_interval).all(axis=0) & ~self.is_corpus)
 
     @property
     def direction(self) -> np.ndarray:
@@ -102,8 +100,7 @@ class ScoreMatrix:
     @property
     def assumed(self) -> np.ndarray:
         """(k,) True where neither the sheet nor the scores say the direction, and higher counts as better."""
-        result: np.ndarray = ~self.benchmark_facts["direction_known"].to_numpy(dtype=bool)
-        return result
+        return np.asarray(~self.benchmark_facts["direction_known"].to_numpy(dtype=bool))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -113,13 +110,11 @@ class ScoreMatrix:
     @property
     def families(self) -> np.ndarray:
         """(n,) family names, None where unknown."""
-        result: np.ndarray = self.model_facts["family"].to_numpy(dtype=object)
-        return result
+        return np.asarray(self.model_facts["family"].to_numpy(dtype=object))
 
     def oriented(self, protocol: str) -> np.ndarray:
         """(n, k) scores of which more is better."""
-        result: np.ndarray = self.value[protocol] * self.direction
-        return result
+        return np.asarray(self.value[protocol] * self.direction)
 
     def measured(self, protocol: str, kind: str = "value") -> np.ndarray:
         """(n, k) oriented scores (or `stderr`) for ranks and predictions, with the cells that earlier scores chose."""
@@ -150,8 +145,7 @@ class ScoreMatrix:
         squares = np.nansum((seeds - finite_mean(seeds, axis=0)) ** 2, axis=0)
         freedom = np.maximum(number - 1, 0).sum(axis=0)
         variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
-        result: np.ndarray = np.sqrt(np.divide(variance, number, out=error, where=number > 0))
-        return result
+        return np.asarray(np.sqrt(np.divide(variance, number, out=error, where=number > 0)))
 
     def training_error(self, protocol: str) -> np.ndarray:
         """(n, k) standard deviation of a score between trainings of one model, NaN where it was not measured."""
@@ -310,15 +304,13 @@ def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     """
     errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
     stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
-    result: np.ndarray = np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
-    return result
+    return np.asarray(np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2))
 
 
 def size_ratios(size: np.ndarray) -> np.ndarray:
     """(models, models) the larger over the smaller `size` (models,), less rounding; NaN where one is unknown."""
     logarithm = np.log(np.where(size > 0, size, np.nan))
-    ratios: np.ndarray = np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9)
-    return ratios
+    return np.asarray(np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9))
 
 
 def distance_groups(sizes: Sizes) -> np.ndarray:
@@ -331,8 +323,7 @@ def distance_groups(sizes: Sizes) -> np.ndarray:
     by_size, by_compute = codes
     group = (len(DISTANCE_EDGES) + 2) * by_size + by_compute
     present = np.bincount(group) > 0
-    numbers: np.ndarray = (np.cumsum(present) - 1)[group]
-    return numbers
+    return np.asarray((np.cumsum(present) - 1)[group])
 
 
 def family_members(families: np.ndarray) -> dict[str, np.ndarray]:

@@ -89,8 +89,7 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.array(np.nan)
     stacked = np.stack(np.broadcast_arrays(*arrays))
     n_present = (~np.isnan(stacked)).sum(axis=0)
-    result: np.ndarray = np.nansum(stacked, axis=0) / np.where(n_present, n_present, np.nan)
-    return result
+    return np.asarray(np.nansum(stacked, axis=0) / np.where(n_present, n_present, np.nan))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -131,8 +130,7 @@ class Pair:
     def gap(self, values: Values) -> np.ndarray:
         """By how much the first is ahead of the second (..., points)."""
         first, second = self.read(values)
-        result: np.ndarray = first - second
-        return result
+        return np.asarray(first - second)
 
     @property
     def counts(self) -> bool:
@@ -361,8 +359,7 @@ class BenchmarkCurves(CurveDesign):
     @cached_property
     def mean_curve(self) -> np.ndarray:
         """(points,) mean of the scored models at their common points, in the metric's own direction."""
-        result: np.ndarray = self.direction * self.at_common_points(self.values).mean(axis=0)
-        return result
+        return np.asarray(self.direction * self.at_common_points(self.values).mean(axis=0))
 
     @cached_property
     def walk_p(self) -> Value:

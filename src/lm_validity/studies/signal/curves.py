@@ -277,8 +277,7 @@ class Places:
         Standard errors are read in the same way: as though those of the two neighbours were one error, which they
         nearly are, since checkpoints answer the same items. Independent ones would give less.
         """
-        result: np.ndarray = (1.0 - self.share) * values[..., self.earlier] + self.share * values[..., self.later]
-        return result
+        return np.asarray((1.0 - self.share) * values[..., self.earlier] + self.share * values[..., self.later])
 
     def only(self, point: int) -> "Places":
         """Where a single one of the points lies on the curve."""

@@ -155,8 +155,7 @@ class ComputeRelation:
 
 def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
     """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
-    result: np.ndarray = 6.0 * parameters_b * 1e9 * tokens_b * 1e9
-    return result
+    return np.asarray(6.0 * parameters_b * 1e9 * tokens_b * 1e9)
 
 
 def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
@@ -190,8 +189,7 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
     x, y = x - finite_mean(x, axis=0), y - finite_mean(y, axis=0)
     square = np.nansum(x**2, axis=0)
     slope = np.divide(np.nansum(x * y, axis=0), square, out=np.zeros(len(square)), where=square > 0)
-    result: np.ndarray = y - slope * x
-    return result
+    return np.asarray(y - slope * x)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -292,8 +290,7 @@ def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
     for part in np.split(remaining, range(step, len(remaining), step)):
         matrices = roots[part][:, :, None] * correlation * roots[part][:, None, :]
         vectors[part] = np.linalg.eigh(matrices)[1][:, :, -1]
-    result: np.ndarray = vectors
-    return result
+    return np.asarray(vectors)
 
 
 def share_interval(scores: np.ndarray, clusters: np.ndarray) -> Interval[float]:
@@ -369,8 +366,7 @@ def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray
 def _shares(correlation: np.ndarray) -> np.ndarray:
     """(tables, k) eigenvalues of (tables, k, k) over their sum, the largest first."""
     eigenvalues = np.linalg.eigvalsh(correlation)[:, ::-1]
-    result: np.ndarray = eigenvalues / eigenvalues.sum(axis=1, keepdims=True)
-    return result
+    return np.asarray(eigenvalues / eigenvalues.sum(axis=1, keepdims=True))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -129,8 +129,7 @@ def _taking_part(scores: np.ndarray, stderr: np.ndarray) -> np.ndarray:
     is_known = np.isfinite(scores)
     highest = np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf)
     lowest = np.where(is_known, scores, np.inf).min(axis=0, initial=np.inf)
-    result: np.ndarray = (highest > lowest) & (is_known & np.isfinite(stderr)).any(axis=0)
-    return result
+    return np.asarray((highest > lowest) & (is_known & np.isfinite(stderr)).any(axis=0))
 
 
 def _affordable(draws: int, models: int) -> int:
@@ -322,8 +321,7 @@ def _spread_out(values: np.ndarray, step: float) -> np.ndarray:
         return values
     places = stats.rankdata(values, method="ordinal") - stats.rankdata(values, method="min")
     number = stats.rankdata(values, method="max") - stats.rankdata(values, method="min") + 1
-    result: np.ndarray = values + step * ((places + 0.5) / number - 0.5)
-    return result
+    return np.asarray(values + step * ((places + 0.5) / number - 0.5))
 
 
 def _simulated(latent: LatentOrder, rng: np.random.Generator, draws: int, at_once: int) -> Iterator[np.ndarray]:
@@ -368,16 +366,14 @@ def far_models(scores: np.ndarray) -> np.ndarray:
         return np.zeros(len(standing), dtype=bool)
     apart = np.abs(standing - np.median(known))
     middle = np.median(apart[np.isfinite(apart)]) / stats.norm.ppf(0.75)
-    far: np.ndarray = (apart > FAR * middle) & (middle > 0)
-    return far
+    return np.asarray((apart > FAR * middle) & (middle > 0))
 
 
 def _standing(scores: np.ndarray) -> np.ndarray:
     """(models,) mean standardised scores over the benchmarks on which models differ; NaN for a model without any."""
     centred = scores - ranking.finite_mean(scores, axis=0)
     spread = np.sqrt(ranking.finite_mean(centred**2, axis=0))
-    standing: np.ndarray = ranking.finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1)
-    return standing
+    return np.asarray(ranking.finite_mean(centred / np.where(spread > 0, spread, np.nan), axis=1))
 
 
 def _within_groups(values: np.ndarray) -> np.ndarray:
@@ -387,14 +383,12 @@ def _within_groups(values: np.ndarray) -> np.ndarray:
     first, second = np.triu_indices(len(ordered) - 1, 1)
 
     def within(start: np.ndarray | int, end: np.ndarray | int) -> np.ndarray:
-        of_group: np.ndarray = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / np.subtract(end, start)
-        return of_group
+        return np.asarray(squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / np.subtract(end, start))
 
     cut, n = np.arange(1, len(ordered)), len(ordered)
     two, (a, b) = within(0, cut) + within(cut, n), (first + 1, second + 1)
     three = within(0, a) + within(a, b) + within(b, n)
-    shares: np.ndarray = np.array([two.min(), three.min()]) / max(squares[-1], 1e-300)
-    return shares
+    return np.asarray(np.array([two.min(), three.min()]) / max(squares[-1], 1e-300))
 
 
 def shown_ceiling(ceiling: Values, value: Values) -> Values:
@@ -482,8 +476,7 @@ def columns_against(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
         return np.zeros(len(tau), dtype=bool)
     side = np.linalg.eigh(tau)[1][:, -1]
     side_told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
-    result: np.ndarray = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
-    return result
+    return np.asarray(assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9))
 
 
 def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
@@ -497,8 +490,7 @@ def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
         estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
         for estimate in estimates
     ]
-    result: np.ndarray = against & np.array(surely)
-    return result
+    return np.asarray(against & np.array(surely))
 
 
 def ceiling_with_others(

@@ -26,8 +26,7 @@ def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | flo
 
 def ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     """`part` over `total`, NaN where that is not above 0."""
-    result: np.ndarray = np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > 0)
-    return result
+    return np.asarray(np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > 0))
 
 
 def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
@@ -248,8 +247,7 @@ def standardize(scores: np.ndarray) -> np.ndarray:
     """Columns of mean 0 and standard deviation 1 over their known cells; constant columns become 0."""
     centered = scores - finite_mean(scores, axis=0)
     spread = np.sqrt(finite_mean(centered**2, axis=0))
-    result: np.ndarray = centered / np.where(spread > 1e-12, spread, 1.0)
-    return result
+    return np.asarray(centered / np.where(spread > 1e-12, spread, 1.0))
 
 
 def one_with_others(scores: np.ndarray) -> np.ndarray:

@@ -54,8 +54,7 @@ class Kernels:
         median = [np.full(len(kernels), WEIGHT) for kernels in (self.shared, self.specific)]
         for weights in median:
             weights[0] = BASE_WEIGHT
-        result: np.ndarray = np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]]))
-        return result
+        return np.asarray(np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]])))
 
     def parts(self, cells: Cells) -> np.ndarray:
         """(weights, cells, cells) covariance of the cells by weight, the noise left out."""
@@ -89,18 +88,16 @@ class Covariance:
         pairs_of_cells = np.ix_(first.model, second.model)
         same_benchmark = first.benchmark[:, None] == second.benchmark
         product = np.outer(first.direct, second.direct)
-        result: np.ndarray = (
+        return np.asarray(
             self.shared[pairs_of_cells]
             + self.direct_shared * product
             + same_benchmark * (self.specific[pairs_of_cells] + self.direct_specific * product)
         )
-        return result
 
     def variance(self, cells: Cells) -> np.ndarray:
         """(cells,) prior variance of the process at each cell."""
         without_direct = np.diag(self.shared)[cells.model] + np.diag(self.specific)[cells.model]
-        result: np.ndarray = without_direct + (self.direct_shared + self.direct_specific) * cells.direct**2
-        return result
+        return np.asarray(without_direct + (self.direct_shared + self.direct_specific) * cells.direct**2)
 
     def sample(self, cells: Cells, benchmarks: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
@@ -110,15 +107,13 @@ class Covariance:
         slope = np.sqrt(self.direct_shared) * rng.standard_normal(draws)
         slopes = np.sqrt(self.direct_specific) * rng.standard_normal((benchmarks, draws))
         process = shared[cells.model] + specific_part[cells.model, cells.benchmark]
-        result: np.ndarray = process + cells.direct[:, None] * (slope + slopes[cells.benchmark])
-        return result
+        return np.asarray(process + cells.direct[:, None] * (slope + slopes[cells.benchmark]))
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:
     """A factor R with R R' = `matrix`, which may be singular."""
     values, vectors = np.linalg.eigh(matrix)
-    result: np.ndarray = vectors * np.sqrt(np.maximum(values, 0.0))
-    return result
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> Kernels:
@@ -146,8 +141,7 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
 
 def standardized(values: np.ndarray) -> np.ndarray:
     """Values in standard deviations of their column, 0 where unknown and where all are equal."""
-    result: np.ndarray = np.nan_to_num(standardize(values))
-    return result
+    return np.asarray(np.nan_to_num(standardize(values)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -192,8 +186,7 @@ class ScoreLink:
 
     def _inside(self, scores: np.ndarray) -> np.ndarray:
         """Places in the range, in (0, 1)."""
-        result: np.ndarray = np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
-        return result
+        return np.asarray(np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP))
 
 
 class Losses(NamedTuple):
@@ -248,8 +241,7 @@ class CellProcess:
     @property
     def measured(self) -> np.ndarray:
         """(models, benchmarks) True where there is a score."""
-        result: np.ndarray = np.isfinite(self.scores)
-        return result
+        return np.asarray(np.isfinite(self.scores))
 
     def predict(self, widening: float = 1.0) -> "CellPredictions":
         """A new score of each cell and its 95% interval, in the scores' own units."""
@@ -261,8 +253,7 @@ class CellProcess:
         """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
         deviations; NaN where there is no score."""
         standard = (self.link.to(self.scores) - self.center) / self.scale
-        result: np.ndarray = (standard - self.without) / np.sqrt(self.without_variance)
-        return result
+        return np.asarray((standard - self.without) / np.sqrt(self.without_variance))
 
     def draws(self, number: int, rng: np.random.Generator, widening: float = 1.0) -> np.ndarray:
         """(number, models, benchmarks) tables: measured scores as they are, the others drawn together.
@@ -303,8 +294,7 @@ class _Solver:
     def variance(self) -> np.ndarray:
         """(cells,) variance of the process at each cell, given the known scores."""
         explained = [((block @ self.inverse_root.T) ** 2).sum(axis=1) for block in self.blocks()]
-        result: np.ndarray = np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
-        return result
+        return np.asarray(np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9))
 
     def blocks(self) -> Iterator[np.ndarray]:
         """(part, known) covariances of all cells with the known ones, part by part: together they take much memory."""
@@ -562,8 +552,7 @@ def expected_signs(process: CellProcess) -> np.ndarray:
     """
     first, second = np.triu_indices(len(process.scores), 1)
     mean, variance = process.without, process.without_variance
-    result: np.ndarray = 2 * ndtr((mean[first] - mean[second]) / np.sqrt(variance[first] + variance[second])) - 1
-    return result
+    return np.asarray(2 * ndtr((mean[first] - mean[second]) / np.sqrt(variance[first] + variance[second])) - 1)
 
 
 def mean_standing(tables: np.ndarray) -> np.ndarray:
@@ -573,8 +562,7 @@ def mean_standing(tables: np.ndarray) -> np.ndarray:
     """
     centred = tables - tables.mean(axis=-2, keepdims=True)
     spread = np.sqrt((centred**2).mean(axis=-2, keepdims=True))
-    result: np.ndarray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12).mean(axis=-1)
-    return result
+    return np.asarray(np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12).mean(axis=-1))
 
 
 def rank_draws(tables: np.ndarray) -> np.ndarray:

@@ -120,8 +120,7 @@ class AnyOf(ItemFilter):
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where at least one chain keeps the item. Chains do not see each other's choices."""
-        result: np.ndarray = np.any([keep_items(chain, candidates).is_kept for chain in self.chains], axis=0)
-        return result
+        return np.asarray(np.any([keep_items(chain, candidates).is_kept for chain in self.chains], axis=0))
 
 
 def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
@@ -313,8 +312,7 @@ class Subjects(ItemFilter):
             if value not in labels_known:
                 hint = did_you_mean(value, labels_known, f"one of {', '.join(labels_known[:20])}.")
                 raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
-        result: np.ndarray = np.isin(labels, self.values) != self.complement
-        return result
+        return np.asarray(np.isin(labels, self.values) != self.complement)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -326,8 +324,7 @@ def slopes(scores: np.ndarray) -> np.ndarray:
     """Ordinary-least-squares slope per checkpoint of each item: (items,) for `scores` (checkpoints,
     items)."""
     steps = np.arange(scores.shape[0]) - (scores.shape[0] - 1) / 2.0
-    result: np.ndarray = steps @ scores / (steps @ steps)
-    return result
+    return np.asarray(steps @ scores / (steps @ steps))
 
 
 @dataclass(frozen=True)
@@ -359,8 +356,7 @@ class PositiveSlope(ItemFilter):
                 )
             by_model.append(slopes(model_scores(answers, model, self.score)))
         if self.pooling == "each":
-            result: np.ndarray = np.min(by_model, axis=0) > 0
-            return result
+            return np.asarray(np.min(by_model, axis=0) > 0)
         # By the length of each model's training, so that many checkpoints do not mean many steps
         rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
         result = np.mean(rises, axis=0) > 0
@@ -562,8 +558,7 @@ class QualityGates(ItemFilter):
         for category in ("tech", "med", "edu", "sci"):
             if getattr(self, category) is not None:
                 is_kept &= self._above(documents, category)
-        result: np.ndarray = is_kept & self._readable(documents)
-        return result
+        return np.asarray(is_kept & self._readable(documents))
 
     def _above(self, documents: pd.DataFrame, column: str) -> np.ndarray:
         if column not in documents.columns:
@@ -577,8 +572,7 @@ class QualityGates(ItemFilter):
             raise InputError(
                 f"filter {self.name!r}: document {doc_id!r}, column {column!r}: not a number.", "annotate it."
             )
-        result: np.ndarray = values > getattr(self, column)
-        return result
+        return np.asarray(values > getattr(self, column))
 
     def _readable(self, documents: pd.DataFrame) -> np.ndarray:
         gates = []
@@ -679,8 +673,7 @@ class Duplicates(ItemFilter):
                 for context, choices, gold in questions(documents)
             ]
         )
-        result: np.ndarray = ~texts.duplicated().to_numpy()
-        return result
+        return np.asarray(~texts.duplicated().to_numpy())
 
 
 # Those that a recipe names, but for `any_of` and the judge

@@ -124,8 +124,7 @@ class UnanimousJudge(ItemFilter):
         are written to the cache."""
         documents = candidates.need_documents(self.name)
         cache = VerdictCache(Path(self.cache), self.judge_name)
-        result: np.ndarray = count_accepts(documents, self.judge, cache, self.promptings) == self.promptings
-        return result
+        return np.asarray(count_accepts(documents, self.judge, cache, self.promptings) == self.promptings)
 
 
 @dataclass(frozen=True)

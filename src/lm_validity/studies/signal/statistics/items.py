@@ -36,8 +36,7 @@ def _distractors(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 def _best_distractor(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     # fmax skips NaN; NaN where every distractor is
-    result: np.ndarray = np.fmax.reduce(_distractors(values, gold), axis=-1)
-    return result
+    return np.asarray(np.fmax.reduce(_distractors(values, gold), axis=-1))
 
 
 def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -51,8 +50,7 @@ def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     count = np.count_nonzero(~np.isnan(wrong), axis=-1)
     total = np.nansum(wrong, axis=-1)
     mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    result: np.ndarray = _of_gold(values, gold) - mean
-    return result
+    return np.asarray(_of_gold(values, gold) - mean)
 
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]

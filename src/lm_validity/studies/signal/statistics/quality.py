@@ -73,8 +73,7 @@ def fewest_checkpoints(convention: Convention) -> int:
 def is_constant(curves: np.ndarray) -> np.ndarray:
     """Whether each curve (..., n) has the same value everywhere, up to rounding."""
     level = np.abs(curves).max(axis=-1)
-    result: np.ndarray = np.ptp(curves, axis=-1) <= _CONSTANT * level
-    return result
+    return np.asarray(np.ptp(curves, axis=-1) <= _CONSTANT * level)
 
 
 def rank_correlation(curves: np.ndarray, ties: Ties = "stable", degenerate: np.ndarray | None = None) -> np.ndarray:
@@ -157,10 +156,9 @@ def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centre
     squares = np.einsum("...i,...i->...", first, first), np.einsum("...i,...i->...", second, second)
     rounding = first.shape[-1] * (_CONSTANT * level) ** 2
     defined = (squares[0] > rounding) & (squares[1] > rounding)
-    result: np.ndarray = np.divide(
-        covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined
+    return np.asarray(
+        np.divide(covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined)
     )
-    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -181,8 +179,7 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
     items = scores.shape[1]
     residual = scores - scores.mean(axis=1, keepdims=True)
     if clusters is None:
-        result: np.ndarray = residual @ residual.T / (items - 1) / items
-        return result
+        return np.asarray(residual @ residual.T / (items - 1) / items)
     number = int(clusters.max()) + 1
     sums = np.array([np.bincount(clusters, row, number) for row in residual])
     result = number / (number - 1) * (sums @ sums.T) / items**2
@@ -209,10 +206,9 @@ def random_items_quality(curves: Curves, size: int, controls: Controls) -> np.nd
     for row in chosen:
         row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
     # sums of right answers are exact, so that ties between checkpoints stay ties
-    result: np.ndarray = np.mean(
-        [signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0
+    return np.asarray(
+        np.mean([signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0)
     )
-    return result
 
 
 def draw_items(items: int, resamples: int, generator: Generator, clusters: np.ndarray | None = None) -> np.ndarray:
@@ -241,8 +237,7 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     means = np.empty((len(counts), len(values)))
     for start in range(0, len(counts), _BATCH):
         means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T
-    result: np.ndarray = means / counts.sum(axis=1, dtype=float)[:, None]
-    return result
+    return np.asarray(means / counts.sum(axis=1, dtype=float)[:, None])
 
 
 def resampling_interval(
@@ -366,8 +361,7 @@ def pair_consistency(gap: np.ndarray, windows: WindowMasks) -> np.ndarray:
     base, later = windows
     if not base.any() or not later.any():
         return np.full(gap.shape[:-1], np.nan)
-    result: np.ndarray = np.mean((gap[..., later] > 0) == (gap[..., base].mean(axis=-1) > 0)[..., None], axis=-1)
-    return result
+    return np.asarray(np.mean((gap[..., later] > 0) == (gap[..., base].mean(axis=-1) > 0)[..., None], axis=-1))
 
 
 def bootstrap_pair_consistency(gap: np.ndarray, windows: WindowMasks, draws: int, rng: Generator) -> np.ndarray:
@@ -382,8 +376,7 @@ def bootstrap_pair_consistency(gap: np.ndarray, windows: WindowMasks, draws: int
         return np.full(draws, np.nan)
     base_gap = base[resample_blocks(len(base), draws, rng)].mean(axis=1)
     better = later[resample_blocks(len(later), draws, rng)] > 0
-    result: np.ndarray = np.mean(better == (base_gap > 0)[:, None], axis=1)
-    return result
+    return np.asarray(np.mean(better == (base_gap > 0)[:, None], axis=1))
 
 
 def block_length(checkpoints: int) -> int:
@@ -428,8 +421,7 @@ def coin_flip_consistency(later_checkpoints: int, draws: int, generator: Generat
     """
     length = max(block_length(later_checkpoints), min(length, later_checkpoints))
     coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
-    result: np.ndarray = np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
-    return result
+    return np.asarray(np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1))
 
 
 def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -442,8 +434,7 @@ def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(
     first, second = (np.take(curves, side, axis=-2) for side in pairs)
     # bytes: with a thousand resamples most of the time is that of moving these numbers
     signs = (first > second).view(np.int8) - (first < second).view(np.int8)
-    result: np.ndarray = (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
-    return result
+    return np.asarray((signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1])
 
 
 def difference_errors(covariance: np.ndarray) -> np.ndarray:
@@ -454,8 +445,7 @@ def difference_errors(covariance: np.ndarray) -> np.ndarray:
     """
     first, second = np.triu_indices(covariance.shape[-1], k=1)
     variance = covariance[:, first, first] + covariance[:, second, second] - 2 * covariance[:, first, second]
-    result: np.ndarray = np.sqrt(np.maximum(variance, 0.0)).T
-    return result
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0)).T)
 
 
 def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
@@ -571,8 +561,7 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
     if normalisation == "none":
         return np.ones(1)
     if normalisation == "joint_minmax":
-        result: np.ndarray = np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True)
-        return result
+        return np.asarray(np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True))
     if normalisation == "sci_range":
         result = np.ptp(science, axis=-1, keepdims=True)
         return result

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from lm_validity import words
 from lm_validity.results.put import Condition, Rows, ends_of
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement import score_matrix
@@ -15,19 +16,7 @@ from lm_validity.studies.agreement.statistics import noise as noise_model
 from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    is_known,
-    known,
-    no_scores,
-    number,
-    with_interval,
-)
+from lm_validity.words import Missing, Reason, ReasonCode, known, number
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
@@ -119,7 +108,7 @@ def no_ceiling(included: np.ndarray, scores: np.ndarray, protocol: str) -> str:
     """Why a noise ceiling of `scores` (models, benchmarks) under `protocol`, over the benchmarks `included` (mask), is
     not defined."""
     if not np.isfinite(scores).any():
-        return no_scores(protocol)
+        return words.no_scores(protocol)
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
         return Reason(
             "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
@@ -139,10 +128,10 @@ def no_correction(ceiling: noise_model.Ceiling, scores: np.ndarray, protocol: st
     """Why a noise ceiling cannot correct a tau, None where it can."""
     if np.isnan(ceiling.mean_tau):
         return no_ceiling(ceiling.included, scores, protocol)
-    if ceiling.models < noise_model.LEAST_CORRECTED:
-        return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {noise_model.LEAST_CORRECTED}."
+    if ceiling.models < (least := noise_model.LEAST_CORRECTED):
+        return f"The noise ceiling is over {words.count(ceiling.models, 'model')}, fewer than {least}."
     if not ceiling.above_zero:
-        return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
+        return f"At a tau of {words.decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
     return None
 
 
@@ -220,14 +209,14 @@ def range_of(rows: Rows, quantity: str, over: str, **place: Condition) -> Range:
 
 def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, *, signed: bool = False) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
-    return with_interval(number(value), interval if is_known(interval) else None, digits, signed=signed)
+    return words.with_interval(number(value), interval if words.is_known(interval) else None, digits, signed=signed)
 
 
 def in_words(interval: Range, *, signed: bool = False) -> str:
     """`0.48 to 0.56`; `unknown` without an interval."""
     if isinstance(interval, Missing):
         return "unknown"
-    return " to ".join(decimal(float(end), signed=signed) for end in interval)
+    return " to ".join(words.decimal(float(end), signed=signed) for end in interval)
 
 
 def shown_limit(ceiling: Value, tau: Value) -> Value:
@@ -519,7 +508,7 @@ class Data:
     def no_tau(self, protocol: str, otherwise: str) -> str:
         """Why a protocol has no tau at all, else `otherwise`."""
         if not self.matrix.has(protocol):
-            return no_scores(protocol)
+            return words.no_scores(protocol)
         scored = np.isfinite(self.scores[protocol])
         if scored.any(axis=1).sum() < 2:
             return "One model has scores, so there is no ranking to compare."
@@ -532,14 +521,14 @@ class Data:
         scored, models = self.models(protocol), len(self.matrix.models)
         if np.isfinite(mean) and scored < min(JACKKNIFED, models / 2):
             return Missing(
-                f"{scored} of {models} models have scores {UNDER[protocol]}: too few to speak for the others."
+                f"{scored} of {models} models have scores {words.UNDER[protocol]}: too few to speak for the others."
             )
         return known(mean, self.no_tau(protocol, otherwise))
 
     def nothing_compared(self, kind: str) -> str:
         """Why nothing compares the two protocols."""
         absent = [p for p in PROTOCOLS if not self.matrix.has(p)]
-        return no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
+        return words.no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
 
     @cached_property
     def selected_on_test(self) -> SelectedOnTest | None:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from lm_validity.config.sections import Cards
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
+from lm_validity.pages.page import Answer, Lede, Outcome, Page, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.put import Condition, Rows, ends_of, labels_of
 from lm_validity.results.sections import Dots, Series
@@ -78,17 +78,8 @@ class Change(NamedTuple):
         return f" For other benchmarks too, the change is {known_change}." if self.interval else ""
 
 
-class Front(NamedTuple):
-    """What stands above the folds of a page, and its answers for the first page of a site."""
-
-    lede: Lede
-    picture: Picture
-    panels: list[Panel]
-    answers: list[Answer]
-
-
-def above_the_folds(rows: Rows, data: Data) -> Front:
-    """The front of the agreement page; of one protocol where only one has scores, or both on too few models."""
+def above_the_folds(rows: Rows, data: Data) -> Page:
+    """The agreement page without its folds; of one protocol where only one has scores, or both on too few models."""
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
     # from most to least agreement, directly where that is known
     taus = {p: {row.subject: row.value for row in rows.all("tau_with_others", protocol=p)} for p in PROTOCOLS}
@@ -117,7 +108,8 @@ def above_the_folds(rows: Rows, data: Data) -> Front:
             answers = [_not_yet_answer(data, change, agreement, lede)]
     apart = _apart(rows, p)
     answers += [apart] if apart is not None else []
-    return Front(lede, picture, [panel for panel in panels if panel is not None], answers)
+    shown = [panel for panel in panels if panel is not None]
+    return Page("agreement", "Ranking agreement", [], [], lede=lede, picture=picture, panels=shown, answers=answers)
 
 
 class Agreement(NamedTuple):

@@ -247,21 +247,18 @@ def agreement(
         sections[NOISE] += prompts_chosen(benchmarks.prompt_choices(scores, selections, matrix), matrix)
     reversing = [] if scores is None else benchmarks.reversing_metrics(scores, matrix)
     front = above_the_folds(rows, data)
+    first, *further = front.answers
     if reversing:
         said = f" The metric decides on {listing(reversing, 2)}: another one reverses the order."
-        front.answers[0] = replace(front.answers[0], basis=front.answers[0].basis + said)
-    page = Page(
-        name="agreement",
-        title="Ranking agreement",
+        first = replace(first, basis=first.basis + said)
+    page = replace(
+        front,
+        answers=[first, *further],
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
         findings=[*findings(rows, data), *despite.findings],
         sections=[replace(one, group=group) for group, of_group in sections.items() for one in of_group],
         notes=(*notes_on(data), *with_names({REVERSING: reversing}), *despite.notes),
-        lede=front.lede,
-        picture=front.picture,
-        panels=front.panels,
-        answers=front.answers,
     )
     return page, rows
 

@@ -18,13 +18,7 @@ from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, ModelFacts, align, select
 from lm_validity.studies.signal.statistics import quality as scores_of
 from lm_validity.studies.signal.statistics.items import FilterTrial
-from lm_validity.studies.signal.statistics.quality import (
-    E2LM_WINDOWS,
-    RankingWindows,
-    ScienceLead,
-    SignalQuality,
-    WindowMasks,
-)
+from lm_validity.studies.signal.statistics.quality import ScienceLead
 from lm_validity.tables.training import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
 
@@ -102,11 +96,11 @@ def too_few_checkpoints(options: SignalConventions) -> str:
     return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
 
 
-def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingWindows:
+def windows_of(learning: LearningCurves, options: SignalConventions) -> scores_of.RankingWindows:
     """The windows of ranking consistency. The competition's are scaled to the length of each pair's training where
     every training is over before the first of them, or tokens are unknown."""
-    windows = RankingWindows(options.base_window, options.later_window)
-    if windows != E2LM_WINDOWS:
+    windows = scores_of.RankingWindows(options.base_window, options.later_window)
+    if windows != scores_of.E2LM_WINDOWS:
         return windows
     ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
     return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
@@ -120,7 +114,7 @@ class Pair:
     second: str
     alignment: CommonPoints
     size: str
-    windows: WindowMasks  # empty of pairs that are not compared in windows
+    windows: scores_of.WindowMasks  # empty of pairs that are not compared in windows
 
     def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
         """Both models' values (..., points) at the common points, from `values` (..., n) at their own checkpoints."""
@@ -199,7 +193,7 @@ def _ranking_pairs(
     facts: Mapping[str, ModelFacts],
     sizes: dict[str, list[str]],
     selection: str,
-    windows: RankingWindows,
+    windows: scores_of.RankingWindows,
 ) -> list[Pair]:
     """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
     pairs = []
@@ -230,7 +224,7 @@ def _compliance_pairs(curves: dict[str, Curve], facts: Mapping[str, ModelFacts],
                 continue
             pair = {science: curves[science], web: curves[web]}
             common = align(pair, [select(curve, selection, spaced=False) for curve in pair.values()])
-            pairs.append(Pair(science, web, common, a.size, WindowMasks(np.array([]), np.array([]))))
+            pairs.append(Pair(science, web, common, a.size, scores_of.WindowMasks(np.array([]), np.array([]))))
     return pairs
 
 
@@ -247,7 +241,7 @@ def _alike(a: str | None, b: str | None) -> bool:
 class CurveScores:
     """Scores of one benchmark; arrays have the values' leading shape."""
 
-    quality: dict[str, SignalQuality]
+    quality: dict[str, scores_of.SignalQuality]
     mean_quality: np.ndarray  # over scored models
     order: np.ndarray  # ranking consistency
     lead: ScienceLead  # of the science models over the web models
@@ -515,7 +509,7 @@ class SignalData:
         return self.section.signal
 
     @cached_property
-    def windows(self) -> RankingWindows:
+    def windows(self) -> scores_of.RankingWindows:
         """The windows of training over which ranking consistency is taken."""
         return windows_of(self.learning, self.options)
 

@@ -12,17 +12,7 @@ from lm_validity.config.sections import Normalisation, SignalConventions
 from lm_validity.results.put import RANGE, Rows, ends_of
 from lm_validity.statistics import cluster_codes
 from lm_validity.studies.signal import benchmark as base
-from lm_validity.studies.signal.benchmark import (
-    BenchmarkCurves,
-    Bounds,
-    CurveDesign,
-    CurveScores,
-    ItemAnalysis,
-    SignalData,
-    Trial,
-    Value,
-    Values,
-)
+from lm_validity.studies.signal.benchmark import BenchmarkCurves, SignalData, Value, Values
 from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import ItemFilter
 from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
@@ -72,7 +62,7 @@ def _curve_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
             at.put(name, value, "index", {"items": base.bounds(value, draws, 0.0, 1.0)}, counted=counted, model=model)
 
 
-def _part_of_quality(scores: CurveScores, model: str, part: str) -> np.ndarray:
+def _part_of_quality(scores: base.CurveScores, model: str, part: str) -> np.ndarray:
     return np.asarray(getattr(scores.quality[model], part))
 
 
@@ -125,7 +115,7 @@ def _consistency_rows(rows: Rows, data: SignalData) -> None:
         draws = benchmark.order_draws
         value = known(float(benchmark.scores.order), _no_consistency(benchmark, data.windows))
         p[name] = tail = base.p_value(value, draws.coins)
-        coins: Bounds = tail if isinstance(tail, Missing) else base.SKIPPED
+        coins: base.Bounds = tail if isinstance(tail, Missing) else base.SKIPPED
         if is_known(tail) and not isinstance(draws.coins, Missing):
             low, high = np.quantile(draws.coins, [0.025, 0.975])
             coins = float(low), float(high)
@@ -186,7 +176,7 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
     def put(name: str, pairs: np.ndarray | Missing, reason: str, counted: tuple[str, int] | None) -> None:
         """The tokens from which these pairs keep their final order; the interval is what differences may change."""
         value: Value = pairs if isinstance(pairs, Missing) else Missing(reason)
-        ends: Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
+        ends: base.Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
         if not isinstance(pairs, Missing) and np.isfinite(
             first := scores_of.settled_from(curves, tokens, pairs, STABLE_TAU)
         ):
@@ -291,7 +281,7 @@ FILTER_UNITS: Mapping[str, str] = {
 }
 
 
-def _filter_rows(at: Rows, trials: list[Trial] | Missing) -> None:
+def _filter_rows(at: Rows, trials: list[base.Trial] | Missing) -> None:
     """Each trial of a filter: where it was fitted, held out, and of random choices of as many items."""
     for name, unit in FILTER_UNITS.items():
         if isinstance(trials, Missing):
@@ -315,7 +305,7 @@ def _filter_rows(at: Rows, trials: list[Trial] | Missing) -> None:
 def notes_on(data: SignalData) -> list[str]:
     """What was left out and what numbers rest on, of all benchmarks."""
     analyses = [benchmark.items for benchmark in data.benchmarks.values()]
-    of_items = chain.from_iterable(items.notes for items in analyses if isinstance(items, ItemAnalysis))
+    of_items = chain.from_iterable(items.notes for items in analyses if isinstance(items, base.ItemAnalysis))
     notes = [*data.learning.notes, *of_items]
     constant = [
         f"{model} on {name}"
@@ -350,8 +340,8 @@ FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
 
 
 def analyze_items(
-    design: CurveDesign, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
-) -> ItemAnalysis | Missing:
+    design: base.CurveDesign, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
+) -> base.ItemAnalysis | Missing:
     """Everything that needs items, or why they cannot be used.
 
     Draws have one seed for all metrics, so that these compare.
@@ -375,7 +365,7 @@ def analyze_items(
         means = scores_of.resample_item_means(np.concatenate([*correct.values()]), counts)
         ends = np.cumsum([len(scores) for scores in correct.values()])[:-1]
         resampled = dict(zip(correct, np.split(means, ends, axis=1), strict=True))
-    return ItemAnalysis(
+    return base.ItemAnalysis(
         items=len(answers.doc_ids),
         errors={model: np.sqrt(np.diagonal(covariance)) for model, covariance in covariances.items()},
         noise=_noise(design, correct, clusters),
@@ -385,7 +375,7 @@ def analyze_items(
     )
 
 
-def _aligned(design: CurveDesign, answers: BenchmarkItems) -> BenchmarkItems | Missing:
+def _aligned(design: base.CurveDesign, answers: BenchmarkItems) -> BenchmarkItems | Missing:
     """The answers of the curves' models and checkpoints to the benchmark, oriented.
 
     Missing where items are, or where their mean is not the benchmark's score: then resampling items would say nothing
@@ -411,7 +401,7 @@ def _aligned(design: CurveDesign, answers: BenchmarkItems) -> BenchmarkItems | M
     return replace(chosen, models=models)
 
 
-def _noise(design: CurveDesign, correct: Values, clusters: np.ndarray | None) -> np.ndarray:
+def _noise(design: base.CurveDesign, correct: Values, clusters: np.ndarray | None) -> np.ndarray:
     """Covariances (points, models, models) of the errors of the scored models' scores over the items, one common point
     at a time."""
     places = design.alignment.places
@@ -430,7 +420,7 @@ def _noise(design: CurveDesign, correct: Values, clusters: np.ndarray | None) ->
 
 def _trials(
     answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, notes: list[str]
-) -> list[Trial] | Missing:
+) -> list[base.Trial] | Missing:
     """The competition's filters under every split that the models allow; those that cannot be tried are noted."""
     if any(kinds.missing_for(answers, model, "confidence_margin") is not None for model in answers.models):
         return Missing("The filters need the log-likelihoods of the choices and the right choice.")
@@ -439,7 +429,7 @@ def _trials(
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints.")
-    lengths, trials = kinds.answer_lengths(answers), list[Trial]()
+    lengths, trials = kinds.answer_lengths(answers), list[base.Trial]()
     for name, item_filter, metric in FILTERS:
         if item_filter == kinds.TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
@@ -448,5 +438,5 @@ def _trials(
         for score in ("correct", metric):
             controls = Controls(np.random.default_rng(SEED), base.CONTROLS, options)
             judged = judge([item_filter], candidates, sheet, score, controls)
-            trials += [Trial(name, score, design, trial) for design, trial in judged.items()]
+            trials += [base.Trial(name, score, design, trial) for design, trial in judged.items()]
     return trials

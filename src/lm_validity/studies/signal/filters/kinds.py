@@ -360,7 +360,7 @@ class PositiveSlope(ItemFilter):
         # By the length of each model's training, so that many checkpoints do not mean many steps
         rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
         result = np.mean(rises, axis=0) > 0
-        return result
+        return np.asarray(result)
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
     number = int(clusters.max()) + 1
     sums = np.array([np.bincount(clusters, row, number) for row in residual])
     result = number / (number - 1) * (sums @ sums.T) / items**2
-    return result
+    return np.asarray(result)
 
 
 class Controls(NamedTuple):
@@ -564,5 +564,5 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
         return np.asarray(np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True))
     if normalisation == "sci_range":
         result = np.ptp(science, axis=-1, keepdims=True)
-        return result
+        return np.asarray(result)
     return science - chance

@@ -241,7 +241,7 @@ def export_every_eval_ever(
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
     from lm_validity.tables.counted import completed
-    from lm_validity.tables.formats.every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.evaluations import with_directions, write_every_eval_ever
     from lm_validity.tables.schema import read_benchmark_facts, read_scores
 
     table = read_scores(scores)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.every_eval_ever import with_directions, write_every_eval_ever
+from lm_validity.tables.formats.evaluations import with_directions, write_every_eval_ever
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table, write_table

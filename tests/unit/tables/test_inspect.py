@@ -38,7 +38,7 @@ def test_a_log_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"x\.eval: not a log of Inspect"):
         read_files([tmp_path / "x.eval"], ImportOptions(), ImportLog())
     (tmp_path / "y.json").write_text('{"eval": {}, "status": "success", "plan": {}}')
-    with pytest.raises(InputError, match=r"y\.json: not a log of Inspect"):
+    with pytest.raises(InputError, match=r"y\.json"):
         read_files([tmp_path / "y.json"], ImportOptions(), ImportLog())
 
 

@@ -12,8 +12,8 @@ from lm_validity.studies.items.compare import Margins, judged
 from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.counted import Sources
+from lm_validity.tables.formats.engine import mean_of_items
 from lm_validity.tables.formats.joining import typed_scores
-from lm_validity.tables.formats.score_files import mean_of_items
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 from lm_validity.words import is_known

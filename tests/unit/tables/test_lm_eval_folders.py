@@ -122,11 +122,11 @@ def test_a_broken_file_that_was_named_is_refused(tmp_path):
 
 
 def test_folders_name_models_whose_files_do_not(imported, tmp_path):
-    files = {"org__a/results.json": result(None), "b/more/results": result(None, 0.6)}
+    files = {"org__a/results.json": result(None), "b/more/results.json": result(None, 0.6)}
     scores, _ = imported(files)
     assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.5, "more": 0.6}
     with pytest.raises(InputError, match="the model"):  # a file that was named itself
-        import_files([tmp_path / "in" / "b" / "more" / "results"], tmp_path / "other")
+        import_files([tmp_path / "in" / "b" / "more" / "results.json"], tmp_path / "other")
 
 
 def test_two_folders_of_one_name_are_two_models(imported, tmp_path):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, absent, check_encodable
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, mean_of_items, model_place
+from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, model_place
 from lm_validity.tables.schema import (
     DEFAULTS,
     ITEMS,
@@ -295,7 +295,9 @@ class Spec:
                 continue
             row = _checked_row(shared | {name: columns[name] for name in columns.keys() - _MADE}, where)
             checked("benchmark", row.get("benchmark"), where)
-            made = _settings(columns)
+            made = _settings(
+                columns | {"n_items_scored": row.get("n_items")} if "n_items_total" in columns else columns
+            )
             rows.append(row | ({"made": made} if made else {}))
         return rows, missing
 
@@ -335,6 +337,12 @@ def items_of(answers: Iterable[Answer]) -> Iterator[Item]:
         means = {metric: sum(of_metric) / len(of_metric) for metric, of_metric in values[key].items()}
         named = [(metric, mean) for metric, mean in means.items() if metric is not None]
         yield item | Item(correct=means.get(firsts.get(key[0])), metric_values=named or None)
+
+
+def mean_of_items(values: np.ndarray) -> Claim:
+    """Value, error and number of items for a mean over items' values (n,); without a standard error for one item."""
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
 def scores_of(items: Iterable[Item]) -> list[Claim]:

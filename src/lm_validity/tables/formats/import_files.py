@@ -29,7 +29,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.asking import Reader, meaning, size
-from lm_validity.tables.formats import every_eval_ever, import_inspect, lm_eval, specs
+from lm_validity.tables.formats import evaluations, lm_eval, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, score_table, with_runs, write_items
 from lm_validity.tables.formats.score_files import (
@@ -44,14 +44,14 @@ from lm_validity.tables.formats.score_files import (
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS, Columns
 from lm_validity.tables.scales import Scaled
-from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
+from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item, as_record
 from lm_validity.tables.told import Long, needed, show
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
 FORMATS: tuple[Spec, ...] = (
     specs.HELM, specs.MTEB, specs.PROMPTFOO, specs.DEEPEVAL, specs.OPENCOMPASS, specs.SIMPLE_EVALS, specs.OLMES,
-    every_eval_ever.EVERY_EVAL_EVER, specs.LIGHTEVAL, import_inspect.INSPECT, lm_eval.LM_EVAL, specs.LM_HARMONY,
+    evaluations.EVERY_EVAL_EVER, specs.LIGHTEVAL, evaluations.INSPECT, lm_eval.LM_EVAL, specs.LM_HARMONY,
     specs.E2LM,
 )  # fmt: skip
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
@@ -75,21 +75,15 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
     scores in conflict and nothing left raise InputError, and nothing is written.
     """
     options, places = options or ImportOptions(), [*map(Path, paths)]
-    _check_there(places)
+    for path in (path for path in places if not path.exists()):
+        named_last = "; what is to be written is named with --output" * (path is places[-1] and len(places) > 1)
+        raise absent(path, "file or folder", f"check the path{named_last}.")
     log = ImportLog(strict=options.strict)
     with ExitStack() as stack:
         try:
             return _import(_unpacked(places, stack, log), places, Path(output), options, log)
         except InputError as error:
             raise error.reworded(log.origins) from error
-
-
-def _check_there(paths: Sequence[Path]) -> None:
-    """Raises InputError for a path where nothing is; it may be that of what is to be written."""
-    for path in (path for path in paths if not path.exists()):
-        is_last = path is paths[-1] and len(paths) > 1
-        way = f"check the path{'; what is to be written is named with --output' if is_last else ''}."
-        raise absent(path, "file or folder", way)
 
 
 _BROKEN = (TypeError, shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
@@ -390,9 +384,8 @@ def _parts(
         parts = list(path.relative_to(root).parts)
         for named, name in options.names.items():
             if named == path or named in path.parents:
-                depth = (
-                    len(named.relative_to(root).parts) if named.is_relative_to(root) and named != root else len(parts)
-                )
+                inside = named != root and named.is_relative_to(root)
+                depth = len(named.relative_to(root).parts) if inside else len(parts)
                 parts[depth - 1] = name + (path.suffix if named == path else "")
         last = parts[-1].removesuffix(".gz")
         parts[-1] = last.removesuffix(Path(last).suffix) or last
@@ -409,18 +402,13 @@ def _score_files(reader: Reader, long: Long, final: Scaled) -> list[ScoreFile]:
         correct=long.rows["value"] * final.factors.to_numpy(), file=long.table.files[long.rows["row"].to_numpy()]
     )
     runs = _runs(scores["run"]) if "run" in scores else {}
+    answers = rows[rows["correct"].notna()] if "item" in rows else rows[:0]
     found = []
-    for file, part in scores.groupby("file", sort=True):
-        items = None
-        if "item" in rows and rows["correct"].notna().any():
-            items = partial(_items, rows[(rows["file"] == file) & rows["correct"].notna()], runs)
-        path = reader.frame.sources[int(file)].path
-        found.append(ScoreFile(path, [_claim(row, runs) for row in part.to_dict("records")], facts=facts, items=items))
-    with_scores = {file.path for file in found}
-    for number in sorted(set(rows["file"]) if "item" in rows else ()):
-        path = reader.frame.sources[int(number)].path
-        if path not in with_scores:  # its answers are part of a mean that another file has
-            found.append(ScoreFile(path, [], items=partial(_items, rows[rows["file"] == number], runs)))
+    for number in sorted({*scores["file"], *answers["file"]}):
+        claims = [_claim(row, runs) for row in scores[scores["file"] == number].to_dict("records")]
+        own = answers[answers["file"] == number]
+        items = partial(_items, own, runs) if len(own) else None
+        found.append(ScoreFile(reader.frame.sources[int(number)].path, claims, facts=facts, items=items))
     return found
 
 
@@ -433,19 +421,15 @@ def _items(rows: pd.DataFrame, runs: Mapping[str, int]) -> Iterator[Item]:
 
 def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
     """A score with what is told of it."""
-    claim: Any = {**_place(row, runs), "value": float(row["value"])}
-    if np.isfinite(row["error"]):
-        claim["stderr"] = float(row["error"])
-    if np.isfinite(row["n"]) and row["n"] >= 1:
-        claim["n_items"] = int(row["n"])
-    if pd.notna(row["higher_is_better"]):
-        claim["higher_is_better"] = bool(row["higher_is_better"])
-    if row.get("metric"):
-        claim["metric"] = metric_key(row["metric"])
-    if row.get("prepared_on"):
-        claim["prepared_on"] = row["prepared_on"]
-    result: Claim = claim
-    return result
+    said = {
+        "stderr": float(row["error"]) if np.isfinite(row["error"]) else None,
+        "n_items": int(row["n"]) if np.isfinite(row["n"]) and row["n"] >= 1 else None,
+        "higher_is_better": bool(row["higher_is_better"]) if pd.notna(row["higher_is_better"]) else None,
+        "metric": metric_key(row["metric"]) if row.get("metric") else None,
+        "prepared_on": row.get("prepared_on") or None,
+    }
+    columns = {name: value for name, value in said.items() if value is not None}
+    return as_record(Claim, _place(row, runs) | {"value": float(row["value"])} | columns)
 
 
 def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
@@ -478,9 +462,8 @@ def checkpoint(text: str) -> dict[str, Any]:
 def _runs(names: pd.Series) -> dict[str, int]:
     """The number of each run: itself where all are whole numbers, else its place in the order of names."""
     texts = sorted({text for text in names if text})
-    if all(text.isdigit() for text in texts):
-        return {text: int(text) for text in texts}
-    return {text: place for place, text in enumerate(texts)}
+    are_numbers = all(text.isdigit() for text in texts)
+    return {text: int(text) if are_numbers else place for place, text in enumerate(texts)}
 
 
 def _about(columns: Columns, long: Long) -> dict[str, Facts]:

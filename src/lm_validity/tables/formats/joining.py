@@ -1,7 +1,7 @@
 """Scores and items of many files in one table each, each once: groups of tasks, units, directions, runs, and what
 counts where files differ."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,27 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
+from lm_validity.files import Document
+from lm_validity.tables import schema
 from lm_validity.tables.cell_text import lower_is_better, names_perplexity
 from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text, with_progress
 from lm_validity.tables.metrics import metric_direction
-from lm_validity.tables.schema import (
-    CLAIMS,
-    ITEMS,
-    KEY,
-    NULLABLE,
-    SCORES,
-    SETTINGS,
-    SETTINGS_KEY,
-    Claim,
-    Item,
-    Settings,
-    check_values,
-    with_defaults,
-)
+from lm_validity.tables.schema import CLAIMS, ITEMS, KEY, SCORES, SETTINGS, SETTINGS_KEY, Claim, Item, Settings
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
 
-_TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
+_TYPES = {column.name: schema.NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 _ONE = 1 + 1e-9
@@ -66,7 +55,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
         raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
     where = (f"{files[number].path}: {model!r} on {benchmark!r}" for number, model, benchmark in zip(
         frame["file"], frame["model"], frame["benchmark"], strict=True))  # fmt: skip
-    check_values(frame[SCORES.names].set_axis([*where]), "scores")
+    schema.check_values(frame[SCORES.names].set_axis([*where]), "scores")
     if missing := sum(file.missing for file in files):
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
     if limited := sum(file.limited for file in files):
@@ -88,18 +77,15 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
-    columns: dict[str, list[object]] = {name: [] for name in (*SCORES.names, *CLAIMS, "made", "file")}
+    rows = list[Document]()
     for number, file in enumerate(files):
-        common: Any = with_defaults(file.common) | {"file": number, "made": file.made}
-        said = set[str]().union(*file.rows)
-        for name, column in columns.items():
-            default, rows = common.get(name), file.rows
-            if name == "made" and name in said:
-                column.extend(file.made | row.get("made", Settings()) for row in rows)
-            else:
-                column.extend((row.get(name, default) for row in rows) if name in said else [default] * len(rows))
-    frame = pd.DataFrame(columns, dtype=object, copy=False)
-    return typed_scores(frame).assign(**{name: frame[name] for name in (*CLAIMS, "made", "file")})
+        common = schema.with_defaults(file.common)
+        for row in file.rows:
+            made = file.made | row.get("made", Settings())
+            rows.append({**common, **row, "made": made, "file": number})
+    further = [*CLAIMS, "made", "file"]
+    frame = pd.DataFrame(rows, columns=[*SCORES.names, *further], dtype=object)
+    return typed_scores(frame).assign(**{name: frame[name] for name in further})
 
 
 def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
@@ -217,27 +203,22 @@ def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
 def _with_one_name(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
     """The rows with one name of models whose names differ in case or in `__` for `/` only, and no score contradicts, or
     in the owner, and three scores or more are the same and none differs. The name with an owner is used."""
-    spelled = {
-        name: name.replace("__", "/").strip("/ ").casefold().replace(" ", "-") for name in frame["model"].unique()
-    }
+    spelled = {name: name.replace("__", "/").strip("/ ").casefold().replace(" ", "-") for name in set(frame["model"])}
     names = defaultdict[str, list[str]](list)
-    for name, spelling in spelled.items():
-        names[spelling.rpartition("/")[2]].append(name)
+    for name in sorted(spelled, key=lambda name: ("/" not in spelled[name], name != name.lower(), name)):
+        names[spelled[name].rpartition("/")[2]].append(name)
     key, renamed = [name for name in KEY if name != "model"], dict[str, str]()
     for alike in (each for each in names.values() if len(each) > 1):
         own = frame[frame["model"].isin(alike)].drop_duplicates(KEY)
         scores = {name: dict(zip(map(str, rows[key].to_numpy().tolist()), rows["value"], strict=True))
                   for name, rows in own.groupby("model")}  # fmt: skip
-        distinct = list[str]()
-        for name in sorted(alike, key=lambda name: ("/" not in spelled[name], name != name.lower(), name)):
-            for other in distinct:
-                both = scores[name].keys() & scores[other].keys()
-                equal = all(abs(scores[name][each] - scores[other][each]) <= _SAME for each in both)
-                if equal and (spelled[name] == spelled[other] or len(both) >= _FEWEST_EQUAL):
-                    renamed[name] = other
+        for place, name in enumerate(alike):
+            for first in (first for first in alike[:place] if first not in renamed):
+                both = scores[name].keys() & scores[first].keys()
+                equal = all(abs(scores[name][each] - scores[first][each]) <= _SAME for each in both)
+                if equal and (spelled[name] == spelled[first] or len(both) >= _FEWEST_EQUAL):
+                    renamed[name] = first
                     break
-            else:
-                distinct.append(name)
     if not renamed:
         return frame
     log.notes.append(f"One model: {listing([f'{name} and {first}' for name, first in renamed.items()])}.")
@@ -259,7 +240,7 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     """
     groups = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
     for number, file in enumerate(files):
-        common = with_defaults(file.common)
+        common = schema.with_defaults(file.common)
         for index, row in enumerate(file.rows):
             said = common | row
             if said.get("drawn") is not None if said.get("run") is None else file.log:
@@ -313,49 +294,32 @@ def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], lo
     )
     errors = np.fmax(again["stderr"], first["stderr"]).fillna(0.0)
     equal = (again["value"] - first["value"]).abs() <= _SAME * again["value"].abs() + _SAME_ERRORS * errors + _SAME
-    conflicts = defaultdict[tuple[int, int], list[tuple[int, float]]](list)  # rows, and values of the first files
-    pairs = defaultdict[tuple[int, int], Counter[bool]](Counter)
-    columns = (again.index, again["file"], first["file"], first["value"], equal)
-    for row, lost, winner, value, is_same in zip(*columns, strict=True):
-        pairs[lost, winner][bool(is_same)] += 1
-        if not is_same and (lost == winner or not files[winner].replaces(files[lost])):
-            conflicts[winner, lost].append((row, value))
-    if conflicts:
-        raise _conflict(frame, files, conflicts)
-    for (lost, winner), times in sorted(pairs.items()):
-        worse, better, number = files[lost], files[winner], count(times.total(), "score")
-        if lost == winner:
-            log.repeat(f"{worse.path}: {number} twice in it, with the same value")
+    pairs = defaultdict[tuple[int, int], list[tuple[int, float, bool]]](list)
+    for row, lost, winner, value, is_same in zip(
+        again.index, again["file"], first["file"], first["value"], equal, strict=True
+    ):
+        pairs[lost, winner].append((row, value, bool(is_same)))
+    conflicts, last = list[str](), "remove one of the two, or name the column that tells them apart."
+    for (lost, winner), scores in sorted(pairs.items()):
+        worse, better, number = files[lost], files[winner], count(len(scores), "score")
+        differ = [(row, value) for row, value, is_same in scores if not is_same]
+        if differ and (lost == winner or not better.replaces(worse)):
+            place, value = differ[0]
+            row, metric = frame.loc[place], frame["metric"].fillna("that")[place]
+            conflicts.append(
+                f"{better.path} and {worse.path}: {count(len(differ), 'score')}, such as {metric} of {row['model']} on "
+                f"{row['benchmark']} ({value:.4g} and {row['value']:.4g})"
+            )
+            if better.path != worse.path:
+                last = "leave out what does not count, or give folders of two protocols as direct=... and the other."
             continue
         reason = "newer" if worse.limited == better.limited else "of all documents"
-        how = f"which is {reason} ({times[False]} differ)" if times[False] else "with the same values but for rounding"
+        how = f"which is {reason} ({len(differ)} differ)" if differ else "with the same values but for rounding"
         dates = [f"{file.path} ({date_text(file.date)})" for file in (worse, better)]
         log.repeat(f"{dates[0]}: {number} also in {dates[1]}, {how}")
-
-
-def _conflict(
-    frame: pd.DataFrame, files: list[ScoreFile], conflicts: Mapping[tuple[int, int], list[tuple[int, float]]]
-) -> InputError:
-    """Every pair of files with different scores of one thing, and what would separate them."""
-    lines = list[str]()
-    last = "leave out what does not count, or give folders of two protocols as direct=... train_before_test=..."
-    for (winner, lost), rows in conflicts.items():
-        place, value = rows[0]
-        row = frame.loc[place]
-        metric = "that" if pd.isna(row["metric"]) else row["metric"]
-        lines.append(
-            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {metric} of "
-            f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
-        )
-    if all(files[winner].path == files[lost].path for winner, lost in conflicts):
-        last = "remove one of the two, or name the column that tells them apart."
-    elif all(files[number].items is not None for pair in conflicts for number in pair):
-        last = f"{last}, or one file of both if each has a part of the items"
-    return InputError(
-        f"{count(sum(map(len, conflicts.values())), 'score')} with different values under one name, and no newer run "
-        f"of the same weights and settings decides: {'; '.join(lines)}.",
-        f"{last.rstrip('.')}.",
-    )
+    if conflicts:
+        problem = "different values under one name, and no newer run of the same weights and settings decides"
+        raise InputError(f"{problem}: {'; '.join(conflicts)}.", last)
 
 
 def check_identities(files: list[ScoreFile]) -> None:
@@ -366,11 +330,8 @@ def check_identities(files: list[ScoreFile]) -> None:
             model = file.common["model"]
             identity_before, path = identities.setdefault((model, aspect), (value, file.path))
             if identity_before != value:
-                raise InputError(
-                    f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
-                    f"{file.path}.",
-                    f"name one of them: --model '{file.path}=another name' (a file or a folder).",
-                )
+                problem = f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
+                raise InputError(f"{problem}{file.path}.", f"name one of them: --model '{file.path}=another name'.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -439,7 +400,7 @@ def _items_table(file: ScoreFile, log: ImportLog) -> pa.Table:
     runs = defaultdict[str, set[int | None]](set)
     for score in file.rows:
         runs[score["benchmark"]].add(score.get("run"))
-    common: Any = with_defaults(file.common)
+    common: Any = schema.with_defaults(file.common)
     rows = list[dict[str, Any]]()
     for item in file.items() if file.items is not None else ():
         row: Any = {name: common.get(name) for name in _EVALUATION} | item

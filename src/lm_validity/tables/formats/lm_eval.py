@@ -206,7 +206,6 @@ def _of_task(document: Document, task: str, members: list[str]) -> Document:
         "benchmark": task,
         "num_fewshot": examples.pop() if len(examples) == 1 else None,
         "n_items": total("effective"),
-        "n_items_scored": total("effective"),
         "n_items_total": total("original"),
         "task_version": agreed("versions"),
         "task_hash": agreed("task_hashes"),
@@ -236,7 +235,7 @@ def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
         total = stat.get("num_total")
         items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
         error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
-        runs.append({"run": run, "value": value, "stderr": error, "n_items": items, "n_items_scored": items})
+        runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
     return runs
 
 
@@ -278,7 +277,7 @@ LM_EVAL = Spec(
     named_by=lambda opened: None if opened.named else folder_name(opened.path),
     load=_load,
     finish=_finished,
-    suffixes=(".json", ".jsonl", ""),
+    suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
 

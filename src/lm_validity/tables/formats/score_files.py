@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
@@ -46,9 +45,8 @@ class FoundFiles(NamedTuple):
 def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundFiles:
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
-    An empty suffix stands for names without one, of which those are taken that begin like a JSON object. Hidden files
-    and folders are left out; links to folders are not followed. Of what commands of this program made of results, only
-    scores.parquet is taken, and that only where a folder holds nothing else.
+    Hidden files and folders are left out; links to folders are not followed. Of what commands of this program made of
+    results, only scores.parquet is taken, and that only where a folder holds nothing else.
     """
     files: dict[Path, Found] = {}
     other_suffixes: Counter[str] = Counter()
@@ -65,7 +63,7 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
             own_tables += tables
         for found_file in results or tables:
             ends = {found_file.suffix, "".join(found_file.suffixes[-2:])}
-            if not ends & set(suffixes) or (not found_file.suffix and not _begins_like_json(found_file)):
+            if not ends & set(suffixes):
                 other_suffixes[found_file.suffix or found_file.name] += 1
             else:
                 files.setdefault(found_file.resolve(), Found(found_file, named=not results))
@@ -82,15 +80,6 @@ def _refuse_study(folder: Path) -> None:
     else:
         hint = "it has none before it has run (its README.md says how); or give the folder of your result files."
     raise InputError(f"{folder}: the folder of a study, not of scores.", hint)
-
-
-def _begins_like_json(path: Path) -> bool:
-    """Whether a file without a suffix may be JSON: LICENSE and Makefile are not to be listed as broken."""
-    try:
-        with open(path, "rb") as handle:
-            return handle.read(64).lstrip()[:1] == b"{"
-    except OSError:
-        return False
 
 
 def date_in(name: str) -> float | None:
@@ -350,12 +339,6 @@ class ScoreFile:
             if own_value is not None and theirs is not None and own_value != theirs:
                 return own_value > theirs
         return False
-
-
-def mean_of_items(values: np.ndarray) -> Claim:
-    """Value, error and number of items for a mean over items' values (n,); without a standard error for one item."""
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """The formats of harnesses, as data: how a file is recognised, the way to its scores, and where their columns stand.
 
 `engine.py` says what a path is, and reads the files. Code stands here where a path cannot say it. lm-eval's files are
-read by `lm_eval.py`, logs of Inspect by `import_inspect.py`, files of every_eval_ever by
-`every_eval_ever.py`.
+read by `lm_eval.py`, logs of Inspect and files of every_eval_ever by `evaluations.py`.
 """
 
 import csv
@@ -13,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.config.rows import read_text, read_text_rows
@@ -25,21 +22,8 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.cell_text import is_no_score, plain
-from lm_validity.tables.formats.engine import (
-    Answer,
-    Place,
-    Spec,
-    checked,
-    finite,
-    fitting,
-    is_sampled,
-    items_of,
-    json_lines,
-    objects,
-    parsed,
-    part,
-    read_json_file,
-)
+from lm_validity.tables.formats import engine
+from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, objects, parsed, part
 from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, folder_name, training_point
 from lm_validity.tables.schema import DEFAULTS, Claim, Item
@@ -83,14 +67,14 @@ def _helm(root: Place) -> Entries:
 
 def _helm_with_items(file: ScoreFile, root: Place) -> ScoreFile:
     path = root.path.with_name("per_instance_stats.json")
-    return replace(file, items=lambda: items_of(_helm_answers(path, file, root))) if path.is_file() else file
+    return replace(file, items=lambda: engine.items_of(_helm_answers(path, file, root))) if path.is_file() else file
 
 
 def _helm_answers(path: Path, file: ScoreFile, root: Place) -> Iterator[Answer]:
     """The values of all trials of the instances, without perturbations."""
     split = _helm_split(root.root, root.path)[0]
     shared, metrics = file.rows[0], {row["metric"] for row in file.rows}
-    for instance in read_json_file(path):
+    for instance in engine.read_json_file(path):
         named = part(instance).get("instance_id")
         document = checked("doc_id", named if named is None else str(named), str(path))
         item = Item(benchmark=shared["benchmark"], num_fewshot=shared.get("num_fewshot"), doc_id=document)
@@ -150,30 +134,26 @@ def _lighteval(root: Place) -> Entries:
     results = {key: metrics for key, metrics in root.root["results"].items() if key != "all"}
     tasks = {key: _task_of(key, metrics, root.path) for key, metrics in results.items()}
     members = {key: [key] for key, (_, name, _) in tasks.items() if not name.endswith(_AVERAGE)}
-    below = defaultdict[tuple[str, str, int], list[str]](list)
-    for key in members:
-        suite, name, shots = tasks[key]
-        below[suite, name.partition(":")[0], shots].append(key)
     group_of = dict[str, str]()
     for key, (suite, name, shots) in tasks.items():
         group = name.removesuffix(_AVERAGE)
-        inside = below.get((suite, group, shots), [])
+        inside = [task for task in tasks if task in members and (suite, group, shots) == (
+            tasks[task][0], tasks[task][1].partition(":")[0], tasks[task][2])]  # fmt: skip
         if group != name and len(inside) >= _FEWEST_TASKS and len({frozenset(results[task]) for task in inside}) == 1:
-            members[key] = inside
             group_of |= dict.fromkeys(inside, group)
+            members[key] = inside
     options = root.find(f"{_GENERAL}.generation_parameters|{_MODEL}.generation_parameters") or {}
     seed = "" if options.get("seed") is None else str(options["seed"])
     for key, inside in members.items():
         suite, name, shots = tasks[key]
         configs = [_lighteval_task(root.root, task) for task in inside]
-        is_written = any(starmap(_is_written, zip((results[task] for task in inside), configs, strict=True)))
+        is_written = any(_is_written(results[task], config) for task, config in zip(inside, configs, strict=True))
         shared = {
             "benchmark": name.removesuffix(_AVERAGE),
             "suite": suite or None,
             "group": group_of.get(key),
             "num_fewshot": shots,
             "n_items": _total(configs, "effective_num_docs"),
-            "n_items_scored": _total(configs, "effective_num_docs"),
             "n_items_total": _total(configs, "original_num_docs"),
             "task_version": str(part(root.root, "versions").get(key, "")) or None,
             "drawn": seed if is_written and is_sampled(options) else None,
@@ -202,14 +182,14 @@ def _is_written(metrics: Document, config: Document) -> bool:
 
 def _total(configs: list[Document], name: str) -> int | None:
     """The sum over tasks; None where one does not say it (lighteval writes -1)."""
-    numbers = [number for config in configs if (number := fitting("n_items", config.get(name)) or 0) > 0]
+    numbers = [number for config in configs if (number := engine.fitting("n_items", config.get(name)) or 0) > 0]
     return sum(numbers) if len(numbers) == len(configs) else None
 
 
 def _lighteval_direction(config: Document, metric: str) -> object:
     entries = objects(config.get("metrics") or config.get("metric"))
     found = [entry.get("higher_is_better") for entry in entries if entry.get("metric_name") == metric]
-    return fitting("higher_is_better", found[0]) if found else None
+    return engine.fitting("higher_is_better", found[0]) if found else None
 
 
 def _lighteval_settings(general: Document) -> str:
@@ -439,7 +419,7 @@ OLMES = Spec(
         "limit": "task_config.limit",
         "n_items_scored": "num_instances",
     },
-    load=lambda opened: [json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document]],
+    load=lambda opened: [engine.json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document]],
     suffixes=(".json", ".jsonl"),
 )
 
@@ -483,57 +463,37 @@ _NO_BENCHMARKS = ("model_type", "experiment")  # texts beside the numbers of the
 
 def _curves(opened: Opened) -> pd.DataFrame:
     """The file as text; the index is a row's line, or the number of a checkpoint through all models."""
-    path = opened.path
-    if path.suffix != ".json":
-        curves = read_text_rows(path, _LAYOUT).frame()
-        if "" in curves:
-            number = [*curves].index("") + 1
-            raise InputError(f"{path}: column {number} has no name.", "pandas writes no row numbers with index=False.")
-    else:
-        frames = [pd.DataFrame()]
-        for model, columns in part(read_json_file(path, _LAYOUT), "data").items():
-            lists = {name: values for name, values in part(columns).items() if name not in _NO_BENCHMARKS}
-            lengths = {len(values) if isinstance(values, list) else -1 for values in lists.values()}
-            if len(lengths) != 1 or -1 in lengths:
-                problem = f"{path}, {model!r}: no list for each column, all of them of the same length."
-                raise InputError(problem, "write null where nothing was measured.")
-            texts = {name: ["" if value is None else str(value) for value in values] for name, values in lists.items()}
-            frames.append(pd.DataFrame({"model": model, **texts}, dtype=str))
-        curves = pd.concat(frames, ignore_index=True).fillna("")
-        curves = curves.set_axis(curves.index + 1)
-    for column in ("model", "iteration"):
-        if column not in curves:
-            raise InputError(f"{path}: column {column!r} is missing.", _LAYOUT)
-    return curves
+    if opened.path.suffix != ".json":
+        return read_text_rows(opened.path, _LAYOUT).frame()
+    frames = [pd.DataFrame()]
+    for model, columns in part(engine.read_json_file(opened.path, _LAYOUT), "data").items():
+        lists = {name: ["" if value is None else str(value) for value in values]
+                 for name, values in part(columns).items() if name not in _NO_BENCHMARKS}  # fmt: skip
+        frames.append(pd.DataFrame({"model": model, **lists}, dtype=str))
+    curves = pd.concat(frames, ignore_index=True).fillna("")
+    return curves.set_axis(curves.index + 1)
 
 
 def _e2lm(root: Place) -> Entries:
     """The cells of benchmarks; an empty one is a checkpoint that was not evaluated on it."""
     curves, benchmarks = root.root, [name for name in root.root.columns if name not in _CURVE_KEYS]
-    if not benchmarks:
-        raise InputError(f"{root.path}: no benchmark column beside {', '.join(_CURVE_KEYS)}.", _LAYOUT)
-
-    def number(line: object, column: str, text: str) -> float:
-        value = pd.to_numeric(text, errors="coerce")
-        if not np.isfinite(value) or (column == "iteration" and (value < 0 or value % 1)):
-            kind = "step count" if column == "iteration" else "finite number"
-            problem = f"{root.path}: row {line}, column {column!r}: {text!r} is not a {kind}."
-            raise InputError(problem, "a benchmark's cell is empty where nothing was measured.")
-        return float(value)
-
+    if not {"model", "iteration"} <= set(curves) or not benchmarks:
+        missing = {"model", "iteration"} - set(curves) or {"of a benchmark"}
+        raise InputError(f"{root.path}: a column is missing: {', '.join(sorted(missing))}.", _LAYOUT)
     seen = set[tuple[str, int]]()
     for line, row in zip(curves.index, curves.to_dict("records"), strict=True):
-        if not row["model"]:
-            raise InputError(f"{root.path}: row {line}: column 'model' is empty.", _LAYOUT)
-        step = int(number(line, "iteration", row["iteration"]))
-        tokens = number(line, "gtokens", row["gtokens"]) if "gtokens" in row else e2lm_tokens_b(step)
-        if (row["model"], step) in seen:
-            problem = f"{root.path}: row {line}: a second row for model {row['model']!r} at iteration {step}."
+        where = f"{root.path}: row {line}"
+        model = checked("model", row["model"], where)
+        step = checked("iteration", parsed(row["iteration"]), where)
+        tokens = parsed(row["gtokens"]) if "gtokens" in row else e2lm_tokens_b(step)
+        if (model, step) in seen:
+            problem = f"{where}: a second row for model {model!r} at iteration {step}."
             raise InputError(problem, "keep one row per model and checkpoint.")
-        seen.add((row["model"], step))
-        shared = {"model": row["model"], "checkpoint": f"iter_{step:07d}", "iteration": step, "tokens_b": tokens}
+        seen.add((model, step))
+        shared = {"model": model, "checkpoint": f"iter_{step:07d}", "iteration": step, "tokens_b": tokens}
         for name in filter(row.get, benchmarks):
-            yield f"row {line}", shared | {"benchmark": name, "value": number(line, name, row[name])}
+            value = checked("value", parsed(row[name]), f"{where}, column {name!r}")
+            yield f"row {line}", shared | {"benchmark": name, "value": value}
 
 
 E2LM = Spec(
@@ -555,7 +515,7 @@ def read_published(path: str | Path, spec: Spec) -> pd.DataFrame:
     InputError, with the place, for a file that is none and for a score that is not a finite number.
     """
     path = Path(path)
-    document = read_json_file(path, _AUTHORS_FILE) if spec is LM_HARMONY else None
+    document = engine.read_json_file(path, _AUTHORS_FILE) if spec is LM_HARMONY else None
     (file,) = spec.read(Opened(path, named=True, document=document))
     rows = typed_scores(pd.DataFrame([DEFAULTS | Claim(source=spec.name) | row for row in file.rows]))
     key = ["protocol", "benchmark", "model"] if spec is LM_HARMONY else ["model", "benchmark", "iteration"]

@@ -1,7 +1,8 @@
-"""Files of every_eval_ever, an interchange format for scores (github.com/evaleval/every_eval_ever).
+"""Files of one evaluation each: logs of Inspect, and every_eval_ever's, an interchange format, read and written.
 
-A file is one evaluation of a model: `model_info`, `source_metadata`, `eval_library` and a list `evaluation_results`,
-each with a name, a metric and a score.
+A log of Inspect is a zip archive of JSON (`.eval`) or JSON. A file of every_eval_ever
+(github.com/evaleval/every_eval_ever) has `model_info`, `source_metadata`, `eval_library` and a list
+`evaluation_results`, each with a name, a metric and a score.
 """
 
 import hashlib
@@ -9,36 +10,196 @@ import json
 import re
 import time
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from lm_validity import __version__
 from lm_validity.config.sheets import metric_key
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, check_encodable, write_json
-from lm_validity.tables.formats.engine import (
-    Answer,
-    Place,
-    Spec,
-    checked,
-    date_of,
-    finite,
-    fitting,
-    is_sampled,
-    items_of,
-    json_lines,
-    parsed,
-    part,
-)
+from lm_validity.tables.formats import engine
+from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, parsed, part
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, parse_arguments, training_point
 from lm_validity.tables.metrics import metric_direction
-from lm_validity.tables.schema import SCORES, Item
+from lm_validity.tables.schema import SCORES, Claim, Item
+from lm_validity.tables.settings import NEARLY_ALL
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Inspect.
+
+_LOG_HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
+_ERRORS = frozenset(("stderr", "bootstrap_stderr"))
+_MEANS = ("accuracy", "mean")  # the metrics of which `stderr` is the standard error, and answers have values
+_NO_SCORES = _ERRORS | {"std", "var"}
+_HUB = ("hf/", "vllm/", "sglang/")  # providers whose models are called by their hub ids
+_SHOTS = ("num_fewshot", "fewshot", "shots")  # of a task's arguments
+_ZSTANDARD, _HEADER = 93, 30  # the compression of a zip's member; bytes of its header before name and extra field
+_SAME = 1e-6  # of a score and the mean of its answers
+_MOST = 2**29  # bytes of a member
+# What a scorer's value counts: correct, partly, incorrect, no answer; other texts count nothing
+_VALUES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
+
+def _member(path: Path, name: str) -> Any:
+    """The JSON value of a member of a log. Inspect compresses with Zstandard, which Python's zipfile does not know."""
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            entry = archive.getinfo(name)
+            if entry.file_size > _MOST:
+                raise ValueError(f"{name} is too large")
+            if entry.compress_type != _ZSTANDARD:
+                return json.loads(archive.read(entry))
+            file.seek(entry.header_offset)
+            header = file.read(_HEADER)
+            file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
+            packed = pa.BufferReader(file.read(entry.compress_size))
+            return json.loads(pa.input_stream(packed, compression="zstd").read(_MOST))
+    except (zipfile.BadZipFile, zlib.error, KeyError, OSError, ValueError, NotImplementedError) as error:
+        raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _LOG_HINT) from error
+
+
+def _log(opened: Opened) -> Document:
+    """A log, or its header. Raises InputError for a run that did not end well."""
+    log = opened.document if opened.path.suffix == ".json" else _member(opened.path, "header.json")
+    if part(log).get("status") != "success" or not isinstance(log.get("results"), dict):
+        problem = f"{opened.path}: the run has no scores (it ended as {part(log).get('status')!r})."
+        raise InputError(problem, "`inspect eval-retry`.")
+    return part(log)
+
+
+def _metrics(scorer: Document) -> dict[str, object]:
+    return {name: part(metric).get("value") for name, metric in part(scorer, "metrics").items()}
+
+
+def _log_scores(root: Place) -> Iterator[tuple[object, Document]]:
+    """The scores, `metric,scorer`. Of a mean over epochs each of these, which is a run: another way to join them (the
+    commonest answer, one of k) gives one score."""
+    log, results = root.root, root.root["results"]
+    epochs = log["eval"]["config"].get("epochs") or 1
+    totals = (part(log["eval"], "dataset").get("samples"), (results.get("total_samples") or 0) // epochs)
+    total = max((number for number in totals if type(number) is int), default=0) or None
+    answers = _log_answers(root) if epochs > 1 else pd.DataFrame()
+    for scorer in engine.objects(results.get("scores")):
+        metrics = _metrics(scorer)
+        error = next((metrics[name] for name in metrics if name in _ERRORS), None)
+        items = scorer.get("scored_samples") or (results.get("completed_samples") or 0) // epochs or None
+        for name, value in metrics.items():
+            if name in _NO_SCORES or finite(value) is None:
+                continue
+            key = f"{name},{scorer.get('name')}"
+            cell = {"metric": key, "value": value, "n_items": items, "n_items_total": total}
+            cell["stderr"] = error if name in _MEANS else None
+            runs = list[Document]()
+            if len(answers):
+                own = answers[answers["key"] == key]
+                table = own.pivot_table(index="document", columns="epoch", values="value").dropna()
+                if table.shape[1] > 1 and abs(table.to_numpy().mean() - value) <= _SAME:
+                    runs = [{**engine.mean_of_items(table[epoch].to_numpy()), "run": epoch - 1} for epoch in table]
+            for run in runs or [{}]:
+                yield key, cell | run
+
+
+def _value(value: object) -> float:
+    """What a scorer's value counts, as in Inspect's own means."""
+    number = finite(float(value) if isinstance(value, bool) else parsed(value))
+    return _VALUES.get(str(value).strip().lower(), 0.0) if number is None else number
+
+
+def _log_answers(root: Place) -> pd.DataFrame:
+    """The answers that a metric `metric,scorer` is a mean of: `key, document, epoch, value, answer`."""
+    keys = {str(scorer.get("name")): metric for scorer in engine.objects(root.root["results"].get("scores"))
+            if (metric := next((name for name in _MEANS if name in _metrics(scorer)), None))}  # fmt: skip
+    samples = root.root.get("samples") if root.path.suffix == ".json" else _member(root.path, "summaries.json")
+    rows = [
+        (f"{metric},{name}", str(item.get("id")), item.get("epoch") or 1, _value(score["value"]), score.get("answer"))
+        for name, metric in keys.items()
+        for item in engine.objects(samples)
+        if not isinstance((score := part(item, "scores", name)).get("value"), dict | list | None)
+    ]
+    return pd.DataFrame(rows, columns=["key", "document", "epoch", "value", "answer"])
+
+
+def _with_answers(file: ScoreFile, root: Place) -> ScoreFile:
+    """The file with its items, of runs by epoch; limited where fewer than nearly all items of a score were scored:
+    their runs failed."""
+    counts = [(made.get("n_items_scored"), made.get("n_items_total")) for row in file.rows if (made := row.get("made"))]
+    is_whole = all(scored is None or total is None or scored >= NEARLY_ALL * total for scored, total in counts)
+    several = all("run" in row for row in file.rows)
+    log = str(root.find("^eval.eval_id|^eval.run_id") or "") if several else ""
+    items = partial(_log_items, root, file.rows[0], by_epoch=several)
+    return replace(file, limited=file.limited or not is_whole, items=items, log=log)
+
+
+def _log_items(root: Place, score: Claim, *, by_epoch: bool) -> Iterator[Item]:
+    """An item for each sample that the first scorer scored, `by_epoch` for each of its epochs, else their mean."""
+    shared = Item(benchmark=score["benchmark"], num_fewshot=score.get("num_fewshot"))
+    answers = (
+        Answer(
+            shared | Item(doc_id=row.document, run=row.epoch - 1 if by_epoch else None, response=row.answer),
+            row.key, row.value,
+        )
+        for row in _log_answers(root).itertuples()
+    )  # fmt: skip
+    return (item for item in engine.items_of(answers) if item["correct"] is not None)
+
+
+def _model(name: object) -> object:
+    for provider in _HUB:
+        name = name.removeprefix(provider) if isinstance(name, str) else name
+    return name
+
+
+def _limit(limit: Any) -> Any:
+    return limit[1] - limit[0] if isinstance(limit, list) and len(limit) == 2 else limit
+
+
+_CONFIG, _GENERATE = "^eval.config", "^eval.model_generate_config"
+INSPECT = Spec(
+    "inspect",
+    lambda opened: opened.head.startswith(b"PK") if opened.path.suffix == ".eval" else (
+        isinstance(opened.document, dict) and isinstance(opened.document.get("eval"), dict)
+        and {"status", "plan"} <= set(opened.document)),
+    _log_scores,
+    {
+        "model": ("^eval.model_args.model_path|^eval.model", _model),
+        "benchmark": ("^eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
+        "num_fewshot": ("^eval.task_args", lambda task: next(
+            (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
+        "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)}).claim()),
+        "date": ("^eval.created", lambda text: date_in(str(text))),
+        "limited": (f"{_CONFIG}.limit|{_CONFIG}.sample_id", lambda limit: True),
+        "weights": ("^eval.model", "^eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
+        "settings": ("^eval", lambda run: json.dumps({
+            "generation": run.get("model_generate_config"), "task": run.get("task_args"),
+            "epochs": run["config"].get("epochs")}, sort_keys=True)),
+        "drawn": (_GENERATE, f"{_GENERATE}.seed", lambda drawn, seed: (
+            "" if seed is None else str(seed)) if is_sampled(drawn) else None),
+        "harness_version": "^eval.packages.inspect_ai",
+        "task_version": ("^eval.task_version", str),
+        "limit": (f"{_CONFIG}.limit", _limit),
+        "temperature": f"{_GENERATE}.temperature",
+        "top_p": f"{_GENERATE}.top_p",
+        "max_gen_toks": f"{_GENERATE}.max_tokens",
+        "backend": ("^eval.model", lambda name: str(name).partition("/")[0]),
+    },
+    load=lambda opened: [_log(opened)],
+    finish=_with_answers,
+    suffixes=(".eval", ".json"),
+)  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# every_eval_ever.
 
 VERSION = "0.3.0"  # of the schema that exported files follow
 OWN = "lm_validity_"  # begins the keys of what the format has no place for
@@ -74,7 +235,7 @@ def _named(name: str, metric: object, result: Document, library: object) -> tupl
 
 
 def _own(details: object) -> Document:
-    """What `export every-eval-ever` wrote for the format has no place for it."""
+    """What `export every-eval-ever` wrote where the format has no place for it."""
     return {key.removeprefix(OWN): value for key, value in part(details).items() if key.startswith(OWN)}
 
 
@@ -103,24 +264,21 @@ def _results(root: Place) -> Iterator[tuple[object, Document]]:
         if scored is None or interval:  # then those may be resamples
             scored = part(result, "source_data").get("samples_number")
         shots = part(generation, "additional_details").get("num_fewshot")
-        lower = config.get("lower_is_better")
-        columns = {
+        columns: Document = {
             "benchmark": said.get("benchmark") or benchmark,
             "metric": said.get("metric") or metric,
             "value": value if (score := finite(value)) is None else score * factor,
             "stderr": None if (size := finite(error)) is None else size * factor,
             "n_items": scored,
-            "higher_is_better": not lower if isinstance(lower, bool) else lower,
+            "higher_is_better": not lower if isinstance(lower := config.get("lower_is_better"), bool) else lower,
             "num_fewshot": parsed(shots or part(config, "additional_details").get("num_fewshot")),
             "drawn": "" if is_sampled(drawn) else None,
             "temperature": drawn.get("temperature"),
             "top_p": drawn.get("top_p"),
             "max_gen_toks": drawn.get("max_tokens"),
         }
-        yield (
-            f"result {number} ({name})",
-            columns | ({"selected": said["selected"] == "true"} if "selected" in said else {}),
-        )
+        columns |= {"selected": said["selected"] == "true"} if "selected" in said else {}
+        yield f"result {number} ({name})", columns
 
 
 def _point(details: object, of_model: object) -> Mapping[str, object]:
@@ -139,7 +297,7 @@ def _load(opened: Opened) -> list[Any]:
         if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
             raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
         return []
-    return json_lines(path, _HINT)
+    return engine.json_lines(path, _HINT)
 
 
 def _recognises(opened: Opened) -> bool:
@@ -156,7 +314,7 @@ def _with_samples(file: ScoreFile, root: Place) -> ScoreFile:
     samples = next((path for name in names if (path := root.path.with_name(name)).is_file()), None)
     if samples is None:
         return file
-    items = [*items_of(_answers(samples, root))]  # broken lines are found before anything is written
+    items = [*engine.items_of(_answers(samples, root))]  # broken lines are found before anything is written
     return replace(file, items=lambda: items)
 
 
@@ -168,7 +326,7 @@ def _answers(path: Path, root: Place) -> Iterator[Answer]:
         meant.setdefault(result["evaluation_name"], columns)
         meant[result.get("evaluation_result_id")] = columns
     seen = set[tuple[object, ...]]()
-    for number, sample in enumerate(json_lines(path, _HINT), 1):
+    for number, sample in enumerate(engine.json_lines(path, _HINT), 1):
         where = f"{path}, line {number}"
         name = checked("benchmark", part(sample).get("evaluation_name"), where)
         document = checked("doc_id", sample.get("sample_id") or None, where)
@@ -179,7 +337,7 @@ def _answers(path: Path, root: Place) -> Iterator[Answer]:
         response = raw[0] if isinstance(raw, list) and raw else raw
         item = Item(
             benchmark=columns.get("benchmark", name), doc_id=document, num_fewshot=columns.get("num_fewshot"),
-            doc_hash=fitting("doc_hash", sample.get("sample_hash")),
+            doc_hash=engine.fitting("doc_hash", sample.get("sample_hash")),
             response=response.encode(errors="replace").decode() if isinstance(response, str) else None,
         )  # fmt: skip
         answer = Answer(item, columns.get("metric"), value)
@@ -200,7 +358,7 @@ EVERY_EVAL_EVER = Spec(
         "harness_version": ("^eval_library.version", lambda version: None if version == "unknown" else str(version)),
         "backend": ("^model_info.inference_engine.name", str),
         "date": ("^evaluation_timestamp", "^retrieved_timestamp", "%",
-                 lambda evaluated, retrieved, path: date_of(evaluated, retrieved) or date_in(path.stem)),
+                 lambda evaluated, retrieved, path: engine.date_of(evaluated, retrieved) or date_in(path.stem)),
         "weights": (f"{_OF_MODEL}.revision", str),
         "settings": ("^evaluation_results", lambda results: " ".join(sorted(
             {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
@@ -234,26 +392,23 @@ def write_every_eval_ever(
     if relationship not in RELATIONSHIPS:
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     scores = scores.reindex(columns=SCORES.names)
-    finite = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
-    for known, noun in ((scores["metric"].notna().to_numpy(), "metric"), (finite, "finite value")):
+    finite_values = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
+    for known, noun in ((scores["metric"].notna().to_numpy(), "metric"), (finite_values, "finite value")):
         if not known.all():
-            first, number = scores[~known].iloc[0], int((~known).sum())
-            place = f"the first of {first['model']} on {first['benchmark']}"
-            raise InputError(
-                f"{number} of {len(scores)} scores have no {noun}, {place}.",
-                "fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
-            )
+            first = scores[~known].iloc[0]
+            problem = f"{int((~known).sum())} of {len(scores)} scores have no {noun}, the first of {first['model']} on "
+            hint = "fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows."
+            raise InputError(f"{problem}{first['benchmark']}.", hint)
     publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
     columns, documents = ["model", *_OF_FILE], dict[Path, Document]()
-    frame = scores.astype(dict.fromkeys(columns, object))
-    for _, rows in frame.groupby(columns, dropna=False, sort=True):
+    for _, rows in scores.astype(dict.fromkeys(columns, object)).groupby(columns, dropna=False, sort=True):
         common = {name: None if pd.isna(value) else value for name, value in rows.iloc[0][columns].items()}
         digest = hashlib.sha256(json.dumps([collection, common], sort_keys=True).encode()).digest()
         name, model = uuid.UUID(bytes=digest[:16], version=4), str(common.pop("model"))
         developer, _, short = model.rpartition("/")
         path = Path("data", *map(_file_name, (collection, developer or "unknown", short)), f"{name}.json")
-        identifier = f"{collection}/{_file_name(model)}/{name}"
-        documents[Path(output) / path] = _document(model, common, rows, identifier, publisher)
+        document = _document(model, common, rows, publisher)
+        documents[Path(output) / path] = document | {"evaluation_id": f"{collection}/{_file_name(model)}/{name}"}
     for path, document in documents.items():
         write_json(path, document)
     return list(documents)
@@ -268,10 +423,8 @@ def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     unknown = sorted(names[direction.isna()].dropna().unique())
     with_direction = scores.assign(higher_is_better=direction)[direction.notna()]
     if with_direction.empty:
-        raise InputError(
-            f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'}).",
-            "give --benchmarks with a sheet of metrics and directions.",
-        )
+        problem = f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'})."
+        raise InputError(problem, "give --benchmarks with a sheet of metrics and directions.")
     return with_direction, unknown
 
 
@@ -279,29 +432,20 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(
-    model: str, common: Mapping[Any, object], rows: pd.DataFrame, identifier: str, publisher: dict[str, str]
-) -> Document:
+def _document(model: str, common: Mapping[Any, object], rows: pd.DataFrame, publisher: Mapping[str, str]) -> Document:
     """The file of an evaluation. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
-    of_lm_eval = {"name": "lm_eval", "version": "unknown"}
+    is_ours, of_lm_eval = sources <= {"lm-validity", "lm-eval"}, {"name": "lm_eval", "version": "unknown"}
+    details = {f"{OWN}{name}": str(value) for name, value in common.items() if value is not None}
+    kind = {"source_name": "lm-validity", "source_type": "evaluation_run" if is_ours else "documentation"}
+    unknown = {"deployment_type": "unknown", "model_availability": "unknown"}
+    developer = {"developer": model.split("/")[0]} if "/" in model else {}
     return {
         "schema_version": VERSION,
-        "evaluation_id": identifier,
         "retrieved_timestamp": str(int(time.time())),
-        "source_metadata": {
-            "source_name": "lm-validity",
-            "source_type": "evaluation_run" if sources <= {"lm-validity", "lm-eval"} else "documentation",
-            "additional_details": {f"{OWN}{name}": str(value) for name, value in common.items() if value is not None},
-            **publisher,
-        },
+        "source_metadata": {**kind, **publisher, "additional_details": details},
         "eval_library": of_lm_eval if sources == {"lm-eval"} else {"name": "lm-validity", "version": __version__},
-        "model_info": {
-            "name": model,
-            "id": model,
-            **({"developer": model.split("/")[0]} if "/" in model else {}),
-            "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
-        },
+        "model_info": {"name": model, "id": model, **developer, "additional_details": unknown},
         "evaluation_results": [_result(row) for row in rows.itertuples()],
     }
 
@@ -309,26 +453,23 @@ def _document(
 def _result(row: Any) -> Document:
     name, _, filter_name = row.metric.partition(",")
     is_plain, is_share = filter_name in ("", "none"), name in SHARES_OF_ITEMS
-    details = {
-        f"{OWN}benchmark": row.benchmark,
-        f"{OWN}metric": row.metric,
-        f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
-    }
+    selected = str(pd.isna(row.selected) or bool(row.selected)).lower()
+    details = {f"{OWN}benchmark": row.benchmark, f"{OWN}metric": row.metric, f"{OWN}selected": selected}
     bounds = {"score_type": "continuous", "min_score": 0, "max_score": 1, "metric_unit": "proportion"}
     uncertainty: Document = {} if pd.isna(row.stderr) else {"standard_error": {"value": float(row.stderr)}}
     uncertainty |= {} if pd.isna(row.n_items) else {"num_samples": int(row.n_items)}
     examples = {} if pd.isna(row.num_fewshot) else {"num_fewshot": str(int(row.num_fewshot))}
+    config = {
+        "evaluation_description": name if is_plain else f"{name} (filter: {filter_name})",
+        "metric_id": _IDENTIFIERS.get(name, name),
+        "metric_name": name,
+        "lower_is_better": not row.higher_is_better,
+        "additional_details": details | ({} if is_share else {"bounds_status": "unknown"}),
+    }
     return {
         "evaluation_name": row.benchmark if is_plain else f"{row.benchmark}/{filter_name}",
         "source_data": {"dataset_name": row.benchmark, "source_type": "other"},
-        "metric_config": {
-            "evaluation_description": name if is_plain else f"{name} (filter: {filter_name})",
-            "metric_id": _IDENTIFIERS.get(name, name),
-            "metric_name": name,
-            "lower_is_better": not row.higher_is_better,
-            "additional_details": details | ({} if is_share else {"bounds_status": "unknown"}),
-            **(bounds if is_share else {}),
-        },
+        "metric_config": config | (bounds if is_share else {}),
         "score_details": {"score": float(row.value)} | ({"uncertainty": uncertainty} if uncertainty else {}),
         **({"generation_config": {"additional_details": examples}} if examples else {}),
     }

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from lm_validity.cli.options import OneOfEach, UsageError, WholeHelp
 from lm_validity.errors import CellError, InputError, Question
-from lm_validity.terminal import error_text
+from lm_validity.words import error_text
 
 if TYPE_CHECKING:  # typer's copy of click is private
     from typer._click.core import Command, Context

@@ -12,7 +12,7 @@ import typer
 from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
 from lm_validity.errors import InputError
 from lm_validity.files import as_written, replaced_folder
-from lm_validity.terminal import say
+from lm_validity.words import say
 
 if TYPE_CHECKING:
     from lm_validity.tables.formats.score_files import ImportOptions

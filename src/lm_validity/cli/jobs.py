@@ -27,8 +27,7 @@ from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import RowT, Rule, kind_label
 from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace, tables_of, write_failures
-from lm_validity.terminal import say
-from lm_validity.words import count, listing
+from lm_validity.words import count, listing, say
 
 if TYPE_CHECKING:
     from lm_validity.config.sections import MiniatureSettings

@@ -19,7 +19,7 @@ from lm_validity.config.sections import Configuration
 from lm_validity.errors import InputError
 from lm_validity.files import report_problems
 from lm_validity.run.workspace import reports_of
-from lm_validity.terminal import headlines, say
+from lm_validity.words import headlines, say
 
 if TYPE_CHECKING:  # typer's copy of click is private
     from typer._click.core import Context

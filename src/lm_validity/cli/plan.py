@@ -18,8 +18,7 @@ from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import describe_hours_of_a_gpu, describe_savings, describe_uncounted
 from lm_validity.plans import drawing
 from lm_validity.run.rules.base import Participants
-from lm_validity.terminal import say
-from lm_validity.words import count, listing
+from lm_validity.words import count, listing, say
 
 if TYPE_CHECKING:
     from lm_validity.plans.rounds import Goal, Round

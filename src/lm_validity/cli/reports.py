@@ -23,7 +23,7 @@ from lm_validity.cli.options import (
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
 from lm_validity.files import check_file, made_from, replaced_folder
-from lm_validity.terminal import say
+from lm_validity.words import say
 
 if TYPE_CHECKING:
     from lm_validity.tables.formats.score_files import ImportOptions

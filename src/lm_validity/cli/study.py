@@ -31,8 +31,7 @@ from lm_validity.monitor.cost import Estimator, unplanned_pairs
 from lm_validity.monitor.render import PAGE_MARKS, render_cost, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
-from lm_validity.terminal import all_findings, say, say_markdown
-from lm_validity.words import count
+from lm_validity.words import all_findings, count, say, say_markdown
 
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.recipe import UnanimousJudge

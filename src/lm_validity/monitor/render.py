@@ -31,8 +31,7 @@ from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import size_class
 from lm_validity.run.store import Store
 from lm_validity.run.workspace import UNCOUNTED, Grid, read_manifest
-from lm_validity.terminal import render_table, terminal_width
-from lm_validity.words import count, listing
+from lm_validity.words import count, listing, render_table, terminal_width
 
 if TYPE_CHECKING:
     from lm_validity.pages.page import Page

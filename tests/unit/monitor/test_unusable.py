@@ -23,7 +23,7 @@ from lm_validity.run.cell import BenchmarkCell, label
 from lm_validity.run.store import is_stale
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
-from lm_validity.terminal import headlines
+from lm_validity.words import headlines
 
 CONFIG = Path("replay/replay.yaml")
 SCORE = BenchmarkCell("evaluate_adapter", "oak-m", "riddles", seed=0)

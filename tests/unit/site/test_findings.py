@@ -9,7 +9,7 @@ import pytest
 from lm_validity.cli import main
 from lm_validity.cli.study import findings as print_findings
 from lm_validity.errors import InputError
-from lm_validity.terminal import headlines
+from lm_validity.words import headlines
 
 LEDE = {"heading": "Rankings agree better", "sentence": "Agreement: **0.52 → 0.76**", "interval": "95%: +0.15 to +0.33"}
 LONG = "On " + "and on ".join(f"benchmark {number}, " for number in range(60)) + "nothing was found."

@@ -7,7 +7,6 @@ import atexit
 import gc
 import glob
 import hashlib
-import json
 import re
 import shlex
 import sys
@@ -17,38 +16,17 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 try:
-    from lm_validity.config.load import (
-        PLANNED_SHEETS,
-        build_run,
-        check_curves,
-        key_values,
-        planned_sheets,
-        read_values,
-    )
+    from lm_validity.config import load
+    from lm_validity.config.rows import Sheets
     from lm_validity.config.sections import PRETRAINING_VERSION
     from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
-    from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
-    from lm_validity.monitor.status import (
-        failed_jobs,
-        keep_polled_jobs,
-        record_controller,
-        show_ends_of_logs,
-        skip_hidden_jobs,
-    )
-    from lm_validity.run.workspace import Grid, reports_of, tables_of
-    from lm_validity.run.inputs import (
-        STUDY,
-        check_study,
-        note_changes,
-        note_of,
-        study_of,
-        study_text,
-    )
+    from lm_validity.monitor import status
+    from lm_validity.run import inputs
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings
-    from lm_validity.run.inputs import check_tasks
+    from lm_validity.run.workspace import Grid, reports_of, tables_of
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
     if "--lint" not in sys.argv:
@@ -78,7 +56,7 @@ def as_planned(values):
     written = Path(with_prefix(f"{results}/{values.get('name')}"), "configuration.json")
     if workflow.is_main_process or not written.is_file():
         return values, Sheets()
-    return read_json(written) | {"results": results}, planned_sheets(written)
+    return read_json(written) | {"results": results}, load.planned_sheets(written)
 
 
 try:
@@ -90,9 +68,9 @@ try:
             )
         for path in [] if IS_MODULE else workflow.configfiles:
             # of a key that is there twice Snakemake takes the last, and of 010 its 8
-            read_values(path)
+            load.read_values(path)
     VALUES, SHEETS = as_planned(config)
-    RUN = build_run(
+    RUN = load.build_run(
         VALUES,
         ", ".join(str(path) for path in workflow.configfiles) or "config",
         SHEETS,
@@ -104,18 +82,20 @@ try:
     )
     GRID = Grid(RUN)
     if workflow.is_main_process:
-        check_tasks(RUN)
-        check_curves(RUN)
+        inputs.check_tasks(RUN)
+        load.check_curves(RUN)
         if not IS_MODULE:
-            check_study(RUN.results, study_of(RUN, workflow.configfiles[0], SHEETS))
-        note_changes(RUN, Path(with_prefix(RUN.results)))
+            inputs.check_study(
+                RUN.results, inputs.study_of(RUN, workflow.configfiles[0], SHEETS)
+            )
+        inputs.note_changes(RUN, Path(with_prefix(RUN.results)))
     CELLS = GRID.all_manifests()
 except (InputError, OSError) as error:
     raise WorkflowError(str(error))
 
-keep_polled_jobs()
-show_ends_of_logs()
-skip_hidden_jobs(workflow.output_settings.quiet or ())
+status.keep_polled_jobs()
+status.show_ends_of_logs()
+status.skip_hidden_jobs(workflow.output_settings.quiet or ())
 
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
 if not IS_MODULE:
@@ -195,12 +175,9 @@ def settings_of(rule_name):
 
 def resource_of(rule_name, part):
     """threads, resources: gpus, cpus, mem_mb or minutes, by the model's size class, the cells and the attempt."""
-
-    def asked(wildcards, attempt):
-        job = job_of(rule_name, wildcards)
-        return getattr(RULES[rule_name].resources(RUN, job, attempt), part)
-
-    return asked
+    return lambda wildcards, attempt: getattr(
+        RULES[rule_name].resources(RUN, job_of(rule_name, wildcards), attempt), part
+    )
 
 
 def study_reports(*studies):

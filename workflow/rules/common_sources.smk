@@ -24,7 +24,7 @@ def made_files(path, first="config.json"):
 
 def note_of_change(kind, name):
     """The note that the files of a record are others than it is of; nothing where there is none."""
-    note = note_of(RUN.results, kind, name)
+    note = inputs.note_of(RUN.results, kind, name)
     return [str(note)] if Path(with_prefix(note)).is_file() else []
 
 

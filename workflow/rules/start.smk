@@ -5,19 +5,19 @@ import os
 
 def start_run():
     """Write down what the jobs read, the merged configuration and the sheets, and which Snakemake drives the run."""
-    values = key_values(RUN.configuration)
+    values = load.key_values(RUN.configuration)
     values["results"] = str(Path(PLACE).parent)
     try:
         source = [*workflow.configfiles, values["name"]][0]
         for name, text in (
-            (PLANNED_SHEETS, json_text(SHEETS.texts)),
+            (load.PLANNED_SHEETS, json_text(SHEETS.texts)),
             ("configuration.json", json_text(values)),
-            (STUDY, study_text(study_of(RUN, source, SHEETS))),
+            (inputs.STUDY, inputs.study_text(inputs.study_of(RUN, source, SHEETS))),
         ):
             path = Path(PLACE, name)
             if not path.is_file() or path.read_bytes() != text.encode():
                 write_text(path, text)
-        record_controller(Path(PLACE))
+        status.record_controller(Path(PLACE))
     except OSError as error:
         raise WorkflowError(
             f"{PLACE}: the run cannot start, since what it was planned with cannot be written ({error.strerror}). "
@@ -127,7 +127,11 @@ onerror:
             iterable=True,
         )
         said = [*lines, *said]
-    # by the logger: what is printed beside it is lost behind the bars of a terminal
-    logs = [log] if isinstance(log, str) else log or []
-    for line in [*said, *failed_jobs(map(Path, logs))]:
+    for job in sorted(workflow.scheduler.failed, key=lambda job: job.jobid):
+        ends = [
+            f"{status.last_lines(path)[-1].strip()} ({path})" for path in job.log
+        ]
+        said.append(": ".join([f"failed job: {job.rule.name}", *ends]))
+    # by the logger: what is printed beside it is lost behind the bar of a terminal
+    for line in said:
         logger.info(line)

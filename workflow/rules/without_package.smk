@@ -26,10 +26,6 @@ class Absent:
 
 
 InputError = ValueError
-build_run = Grid = RULES = reports_of = tables_of = prompt_settings = Sheets = Absent()
-check_study = note_changes = note_of = study_of = study_text = Absent()
-keep_polled_jobs = skip_hidden_jobs = show_ends_of_logs = read_values = check_tasks = (
-    Absent()
-)
-planned_sheets = key_values = check_curves = Absent()
-SOURCE_COLUMNS = PRETRAINING_VERSION = STUDY = None
+load = status = inputs = Grid = RULES = Absent()
+reports_of = tables_of = prompt_settings = Sheets = Absent()
+SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp, snakemake_command
-from lm_validity.config.load import Run, build_run, load_run, read_cells, read_values
+from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
 from lm_validity.monitor.cost import Estimator, total, training_costs
-from lm_validity.monitor.render import describe_hours_of_a_gpu, describe_savings, describe_uncounted
+from lm_validity.monitor.render import describe_savings, warnings_of
 from lm_validity.plans import drawing
 from lm_validity.run.rules.base import Participants
 from lm_validity.words import count, listing, say
@@ -89,7 +89,7 @@ def plan(
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs, earlier_plan = training_costs(estimator), run.plan or {}
     if cells is not None:
-        added = drawing.listed_cells(read_cells(cells, *run.agreement_names), earlier_plan, cells, run.ruled_out)
+        added = drawing.listed_cells(run, cells)
     elif audit is not None:
         added = drawing.audit(costs, earlier_plan, audit, seed, run.ruled_out)
     else:
@@ -100,7 +100,7 @@ def plan(
     for reason in dict.fromkeys(cell.reason for cell in added):
         say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
     say(describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
-    say(*filter(None, (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))))
+    say(*warnings_of(estimator))
     if not drawing.is_plan_of(run, plan_path):
         say(f"Set `plan: {plan_path}` in {configfile}.")
 

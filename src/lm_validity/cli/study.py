@@ -127,9 +127,9 @@ def preflight(
         from lm_validity.cells.models.prefetch import access_problems
 
         problems += access_problems(check.unfetched_models(run))
-    stale, held = check.leases(run)
-    problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run), *stale, *check.orphan_problems(run)]
-    for message in [*held, *problems]:
+    problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run)]
+    problems += [*check.leases(run, stale=True), *check.orphan_problems(run)]
+    for message in [*check.leases(run, stale=False), *problems]:
         say(message)
     verdict = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
     say(f"{run.name}: {verdict}")

@@ -104,32 +104,19 @@ AGAIN = "will be computed again"
 SMALL_FILE = 2**20  # bytes; a disk that is full may still take an empty file
 
 
-def readiness_problems(run: Run) -> list[Problem]:
+def readiness_problems(run: Run) -> Iterator[Problem]:
     """Locks, a full disk, models that are not causal, chat templates, GPU memory, a torch without CUDA, no
     bitsandbytes. Asks no network."""
-    problems = [*lock_problems(run), *disk_problems(run)]
-    if run.configuration.replay:
-        return problems
-    packages = [*task_problems(run), *torch_problems(run), *quantization_problems(run)]
-    models = [*model_problems(run), *gpu_memory_problems(run)]
-    return [*problems, *models, *packages]
+    if any(Path(".snakemake/locks").glob("*")) and controller_since(run.results) is None:
+        way = "look for jobs it left (below), then `snakemake --unlock` with the same --configfile"
+        yield Problem(".snakemake/locks", "locked by a Snakemake that is no longer running", way)
+    yield from disk_problems(run)
+    if not run.configuration.replay:
+        for problems in (model_problems, gpu_memory_problems, task_problems, package_problems):
+            yield from problems(run)
 
 
-def lock_problems(run: Run) -> list[Problem]:
-    """A lock of Snakemake whose Snakemake is gone."""
-    locks = list(Path(".snakemake/locks").glob("*"))
-    if not locks or controller_since(run.results) is not None:
-        return []
-    return [
-        Problem(
-            ".snakemake/locks",
-            "locked by a Snakemake that is no longer running",
-            "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
-        )
-    ]
-
-
-def disk_problems(run: Run) -> list[Problem]:
+def disk_problems(run: Run) -> Iterator[Problem]:
     """Folders of results in which nothing can be written: a full disk, a spent quota, no permission; a store or records
     of somebody else."""
     folder = next(parent for parent in (run.results, *run.results.parents) if parent.is_dir())
@@ -141,16 +128,18 @@ def disk_problems(run: Run) -> list[Problem]:
     except OSError as error:
         way = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "get the right to write"
         action = f"{way} there, or name another folder under `results` in the configuration"
-        return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
-    below = (path for depth in ("*", "*/*", "*/*/*") for path in sorted(run.results.glob(depth)))  # of a model, a rule
-    closed = next((path for path in below if path.is_dir() and not os.access(path, os.W_OK | os.X_OK)), None)
-    return [] if closed is None else [Problem(str(closed), "no file can be written there", OWN_COPY)]
+        yield Problem(str(folder), f"no file can be written ({error.strerror})", action)
+        return
+    for path in (path for depth in ("*", "*/*", "*/*/*") for path in sorted(run.results.glob(depth))):
+        if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            yield Problem(str(path), "no file can be written there", OWN_COPY)
+            return
 
 
-def model_problems(run: Run) -> list[Problem]:
+def model_problems(run: Run) -> Iterator[Problem]:
     """Models of the agreement and signal studies whose config.json is here and is not that of a causal one, and
     instruction-tuned ones that are to be asked in chat and have no template."""
-    problems, prompts = list[Problem](), run.configuration.evaluation.instruction_tuned_prompts
+    prompts = run.configuration.evaluation.instruction_tuned_prompts
     for row in map(run.models.__getitem__, Grid(run).used_models):
         record = read_record_or(run.results / "prefetch" / "models" / f"{row.model}.json")
         fetched = [record["checkpoints"]["final"]] if record else []
@@ -159,55 +148,40 @@ def model_problems(run: Run) -> list[Problem]:
         configs = (read_json_or(folder / "config.json", None) for folder in folders)
         config = next((config for config in configs if config is not None), None)
         if config is not None and (wrong := why_not_causal(config)) is not None:
-            problems.append(Problem(f"model {row.model}", *wrong))
+            yield Problem(f"model {row.model}", *wrong)
         if row.instruction_tuned and "chat" in prompts and record and not record.get("chat_template"):
-            problem = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
-            problems.append(Problem(f"model {row.model}", problem, action))
-    return problems
+            yield Problem(f"model {row.model}", "its tokenizer has no chat template", action)
 
 
-def gpu_memory_problems(run: Run) -> list[Problem]:
+def gpu_memory_problems(run: Run) -> Iterator[Problem]:
     """Models that do not fit the GPUs of their size class, by a formula; of the bias study, which uses one, a single
     GPU."""
-    if run.configuration.evaluation.device == "cpu":
-        return []
-    workload, problems = Workload(run), []
-    several = "choose a size_class with more GPU memory"
-    single = "choose a size_class with larger GPUs: the bias study uses one of them"
-    for row in Grid(run).used_rows:
+    workload = Workload(run)
+    for row in Grid(run).used_rows if run.configuration.evaluation.device != "cpu" else ():
         of_size, needed_gb, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
-        gpus, action = (of_size.gpu, several) if kind == "models" else (min(of_size.gpu, 1), single)
+        gpus, action = of_size.gpu, "choose a size_class with more GPU memory"
+        if kind != "models":
+            gpus, action = min(gpus, 1), "choose a size_class with larger GPUs: the bias study uses one of them"
         if needed_gb > gpus * of_size.gpu_memory_gb:
-            problem = (
-                f"needs about {needed_gb:.0f} GB of GPU memory, size class {row.size_class!r} has {of_size.gpu} x "
-            )
-            problems.append(Problem(f"{kind_label(kind)} {name}", f"{problem}{of_size.gpu_memory_gb:g} GB", action))
-    return problems
+            gb = f"{of_size.gpu} x {of_size.gpu_memory_gb:g} GB"
+            problem = f"needs about {needed_gb:.0f} GB of GPU memory, size class {row.size_class!r} has {gb}"
+            yield Problem(f"{kind_label(kind)} {name}", problem, action)
 
 
-def torch_problems(run: Run) -> list[Problem]:
-    """Jobs that need a GPU and a torch that cannot use one: they would end as soon as they start."""
+def package_problems(run: Run) -> Iterator[Problem]:
+    """A torch that cannot use the GPUs that jobs need: they would end as soon as they start. 4-bit weights that the
+    bias study asks for, where bitsandbytes is not installed."""
     device = run.configuration.evaluation.device
-    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in Grid(run).used_rows)):
-        return []
-    version = importlib.metadata.version("torch")
-    if not version.endswith("+cpu"):
-        return []
-    return [
-        Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", f"{INSTALL_CUDA}, or {ON_CPU}")
-    ]
-
-
-def quantization_problems(run: Run) -> list[Problem]:
-    """4-bit weights that the bias study asks for, where bitsandbytes is not installed."""
-    bias = run.configuration.bias
-    if bias is None or not run.language_models:
-        return []
-    prompted = any(experiment.method == "zero_shot" for experiment in bias.experiments.values())
-    if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
-        return []
-    return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
+    need_gpus = any(size_class(run, row).gpu for row in Grid(run).used_rows) if device == "auto" else device != "cpu"
+    if need_gpus and (version := importlib.metadata.version("torch")).endswith("+cpu"):
+        problem = f"{version} is the build without CUDA, and jobs need GPUs"
+        yield Problem("torch", problem, f"{INSTALL_CUDA}, or {ON_CPU}")
+    bias = run.configuration.bias if run.language_models else None
+    prompted = bias is not None and any(experiment.method == "zero_shot" for experiment in bias.experiments.values())
+    is_4_bit = prompted and run.bias.zero_shot.quantization == "nf4"
+    if is_4_bit and importlib.util.find_spec("bitsandbytes") is None:
+        yield Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -408,25 +382,15 @@ def _is_listed(grid: Grid, job: Job[Cell]) -> bool:
     return all(Path(path).is_file() for path in grid.manifests(job))
 
 
-class LeaseProblems(NamedTuple):
-    """Stale leases, which the next job takes over by itself, and held ones: cells that are being computed."""
-
-    stale: list[Problem]
-    held: list[Problem]
-
-
-def leases(run: Run) -> LeaseProblems:
-    """(stale leases, which the next job takes over by itself; held ones: cells that are being computed)."""
-    stale, held = [], []
+def leases(run: Run, *, stale: bool) -> list[Problem]:
+    """Stale leases, which the next job takes over by itself; or held ones: cells that are being computed."""
+    problems = []
     for path in sorted((run.results / "store" / ".leases").glob("*.json")):
-        if is_stale(path):
-            stale.append(
-                Problem(path.stem, "stale lease of a job that is no longer running", "the next job takes it over")
-            )
-        else:
-            state = f"being computed by {describe_holder(path)}"
-            held.append(Problem(path.stem, state, "a second job waits for it; or cancel it"))
-    return LeaseProblems(stale, held)
+        if is_stale(path) == stale:
+            held = f"being computed by {describe_holder(path)}", "a second job waits for it; or cancel it"
+            gone = "stale lease of a job that is no longer running", "the next job takes it over"
+            problems.append(Problem(path.stem, *(gone if stale else held)))
+    return problems
 
 
 def orphan_problems(run: Run) -> list[Problem]:

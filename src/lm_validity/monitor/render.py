@@ -152,12 +152,13 @@ def render_page(
     from lm_validity.pages.page import from_template  # pandas, which a terminal does without
 
     squares, unplanned = matrix(state.cells), set(unplanned_pairs(state.run))
+    failed = [entry for entry in state.cells if entry.state == "failed"]
     return from_template(
         "status.html.j2",
         navigation=[],
         missing=[],
         title=title,
-        heading=_heading(state, so_far),
+        heading=f"{so_far.done:,} of {so_far.cells:,} cells are done" + f", {len(failed):,} failed" * bool(failed),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         refresh=refresh,
         sentence=describe_progress(so_far),
@@ -169,23 +170,8 @@ def render_page(
         logs=_logs_by_square(state, folder),
         plan=" ".join(describe_plans(state.run)),
         unplanned={square for square in squares if _is_unplanned(square, unplanned)},
-        failed=[
-            (label(entry.cell), entry.error, _log(state, entry.cell, folder))
-            for entry in state.cells
-            if entry.state == "failed"
-        ],
+        failed=[(label(entry.cell), entry.error, _log(state, entry.cell, folder)) for entry in failed],
     )
-
-
-def _heading(state: RunState, so_far: Progress) -> str:
-    """What is missing, in a few words."""
-    counts = Counter(entry.state for entry in state.cells)
-    if so_far.done == so_far.cells:
-        return "all cells are done"
-    remarks = [
-        f"{counts[name]:,} {word}" for name, word in (("failed", "failed"), ("running", "running")) if counts[name]
-    ]
-    return ", ".join([f"{so_far.cells - so_far.done:,} of {so_far.cells:,} cells are still missing", *remarks])
 
 
 def _log(state: RunState, cell: Cell, folder: Path) -> str | None:
@@ -373,8 +359,8 @@ def render_left(estimator: Estimator, state: RunState, asked_again: Iterable[Job
     perhaps = f", and perhaps {count(len(open_cells), 'finished cell')} whose models or documents are read anew first"
     return (
         f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in to_do):,} jobs, "
-        f"{_hours(sum(need.hours for need in to_do))} hours, "
-        f"{_hours(sum(need.gpu_hours for need in to_do))} of them on GPUs{perhaps * bool(open_cells)}"
+        f"{hours_in_words(sum(need.hours for need in to_do))} hours, "
+        f"{hours_in_words(sum(need.gpu_hours for need in to_do))} of them on GPUs{perhaps * bool(open_cells)}"
     )
 
 
@@ -412,8 +398,8 @@ def _table(estimator: Estimator) -> list[str]:
             RULES[row.rule].words if row.rule in RULES else row.rule,
             f"{row.cells:,}",
             f"{row.jobs:,}",
-            _hours(row.hours),
-            _hours(row.gpu_hours),
+            hours_in_words(row.hours),
+            hours_in_words(row.gpu_hours),
             f"{row.requested_gpu_hours:,.0f}",
             "uncalibrated" if row.rule in RULES and row.hours and row.rule not in calibrated else "",
         )
@@ -445,7 +431,7 @@ def _memory(estimator: Estimator) -> list[str]:
 
 def _trust(estimator: Estimator) -> list[str]:
     """How far these figures can be trusted."""
-    lines = [line for line in (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator)) if line]
+    lines = warnings_of(estimator)
     if not estimator.measured:
         lines.append(
             "UNCALIBRATED: no finished cell to learn from. The hours are a formula's, by the gpu_type of each "
@@ -459,10 +445,6 @@ def _trust(estimator: Estimator) -> list[str]:
     for assumption, names in sorted(estimator.workload.assumed.items()):
         lines.append(f"assumed: {assumption} ({listing(sorted(names), NAMED)})")
     return lines
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.1f}" if value >= 10 or not value else f"{value:.3f}"
 
 
 def _bytes(value: float) -> str:
@@ -493,21 +475,20 @@ def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     )
 
 
-def describe_uncounted(estimator: Estimator) -> str | None:
-    """A warning where benchmarks' costs rest on the splits' caps instead of counted documents; None where none do."""
-    names = estimator.workload.assumed.get(UNCOUNTED, ())
-    if not names:
-        return None
-    return (
-        f"Documents of {count(len(names), 'benchmark')} are not counted yet: they count with the splits' caps, which "
-        f"may be far too many. Run {PREFETCH} first."
-    )
-
-
-def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
-    """A warning where what computes on a CPU is estimated by a GPU's speed; None where nothing is."""
-    warning = "Cells on a CPU have the hours of a GPU here: they take many times as long, until one is finished."
-    return warning if estimator.counts_cpus_as_gpus else None
+def warnings_of(estimator: Estimator) -> list[str]:
+    """Warnings where benchmarks' costs rest on the splits' caps instead of counted documents, and where what computes
+    on a CPU is estimated by a GPU's speed."""
+    lines, names = [], estimator.workload.assumed.get(UNCOUNTED, ())
+    if estimator.counts_cpus_as_gpus:
+        lines.append(
+            "Cells on a CPU have the hours of a GPU here: they take many times as long, until one is finished."
+        )
+    if names:
+        lines.append(
+            f"Documents of {count(len(names), 'benchmark')} are not counted yet: they count with the splits' caps, "
+            f"which may be far too many. Run {PREFETCH} first."
+        )
+    return lines
 
 
 def hours_in_words(value: float) -> str:

@@ -3,16 +3,16 @@
 Standard library and pydantic only: the Snakefile imports this.
 """
 
+import contextlib
 import logging
 import os
-import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,6 +193,7 @@ def list_folder(path: str | Path) -> list[os.DirEntry[str]]:
 
 JOB_PREFIX = "lm-validity"  # slurm-jobname-prefix of profiles/slurm
 RECORD = "controller.json"
+SHOWN_OF_A_LOG = 15
 
 
 class SlurmJob(NamedTuple):
@@ -294,49 +295,15 @@ def skip_hidden_jobs(quiet: Collection[object]) -> None:
 def show_ends_of_logs() -> None:
     """Of a failed job's logs Snakemake shows the last lines, not all (`show-failed-logs`)."""
     logs: Any = sys.modules["snakemake.logging"]
-    logs.show_logs = lambda paths: [line for path in paths for line in last_lines(Path(path))]
+    logs.show_logs = lambda paths: [line for path in paths for line in last_lines(path)]
 
 
-def last_lines(log: Path) -> list[str]:
-    """The name of a log and its last lines, indented."""
-    return [f"Logfile {log}:", *(f"    {line}" for line in _text(log).splitlines()[-SHOWN_OF_A_LOG:])]
-
-
-SHOWN_OF_A_LOG = 15
-_IN_RULE = re.compile(r"^Error in rule (\w+):$", re.MULTILINE)
-_LOG = re.compile(r"^ {4}log: ([^\n]*?) \(check log file", re.MULTILINE)
-_JOB = re.compile(r"^ {4}jobid: (\d+)$", re.MULTILINE)
-
-
-def failed_jobs(logs: Iterable[Path]) -> list[str]:
-    """A line for each job that failed and that no further attempt has finished, from Snakemake's logs: its rule, the
-    last line of the job's own log, and where that is."""
-    return list(dict.fromkeys(line for log in logs for line in _failed_in(_text(log))))
-
-
-def _failed_in(written: str) -> list[str]:
-    starts = [*_IN_RULE.finditer(written)]
-    ends = [*(match.start() for match in starts[1:]), len(written)][: len(starts)]
-    failures = []
-    for start, end in zip(starts, ends, strict=True):
-        job = _JOB.search(written, start.start(), end)
-        if job and re.search(rf"^Finished jobid: {job[1]}\b", written[start.start() :], re.MULTILINE):
-            continue
-        log_entry = _LOG.search(written, start.start(), end)
-        log_lines = (
-            [line.strip() for line in _text(Path(log_entry[1])).splitlines() if line.strip()] if log_entry else []
-        )
-        words = ": ".join([f"failed job: {start[1]}", *log_lines[-1:]])
-        failures.append(f"{words} ({log_entry[1]})" if log_entry else words)
-    return failures
-
-
-def _text(path: Path) -> str:
-    """What is in a file; nothing where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def last_lines(log: str) -> list[str]:
+    """The name of a log and its last SHOWN_OF_A_LOG lines, indented; its name alone where it cannot be read."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines()
+    return [f"Logfile {log}:", *(f"    {line}" for line in lines[-SHOWN_OF_A_LOG:])]
 
 
 def _base_id(job: str) -> str:

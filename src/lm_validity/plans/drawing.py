@@ -8,17 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_validity.config.load import (
-    AUDIT,
-    BLOCK,
-    RULED_OUT,
-    Planned,
-    PlannedCell,
-    Run,
-    next_round,
-    read_plan,
-    read_sheet,
-)
+from lm_validity.config import load
+from lm_validity.config.load import AUDIT, BLOCK, RULED_OUT, Plan, Planned, PlannedCell, Run
 from lm_validity.errors import InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import Estimator, Pair, total
@@ -137,11 +128,7 @@ def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random
 
 
 def audit(
-    costs: Mapping[Pair, float],
-    planned: Mapping[Pair, PlannedCell],
-    number: int,
-    seed: int,
-    ruled_out: Collection[Pair] = (),
+    costs: Mapping[Pair, float], planned: Plan, number: int, seed: int, ruled_out: Collection[Pair] = ()
 ) -> list[PlannedCell]:
     """`number` random cells of those neither planned nor ruled out, as the next round. Raises InputError where there
     are fewer."""
@@ -152,7 +139,7 @@ def audit(
             "ask for at most as many.",
         )
     chosen = set(random.Random(seed).sample(free_pairs, number))
-    later, probability = next_round(planned.values()), number / len(free_pairs)
+    later, probability = load.next_round(planned.values()), number / len(free_pairs)
     return [planned_cell(pair, AUDIT, later, probability, seed) for pair in free_pairs if pair in chosen]
 
 
@@ -174,18 +161,12 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
     """The file to write. Raises InputError where that would change a plan instead of adding to it."""
     if "agreement" not in run.configuration.studies:
         raise InputError(f"{configfile}: a plan is for the study agreement.", "add it to studies.")
-    if run.plan is not None:
-        if not adds_a_round:
-            raise InputError(
-                f"{configfile}: it has a plan already, {run.configuration.plan}.",
-                "add a round with --cells or --audit, or set plan to null first.",
-            )
-        path = output or run.plan_file
-        if not is_plan_of(run, path):
-            _check_new(path)
-        return path
-    path = output or configfile.parent / "plan.tsv"
-    _check_new(path)
+    if run.plan is not None and not adds_a_round:
+        hint = "add a round with --cells or --audit, or set plan to null first."
+        raise InputError(f"{configfile}: it has a plan already, {run.configuration.plan}.", hint)
+    path = output or (configfile.parent / "plan.tsv" if run.plan is None else run.plan_file)
+    if not is_plan_of(run, path) and (path.exists() or path.is_symlink()):
+        raise InputError(f"{path}: exists already.", "name another file with --output, or remove it.")
     return path
 
 
@@ -194,30 +175,15 @@ def is_plan_of(run: Run, path: Path) -> bool:
     return run.plan is not None and path.resolve() == run.plan_file.resolve()
 
 
-def _check_new(path: Path) -> None:
-    if path.exists() or path.is_symlink():
-        raise InputError(f"{path}: exists already.", "name another file with --output, or remove it.")
-
-
-def listed_cells(
-    listed: Mapping[Pair, PlannedCell],
-    previous: Mapping[Pair, PlannedCell],
-    path: Path,
-    ruled_out: Collection[Pair] = (),
-) -> list[PlannedCell]:
+def listed_cells(run: Run, path: Path) -> list[PlannedCell]:
     """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
-    later = next_round(previous.values())
-    for pair in listed:
+    listed, previous, ruled_out = load.read_cells(path, *run.agreement_names), run.plan or {}, run.ruled_out
+    later = load.next_round(previous.values())
+    for pair in (pair for pair in listed if pair in ruled_out or pair in previous):
+        subject = f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}"
         if pair in ruled_out:
-            raise InputError(
-                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: the plan rules it out ({RULED_OUT}).",
-                "take its row out of the plan first.",
-            )
-        if pair in previous:
-            raise InputError(
-                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {previous[pair].round}.",
-                "list new cells only.",
-            )
+            raise InputError(f"{subject}: the plan rules it out ({RULED_OUT}).", "take its row out of the plan first.")
+        raise InputError(f"{subject}: planned already, in round {previous[pair].round}.", "list new cells only.")
     return [cell.model_copy(update={"round": later, "reason": cell.reason or LISTED}) for cell in listed.values()]
 
 
@@ -226,7 +192,7 @@ def write_plan(plan_path: Path, planned: Sequence[PlannedCell], run: Run) -> Non
     this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
     previous = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, plan_path) else {}
     rows = (*planned, *run.ruled_out.values())
-    write_sheet(plan_path, rows, previous, check=lambda path: read_plan(path, *run.agreement_names))
+    write_sheet(plan_path, rows, previous, check=lambda path: load.read_plan(path, *run.agreement_names))
 
 
 def write_sheet(
@@ -243,7 +209,7 @@ def write_sheet(
     writer.writerows(_values(row, columns) for row in rows)
     make_writable(path.parent)
     with hold_lease(path.with_name(f".{path.name}.lease"), finished=lambda: False, say=print):
-        if (read_sheet(path, kind) if path.exists() else {}) != previous:
+        if (load.read_sheet(path, kind) if path.exists() else {}) != previous:
             raise InputError(f"{path}: it was changed while this command ran.", "run the command again.")
         with replace_file(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")

@@ -8,17 +8,8 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.load import (
-    BY_SCORES,
-    JOINS,
-    RULED_OUT,
-    Plan,
-    PlannedBatch,
-    PlannedCell,
-    Run,
-    next_round,
-    read_bias_plan,
-)
+from lm_validity.config import load
+from lm_validity.config.load import BY_SCORES, JOINS, RULED_OUT, Plan, PlannedBatch, PlannedCell, Run, next_round
 from lm_validity.errors import InputError, again, did_you_mean
 from lm_validity.monitor.cost import Pair, total
 from lm_validity.monitor.render import hours_in_words
@@ -550,7 +541,7 @@ def add_batch(run: Run) -> AddedBatch:
         plan_path,
         [*plan.rows.values(), *added],
         plan.rows,
-        check=lambda path: read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
+        check=lambda path: load.read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
     )
     sizes = {min(plan.batch, plan.subsamples[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     sizes_in_words = " to ".join(str(size) for size in sorted({min(sizes), max(sizes)}))

@@ -58,17 +58,17 @@ def test_every_subsample_is_in_one_cell_whatever_the_batches(make_run):
 def test_hyperparameters_come_from_sheet_experiment_and_architecture(make_run):
     run = make_run({"experiments": {"head": {}, "over": {"pretraining_epochs": 5}}})
     values = {cell[1:4]: plan_values(run, cell) for job in Grid(run).jobs.values() for cell in job.cells}
-    assert values["bert", "head", "news"]["pretraining"].epochs == 2
-    assert values["gpt", "head", "news"]["pretraining"].epochs == 1
-    assert values["gpt", "over", "news"]["pretraining"].epochs == 5
-    assert values["gpt", "head", "news"]["classification"].batch_size == 4
-    assert values["bert", "head", "news"]["classification"].batch_size == 16
-    assert values["gpt", "head", "mail"]["classification"].batch_size == 16
-    assert values["bert", "head", "news"]["seeds"] == "varied"
+    assert values["bert", "head", "news"].pretraining.epochs == 2
+    assert values["gpt", "head", "news"].pretraining.epochs == 1
+    assert values["gpt", "over", "news"].pretraining.epochs == 5
+    assert values["gpt", "head", "news"].classification.batch_size == 4
+    assert values["bert", "head", "news"].classification.batch_size == 16
+    assert values["gpt", "head", "mail"].classification.batch_size == 16
+    assert values["bert", "head", "news"].seeds == "varied"
     authors = make_run({"paper": True})
     values = plan_values(authors, next(iter(Grid(authors).jobs.values())).cells[0])
-    assert values["seeds"] == "fixed" and values["classification"].pooler == "paper"
-    assert values["classification"].max_length is None and values["drop_duplicate_texts"] is False
+    assert values.seeds == "fixed" and values.classification.pooler == "paper"
+    assert values.classification.max_length is None and values.drop_duplicate_texts is False
 
 
 def test_settings_tell_what_changes_numbers(make_run):

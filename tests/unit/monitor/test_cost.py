@@ -10,7 +10,7 @@ import pytest
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
 from lm_validity.monitor.cost import Estimator, needs
-from lm_validity.monitor.render import describe_hours_of_a_gpu, render_cost
+from lm_validity.monitor.render import render_cost, warnings_of
 from lm_validity.monitor.status import RunState
 from lm_validity.run import workspace as formula
 from lm_validity.run.rules.base import PASSES_A_STEP, size_class
@@ -103,14 +103,19 @@ def without_gpu(run, *names):
 
 
 def test_hours_of_a_gpu_where_there_is_none_are_called_so(real):
-    assert describe_hours_of_a_gpu(Estimator(real)) is None
+    def is_said(run) -> bool:
+        (warning,) = [line for line in warnings_of(Estimator(run)) if "hours of a GPU" in line] or [""]
+        assert warning in render_cost(Estimator(run), RunState(run))
+        return bool(warning)
+
+    assert not is_said(real)
     run = without_gpu(real, "tiny", "small")
-    assert describe_hours_of_a_gpu(Estimator(run)) in render_cost(Estimator(run), RunState(run))
+    assert is_said(run)
     # a cell that finished on a GPU corrects no hours of a CPU; one on a CPU, of any class, does
     finish(run, "evaluate_model", ("oak-m",), lambda cell, predicted: predicted, machine={"gpu": "H200"})
-    assert Estimator(run).measured and describe_hours_of_a_gpu(Estimator(run))
+    assert Estimator(run).measured and is_said(run)
     finish(run, "evaluate_model", ("oak-s",), lambda cell, predicted: 30 * predicted)
-    assert describe_hours_of_a_gpu(Estimator(run)) is None
+    assert not is_said(run)
 
 
 def test_jobs_and_requests_are_those_of_the_grid(real):

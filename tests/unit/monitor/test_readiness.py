@@ -59,11 +59,9 @@ def test_a_cell_that_is_being_computed_is_no_problem_and_a_stale_lease_is(real):
     run = real()
     place = run.results / "store" / ".leases" / "evaluate_model.oak-s.json"
     with hold_lease(place, finished=lambda: False):
-        stale, held = leases(run)
-        assert stale == [] and [one.where for one in held] == [place.stem]
+        assert not leases(run, stale=True) and [one.where for one in leases(run, stale=False)] == [place.stem]
     write_json(place, {"host": socket.gethostname(), "pid": 2**22 + 1, "started": "0"})
-    stale, held = leases(run)
-    assert [one.where for one in stale] == [place.stem] and held == []
+    assert [one.where for one in leases(run, stale=True)] == [place.stem] and not leases(run, stale=False)
 
 
 def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):

@@ -16,7 +16,6 @@ from throttler import Throttler
 from lm_validity.files import write_json
 from lm_validity.monitor.status import (
     controller_since,
-    failed_jobs,
     keep_polled_jobs,
     orphan_jobs,
     record_controller,
@@ -126,34 +125,6 @@ CONFIG = "echo 'MinJobAge = 300 sec'"
 def test_no_job_of_a_poll_is_lost(poll, scontrol, squeue, kept, reported):
     """A job is kept until Slurm says how it ended, or no longer knows it."""
     assert poll(scontrol, squeue) == (kept, reported)
-
-
-def test_each_failed_job_is_a_line_with_the_last_line_of_its_log(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sums.log").write_text("read 3 files\nError: task 'nosuch': nobody has it.\n\n")
-    block = (
-        "Error in rule prefetch_benchmark:\n    message: None\n    jobid: 5\n"
-        "    log: {} (check log file(s) for error details)\n    shell:\n        x\n"
-    )
-    log = tmp_path / "snakemake.log"
-    log.write_text(
-        "Job 5\n" + block.format("sums.log") + block.format("gone.log") + "Error in rule all:\n    jobid: 0\n"
-    )
-    assert failed_jobs([log, tmp_path / "none"]) == [
-        "failed job: prefetch_benchmark: Error: task 'nosuch': nobody has it. (sums.log)",
-        "failed job: prefetch_benchmark (gone.log)",
-        "failed job: all",
-    ]
-
-
-def test_a_job_that_a_retry_finished_has_not_failed(tmp_path):
-    first, second = tmp_path / "first.log", tmp_path / "second.log"
-    first.write_text(
-        "Error in rule evaluate:\n    jobid: 3\nTrying to restart job 3.\nFinished jobid: 3 (Rule: evaluate)\n"
-        "Error in rule finetune:\n    jobid: 31\nFinished jobid: 4 (Rule: evaluate)\n"
-    )
-    second.write_text("Finished jobid: 31 (Rule: merge)\nError in rule merge:\n    jobid: 3\n")
-    assert failed_jobs([first, second]) == ["failed job: finetune", "failed job: merge"]
 
 
 def test_a_dry_run_that_hides_rules_writes_no_job_out(monkeypatch):

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # what changes memory or time and no number: it neither enters a recipe nor reruns a job
 COST_ONLY = ("gradient_checkpointing",)
-NAMED_BY_CELL = ("experiment", "language_model", "m", "n")  # of a plan
+# of a plan, what a job's settings say; the cell names the others
+SETTINGS = ("architecture", "dtype", "drop_duplicate_texts", "planted_leak", "seeds")
 
 
 class TrialCell(NamedTuple):
@@ -88,46 +89,6 @@ class Classification(HeadTraining):
     method: Method = "head"
     prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
     predict_batch: Positive = 64
-
-
-class PlanValues(TypedDict):
-    """What the configuration and the sheets say that a cell's trials depend on; the keys are fields of `TrialPlan`."""
-
-    experiment: str
-    language_model: str
-    architecture: Architecture
-    m: int
-    n: int
-    pretraining: Pretraining
-    classification: Classification
-    seeds: Seeds
-    planted_leak: float
-    drop_duplicate_texts: bool
-    dtype: str
-
-
-def plan_values(run: Run, cell: TrialCell) -> PlanValues:
-    """What the configuration and the sheets say that the cell's trials depend on. Of pretraining and classification
-    the fields that they say something of are set (`model_fields_set`)."""
-    settings, row = run.bias, run.language_models[cell.model]
-    experiment = settings.experiments[cell.experiment]
-    zero_shot = experiment.method == "zero_shot"
-    prompt_characters = settings.zero_shot.prompt_characters
-    prompting = Classification(method="zero_shot", prompt_characters=prompt_characters)
-    return {
-        "experiment": cell.experiment,
-        "language_model": cell.model,
-        "architecture": row.architecture,
-        "m": cell.m,
-        "n": cell.n,
-        "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
-        "classification": prompting if zero_shot else _head(run, cell),
-        "seeds": settings.seeds,
-        "planted_leak": experiment.planted_leak,
-        "drop_duplicate_texts": settings.drop_duplicate_texts,
-        # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
-        "dtype": row.dtype if zero_shot else "float32",
-    }
 
 
 def _text_pretraining(run: Run, cell: TrialCell) -> Pretraining:
@@ -271,20 +232,39 @@ class TrialPlan:
 # From a batch of trials in the grid to the plan of its worker: the configuration and the login node's records.
 
 
+def plan_values(run: Run, cell: TrialCell) -> TrialPlan:
+    """The plan of a cell without its files: what the configuration and the sheets say that its trials depend on. Of
+    pretraining and classification the fields that they say something of are set (`model_fields_set`)."""
+    row, experiment = run.language_models[cell.model], run.bias.experiments[cell.experiment]
+    zero_shot = experiment.method == "zero_shot"
+    prompt_characters = run.bias.zero_shot.prompt_characters
+    prompting = Classification(method="zero_shot", prompt_characters=prompt_characters)
+    return TrialPlan(
+        experiment=cell.experiment,
+        language_model=cell.model,
+        model_path="",
+        architecture=row.architecture,
+        data=TaskData(cell.task, "", "", ()),
+        m=cell.m,
+        n=cell.n,
+        subsamples=tuple(range(cell.first, cell.last + 1)),
+        pretraining=_prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
+        classification=prompting if zero_shot else _head(run, cell),
+        seeds=run.bias.seeds,
+        drop_duplicate_texts=run.bias.drop_duplicate_texts,
+        planted_leak=experiment.planted_leak,
+        # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
+        dtype=row.dtype if zero_shot else "float32",
+        share_base=tuple((n, experiment.count_subsamples(n)) for n in experiment.n if n != cell.n),
+    )
+
+
 def make_plan(records: "Workspace", cell: TrialCell, device: str = "cpu") -> TrialPlan:
     """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
-    experiment = records.run.bias.experiments[cell.experiment]
-    record = records.language_model_record(cell.model)
-    point = record["checkpoints"]["final"]
-    return TrialPlan(
-        **plan_values(records.run, cell),
-        model_path=point["path"],
-        model_digest=point["digest"],
-        data=TaskData.of_record(records.trial_task_record(cell.task)),
-        subsamples=tuple(range(cell.first, cell.last + 1)),
-        share_base=tuple((n, experiment.count_subsamples(n)) for n in experiment.n if n != cell.n),
-        device=device,
-    )
+    point = records.language_model_record(cell.model)["checkpoints"]["final"]
+    data = TaskData.of_record(records.trial_task_record(cell.task))
+    plan = plan_values(records.run, cell)
+    return replace(plan, model_path=point["path"], model_digest=point["digest"], data=data, device=device)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -355,10 +335,9 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
         names: dict[str, list[str]] = {}
         for cell in job.cells:
             values = plan_values(run, cell)
-            of_trials = {
-                **{key: value for key, value in values.items() if key not in NAMED_BY_CELL},
-                "pretraining": values["pretraining"].model_dump(exclude_unset=True, exclude=set(COST_ONLY)),
-                "classification": values["classification"].model_dump(exclude_unset=True),
+            of_trials = {key: getattr(values, key) for key in SETTINGS} | {
+                "pretraining": values.pretraining.model_dump(exclude_unset=True, exclude=set(COST_ONLY)),
+                "classification": values.classification.model_dump(exclude_unset=True),
             }
             names.setdefault(json.dumps(of_trials, sort_keys=True, separators=(",", ":")), []).append(cell.name)
         return " ".join(f"{','.join(names_of_settings)}={settings}" for settings, names_of_settings in names.items())
@@ -382,7 +361,7 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
     def efforts(self, work: "Workload", cell: TrialCell) -> list[Effort]:
         """Three arms trained on m texts, two of them pretrained on n; n predicted."""
         values, row = plan_values(work.run, cell), self.row(work.run, cell.model)
-        of_texts, of_labels = values["pretraining"], values["classification"]
+        of_texts, of_labels = values.pretraining, values.classification
         pretraining: float = 2 * cell.n * of_texts.epochs
         training = 3 * cell.m * of_labels.epochs if of_labels.method == "head" else 0
         steps = pretraining / of_texts.batch_size + training / of_labels.batch_size

@@ -18,6 +18,7 @@ from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
 from lm_validity.words import Missing, Reason, ReasonCode, known, number
 
+UNDERS = {"protocol": {p: sentence.capitalize() for p, sentence in words.UNDER.items()}}  # for templates
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
 LEAST_RESAMPLES = 400

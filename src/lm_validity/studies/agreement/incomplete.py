@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from lm_validity import words
 from lm_validity.config.load import AUDIT
 from lm_validity.pages import svg
 from lm_validity.pages.page import Finding, Section
@@ -24,20 +25,7 @@ from lm_validity.studies.agreement.statistics.ranking import average_ranks, fini
 from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
 from lm_validity.studies.agreement.tau import LEAST_PAIRS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    is_known,
-    known,
-    listing,
-    number,
-    percent,
-    with_interval,
-)
+from lm_validity.words import Missing, Reason, ReasonCode, known
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
@@ -131,10 +119,10 @@ def _put_pooled(at: Rows, scores: np.ndarray, process: sparse.CellProcess | None
         pooled = sparse.pooled_tau(signs, 0.0 if expected is None else expected)
         mean, error = known(pooled.mean, NO_COMPARISON), pooled.standard_error
         interval: Range = Missing(NO_ERROR)
-        if models >= base.JACKKNIFED and is_known(mean) and error > 0:  # a jackknife over models
+        if models >= base.JACKKNIFED and words.is_known(mean) and error > 0:  # a jackknife over models
             reach = stats.t.ppf(0.975, models - 1) * error
             interval = Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
-        if expected is None and is_known(mean):
+        if expected is None and words.is_known(mean):
             mean = interval = Missing(NO_PROCESS)
         at.put(quantity, mean, "tau", {"models": interval}, counted=("comparisons", pooled.comparisons))
 
@@ -298,10 +286,9 @@ def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
 # ----------------------------------------------------------------------------------------------------------------------
 # What the page shows of the rows.
 
-UNDERS = {"protocol": {p: words.capitalize() for p, words in UNDER.items()}}
 SECTION = SectionOf(
     "Despite missing cells",
-    Says("tau_pooled", "{protocol}, pooled tau is {value} ({interval}).", by=UNDERS),
+    Says("tau_pooled", "{protocol}, pooled tau is {value} ({interval}).", by=base.UNDERS),
     explanation="Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of "
     "comparisons that agree minus the share that disagree, so a pair of benchmarks with few models in common gets "
     "little weight. The assisted estimate adds a statistical model's predictions for comparisons that were not "
@@ -333,7 +320,7 @@ def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted |
         notes += _trust_notes(svg.NAMES[p].capitalize(), trusted[p])
         if np.isfinite(rows.value("tau_pooled", **place)) and data.lacks_many:
             findings.append(_finding(rows, data, p))
-        for quantity, index, form, words, caption in (
+        for quantity, index, form, heading, caption in (
             ("rank_predicted", {"subject": "model"}, ".1f", "ranks despite missing cells", "95% intervals over the "
              "values that missing cells may have had, for these benchmarks and items."),
             ("score_predicted", {"subject": "model", "other": "benchmark", "planned": "planned"}, ".3f",
@@ -347,14 +334,14 @@ def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted |
                     "high": Column(quantity, "to", form, "high"),
                 }
                 name, order = f"{quantity}_{p}", "value" if quantity == "rank_predicted" else ""
-                table = TableOf(name, index, columns, f"{title}: {words}", caption, place, order, folded=True)
+                table = TableOf(name, index, columns, f"{title}: {heading}", caption, place, order, folded=True)
                 tables.append(table.made(shown))
     return Despite(replace(SECTION.drawn(rows), tables=tables, notes=notes), findings, notes)
 
 
 def _told(row: Row | None) -> str:
     """A tau with its interval."""
-    return "unknown" if row is None else with_interval(row.value, ends_of(row))
+    return "unknown" if row is None else words.with_interval(row.value, ends_of(row))
 
 
 def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
@@ -366,16 +353,16 @@ def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
     pooled, assisted = (rows.row(name, protocol=protocol) for name in ("tau_pooled", "tau_assisted"))
     assert pooled is not None and assisted is not None
     scored, models = data.models(protocol), len(data.matrix.models)
-    on = "" if scored == models else f" ({scored} of {count(models, 'model')})"
+    on = "" if scored == models else f" ({scored} of {words.count(models, 'model')})"
     sentence = (
-        f"{UNDER[protocol].capitalize()}, {cells:,} of {cells + missing:,} cells were measured{on}. "
+        f"{words.UNDER[protocol].capitalize()}, {cells:,} of {cells + missing:,} cells were measured{on}. "
         f"Pooled over pairs of models{base.BY_CHANCE if missing > unplanned else ''}, tau is {_told(pooled)}"
     )
     if assisted.value is not None:
         sentence += f". Assisted by predictions it is {_told(assisted)}"
     basis = [
         f"{unplanned:,} cells are not planned." if unplanned else "",
-        f"{count(by_scores, 'measured cell')} chosen by earlier scores are left out." if by_scores else "",
+        f"{words.count(by_scores, 'measured cell')} chosen by earlier scores are left out." if by_scores else "",
         f"{pooled.n or 0:,} comparisons.",
         f"There is no interval for other models. {pooled.reason}"
         if pooled.low is None
@@ -390,13 +377,13 @@ def _trust_notes(label: str, trust: Fitted | None) -> list[str]:
     if trust is None:
         return [f"{label}: no predictions. {NO_PROCESS}"]
     cells, audited, hardly = trust.cells, trust.source == AUDIT, trust.hardly_measured
-    coverage, widening = number(trust.coverage), trust.widening
-    what = f"{count(cells, 'random cell')} of the audit"
+    coverage, widening = words.number(trust.coverage), trust.widening
+    what = f"{words.count(cells, 'random cell')} of the audit"
     if not audited:
-        what = f"{count(cells, 'measured cell')}, each predicted from the others"
-    notes = [f"{label}: of {what}, {percent(coverage)} lie inside their 95% interval."]
+        what = f"{words.count(cells, 'measured cell')}, each predicted from the others"
+    notes = [f"{label}: of {what}, {words.percent(coverage)} lie inside their 95% interval."]
     if widening > 1:
-        notes[0] += f" All intervals were made {decimal(widening)} times as wide for this reason."
+        notes[0] += f" All intervals were made {words.decimal(widening)} times as wide for this reason."
     if not audited:
         notes[0] += (
             " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
@@ -406,7 +393,7 @@ def _trust_notes(label: str, trust: Fitted | None) -> list[str]:
         notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
     if hardly:
         notes.append(
-            f"{label}: fewer than 3 measured cells per model in {listing(hardly)}. Predictions for these families are "
-            "based on other families, so their intervals may be too narrow."
+            f"{label}: fewer than 3 measured cells per model in {words.listing(hardly)}. Predictions for these "
+            "families are based on other families, so their intervals may be too narrow."
         )
     return notes

@@ -90,12 +90,11 @@ def grids(quantity: str, label: str, across: str = "{}") -> list[Heat]:
 
 
 SUBJECT = {"subject": "benchmark"}
-UNDERS = {"protocol": {p: words.capitalize() for p, words in UNDER.items()}}
 FOLDS: dict[str, tuple[SectionOf, ...]] = {
     WHICH: (
         SectionOf(
             "Every pair of benchmarks",
-            Says("tau", "{protocol}, tau is {span} over {count:pair}.", by=UNDERS),
+            Says("tau", "{protocol}, tau is {span} over {count:pair}.", by=base.UNDERS),
             charts=[Heat("tau", {"subject": "{}"}, {"other": "{}"}, "Kendall’s tau; of two protocols the direct one "
                          "above the diagonal", {"protocol": DIRECT}, mirrored={"protocol": TRAINED})],
             hint="the tau of each",
@@ -103,7 +102,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
         SectionOf(
             "Agreement of each benchmark with the others",
             Says("tau_with_others", "{protocol}, {least_name} has the lowest mean tau with the others: {least}.",
-                 by=UNDERS),
+                 by=base.UNDERS),
             TableOf(
                 "tau_by_benchmark",
                 SUBJECT,
@@ -118,7 +117,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
         ),
         SectionOf(
             "Within and between categories",
-            Says("tau_of_categories", "{protocol}, mean taus are {span}.", by=UNDERS),
+            Says("tau_of_categories", "{protocol}, mean taus are {span}.", by=base.UNDERS),
             charts=grids("tau_of_categories", "Mean tau within (diagonal) and between categories"),
             explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
             hint="kinds of benchmarks",
@@ -128,7 +127,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
         SectionOf(
             "Models of similar size",
             Says("tau_mean_by_ratio", "{protocol}, among models at most 2× apart in size tau is {value}.",
-                 {"distance": "size", "at_least": 1.0, "at_most": 2.0}, by=UNDERS),
+                 {"distance": "size", "at_least": 1.0, "at_most": 2.0}, by=base.UNDERS),
             TableOf(
                 "tau_by_size_ratio",
                 {"distance": "by", "at_least": "at least", "at_most": "at most", "protocol": "protocol"},
@@ -179,7 +178,7 @@ FOLDS: dict[str, tuple[SectionOf, ...]] = {
         SectionOf(
             "Counting significant differences only",
             Says("significance_tau_mean", "{protocol}, mean tau is {value} ({interval}) where models that do not "
-                 "differ significantly count as tied.", by=UNDERS),
+                 "differ significantly count as tied.", by=base.UNDERS),
             explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
             "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
             "models, since a tie of A with B and of B with C does not mean that A ties with C.",

@@ -333,15 +333,15 @@ def clusters_left_out(
     """Of the `scores` (models, benchmarks) among the pairs of models of each of the `masks` (masks, pairs)."""
     signs, no_families, parts = ranking.pair_signs(scores), base.no_clusters(families), []
     for clusters in (np.arange(len(families)), resampling.cluster_numbers(families))[: 1 if no_families else 2]:
-        found = []
+        of_masks = []
         left_out = resampling.mean_tau_left_out(signs, expected, masks, clusters)
         for pairs, taus, limit in zip(masks, *left_out, strict=True):
             in_pairs = np.zeros(len(clusters), dtype=bool)
             in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
             sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
             not_empty = np.concatenate([[True], sizes > 0])
-            found.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
-        parts.append(found)
+            of_masks.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
+        parts.append(of_masks)
     if no_families:
         return [LeftOut(of_models, Missing(no_families)) for of_models in parts[0]]
     return [LeftOut(*of_mask) for of_mask in zip(*parts, strict=True)]

@@ -515,9 +515,9 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
     the others, which random cells are and cheap benchmarks may not be. With every cell known it changes nothing.
     """
     models = int(signs.second.max()) + 1 if len(signs.second) else 0
-    taus, known = pooled_left_out(signs, np.arange(models), expected), signs.known.sum(axis=1)
+    taus, counts = pooled_left_out(signs, np.arange(models), expected), signs.known.sum(axis=1)
     error = float(np.sqrt((models - 1) * np.var(taus[1:]))) if models > 2 else float("nan")
-    return PooledTau(float(taus[0]), error, round(((known**2 - known) / 2).sum()))
+    return PooledTau(float(taus[0]), error, round(((counts**2 - counts) / 2).sum()))
 
 
 def pooled_left_out(signs: PairSigns, clusters: np.ndarray, expected: np.ndarray | float = 0.0) -> np.ndarray:

@@ -80,13 +80,15 @@ def element(tag: str, content: str = "", /, **attributes: str | float) -> Markup
 
 
 def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "", **attributes: str | float) -> Markup:
-    """The picture; `label` is what a screen reader says. `kind`: n640 is for narrow screens, w640 for others."""
+    """The picture; `label` is what a screen reader says, which passes over one without. `kind`: n640 is for narrow
+    screens, w640 for others."""
     place: dict[str, str | float] = {
         "class_": kind,
         "viewBox": f"0 0 {width:g} {height:g}",
         "width": width,
         "height": height,
-        "role": "img",
+        "role": "img" if label else "",
+        "aria_hidden": "" if label else "true",
     }
     return element("svg", Markup("").join(marks), **place, **attributes, aria_label=label)
 

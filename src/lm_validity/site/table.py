@@ -79,8 +79,7 @@ class Column:
         for position, words in filter(itemgetter(1), self.ticks):
             x = self.axis(position)
             marks.append(draw.text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle"))
-        picture = draw.svg(self.width, 13, "", *marks)
-        return picture.replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
+        return draw.svg(self.width, 13, "", *marks)
 
     def drawn(self, label: str, marks: Iterable[Markup]) -> Markup:
         """A cell's picture, on the column's grid."""

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.load import PlannedCell, load_run
-from lm_validity.monitor.cost import Estimator, Pair, total, training_costs
+from lm_validity.monitor.status import Estimator, Pair, total, training_costs
 from lm_validity.plans.drawing import audit, balanced, cheap_and_block
 from lm_validity.statistics import NORMAL_95
 from lm_validity.studies.agreement.statistics.ranking import (

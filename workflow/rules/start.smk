@@ -54,9 +54,7 @@ def say_what_is_left(folder, dry):
     """The last lines of a dry run in `folder`, which counts jobs and knows nothing of cells and hours; of every run:
     the finished cells of another recipe that it leaves. A run that checks its cells has named them.
     """
-    from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.render import render_left, render_stale
-    from lm_validity.monitor.status import RunState
 
     jobs, is_planned = planned_jobs(), workflow.dag is not None
     if not dry and (
@@ -65,9 +63,9 @@ def say_what_is_left(folder, dry):
         return
     os.chdir(folder)  # Snakemake has gone back from --directory
     try:
-        state = RunState(RUN)
+        state = status.RunState(RUN)
         lines = [
-            f"{render_left(Estimator(RUN), state, asked_again(jobs))} (lm-validity cost)"
+            f"{render_left(status.Estimator(RUN), state, asked_again(jobs))} (lm-validity cost)"
         ] * dry
         named = os.path.relpath(workflow.configfiles[-1])
         lines += [render_stale(state, cell_jobs(jobs).values(), named)] * is_planned

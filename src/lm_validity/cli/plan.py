@@ -14,8 +14,8 @@ from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp,
 from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
-from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import describe_savings, warnings_of
+from lm_validity.monitor.status import Estimator, total, training_costs
 from lm_validity.plans import drawing
 from lm_validity.run.rules.base import Participants
 from lm_validity.words import count, listing, say

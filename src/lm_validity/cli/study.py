@@ -27,9 +27,8 @@ from lm_validity.config.rows import Sheets
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import check_file, check_folder, replaced_folder, write_text
 from lm_validity.monitor import check
-from lm_validity.monitor.cost import Estimator, unplanned_pairs
 from lm_validity.monitor.render import PAGE_MARKS, render_cost, render_matrix, render_page, render_summary
-from lm_validity.monitor.status import RunState, progress
+from lm_validity.monitor.status import Estimator, RunState, progress, unplanned_pairs
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
 from lm_validity.words import all_findings, count, say, say_markdown
 

@@ -15,17 +15,8 @@ from urllib.parse import quote
 
 from lm_validity.config.load import Run
 from lm_validity.errors import PREFETCH, InputError
-from lm_validity.monitor.cost import (
-    TRAINING_RULES,
-    Estimator,
-    Pair,
-    needs,
-    sum_of,
-    total,
-    training_costs,
-    unplanned_pairs,
-)
-from lm_validity.monitor.status import STATES, CellState, Progress, RunState, list_folder, progress
+from lm_validity.monitor import status
+from lm_validity.monitor.status import STATES, TRAINING_RULES, CellState, Estimator, Pair, Progress, RunState
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import size_class
@@ -151,7 +142,7 @@ def render_page(
     """
     from lm_validity.pages.page import from_template  # pandas, which a terminal does without
 
-    squares, unplanned = matrix(state.cells), set(unplanned_pairs(state.run))
+    squares, unplanned = matrix(state.cells), set(status.unplanned_pairs(state.run))
     failed = [entry for entry in state.cells if entry.state == "failed"]
     return from_template(
         "status.html.j2",
@@ -281,7 +272,7 @@ class Bar(logging.Handler):
     def _look(self, cells: Iterable[Cell]) -> None:
         """Take note of those of the cells that have come into the store."""
         for folder in {(cell.rule, cell.model) for cell in cells if cell not in self._finished}:
-            for entry in list_folder(self._store.joinpath(*folder)):
+            for entry in status.list_folder(self._store.joinpath(*folder)):
                 cell = self._cells.get("/".join((*folder, entry.name.rpartition("--")[0])))
                 with contextlib.suppress(OSError):
                     if cell is not None and cell not in self._finished and entry.stat().st_mtime > self._begun:
@@ -302,7 +293,7 @@ class Bar(logging.Handler):
             CellState(cell, "done" if cell in self._finished else "missing", finished=self._finished.get(cell))
             for cell in self._seconds
         ]
-        so_far, words = progress(states, self._seconds.__getitem__), list[str]()
+        so_far, words = status.progress(states, self._seconds.__getitem__), list[str]()
         if states:
             words.append(f"{so_far.done:,} of {so_far.cells:,} cells")
         if self._failed:
@@ -354,7 +345,7 @@ def render_left(estimator: Estimator, state: RunState, asked_again: Iterable[Job
     """The cells that are to be computed, in one line: how many, in how many jobs and hours; and how many finished ones
     are among the jobs `asked_again`, whose models or documents are read anew first."""
     unfinished = {entry.cell for entry in state.cells if entry.state != "done"}
-    to_do = needs(estimator, unfinished)
+    to_do = status.needs(estimator, unfinished)
     open_cells = {cell for job in asked_again for cell in job.cells} - unfinished
     perhaps = f", and perhaps {count(len(open_cells), 'finished cell')} whose models or documents are read anew first"
     return (
@@ -392,7 +383,7 @@ def _is_gone(state: RunState, cell: Cell) -> bool:
 
 
 def _table(estimator: Estimator) -> list[str]:
-    rows, calibrated = needs(estimator), {cell.rule for cell in estimator.measured}
+    rows, calibrated = status.needs(estimator), {cell.rule for cell in estimator.measured}
     cells = [
         (
             RULES[row.rule].words if row.rule in RULES else row.rule,
@@ -403,7 +394,7 @@ def _table(estimator: Estimator) -> list[str]:
             f"{row.requested_gpu_hours:,.0f}",
             "uncalibrated" if row.rule in RULES and row.hours and row.rule not in calibrated else "",
         )
-        for row in [*rows, sum_of(rows, "total")]
+        for row in [*rows, status.sum_of(rows, "total")]
     ]
     return [
         render_table(("jobs that", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
@@ -463,8 +454,8 @@ ROUNDING = 1e-9  # of the whole: what sums in another order differ by
 
 def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     """What the planned pairs cost, and what leaving out the others saves, in one line."""
-    costs = training_costs(estimator)
-    whole, planned = total(costs, costs), total(costs, set(pairs))
+    costs = status.training_costs(estimator)
+    whole, planned = status.total(costs, costs), status.total(costs, set(pairs))
     share = f" ({planned / whole:.1%})" if whole else ""
     spared = whole - planned if whole - planned > ROUNDING * whole else 0.0
     is_calibrated = any(cell.rule in TRAINING_RULES for cell in estimator.measured)
@@ -505,7 +496,7 @@ def describe_plan(run: Run) -> str | None:
     """One line on how much is planned; None where there is no plan."""
     if run.plan is None:
         return None
-    unplanned, rounds = len(unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
+    unplanned, rounds = len(status.unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
     return (
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + unplanned:,} pairs of model and "
         f"benchmark are fine-tuned, in {count(rounds, 'round')}. {unplanned:,} are not planned and do not count as "

@@ -12,7 +12,7 @@ from lm_validity.config import load
 from lm_validity.config.load import AUDIT, BLOCK, RULED_OUT, Plan, Planned, PlannedCell, Run
 from lm_validity.errors import InputError
 from lm_validity.files import make_writable, replace_file
-from lm_validity.monitor.cost import Estimator, Pair, total
+from lm_validity.monitor.status import Estimator, Pair, total
 from lm_validity.run.store import hold_lease
 from lm_validity.words import count
 

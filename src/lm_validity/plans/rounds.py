@@ -11,8 +11,8 @@ import pandas as pd
 from lm_validity.config import load
 from lm_validity.config.load import BY_SCORES, JOINS, RULED_OUT, Plan, PlannedBatch, PlannedCell, Run, next_round
 from lm_validity.errors import InputError, again, did_you_mean
-from lm_validity.monitor.cost import Pair, total
 from lm_validity.monitor.render import hours_in_words
+from lm_validity.monitor.status import Pair, total
 from lm_validity.plans.drawing import planned_cell, write_sheet
 from lm_validity.results.put import Rows
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST

@@ -130,7 +130,7 @@ class Grid(Participants):
 # ----------------------------------------------------------------------------------------------------------------------
 # How much work a cell is, by a formula of parameters and tokens, with what it stores and the memory that it needs.
 #
-# Constants are estimates for one GPU with Hugging Face code run eagerly; finished cells correct them (`monitor.cost`).
+# Constants are estimates for one GPU with Hugging Face code run eagerly; finished cells correct them (`monitor`).
 # Where neither splits nor records exist yet, documents are the caps of the configuration.
 
 # floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits

@@ -9,9 +9,8 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
-from lm_validity.monitor.cost import Estimator, needs
 from lm_validity.monitor.render import render_cost, warnings_of
-from lm_validity.monitor.status import RunState
+from lm_validity.monitor.status import Estimator, RunState, needs
 from lm_validity.run import workspace as formula
 from lm_validity.run.rules.base import PASSES_A_STEP, size_class
 from lm_validity.run.workspace import LAUNCH_SECONDS, Workload, Workspace, adapter_parameters, gpu_gb

@@ -7,9 +7,8 @@ import pytest
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.monitor.check import gpu_memory_problems, package_problems, record_problems, unfetched_models
-from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.render import matrix, render_matrix
-from lm_validity.monitor.status import CellState, RunState
+from lm_validity.monitor.status import CellState, Estimator, RunState
 from lm_validity.run.inputs import HubModel
 from lm_validity.run.workspace import Grid, Workspace
 

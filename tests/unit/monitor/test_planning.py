@@ -18,9 +18,8 @@ from lm_validity.cells.replay import read_served
 from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run, read_plan
 from lm_validity.errors import InputError
-from lm_validity.monitor.cost import Estimator, total, training_costs, unplanned_pairs
 from lm_validity.monitor.render import describe_plan, render_matrix, render_page, render_summary
-from lm_validity.monitor.status import RunState, progress
+from lm_validity.monitor.status import Estimator, RunState, progress, total, training_costs, unplanned_pairs
 from lm_validity.plans import drawing
 from lm_validity.plans.drawing import write_plan
 from lm_validity.run.store import hold_lease

@@ -9,7 +9,7 @@ from tests.unit.monitor.conftest import built, finished_once, made_up  # noqa: F
 from lm_validity.cli import plan as command
 from lm_validity.config.load import JOINS, load_run, read_cells, read_plan
 from lm_validity.errors import InputError
-from lm_validity.monitor.cost import Estimator, training_costs
+from lm_validity.monitor.status import Estimator, training_costs
 from lm_validity.plans.rounds import COMPLETE, Joining, JoiningCell, describe_cells, parse_goal, place_model
 from lm_validity.run.workspace import Grid
 from lm_validity.tables.merge import Merger

@@ -17,8 +17,8 @@ from tests.unit.monitor.conftest import MADE_UP, built, finished_once, made_up, 
 from lm_validity.cli import plan as command
 from lm_validity.config.load import BY_SCORES, RULED_OUT, load_run, read_cells
 from lm_validity.errors import InputError
-from lm_validity.monitor.cost import Estimator, total, training_costs
 from lm_validity.monitor.render import hours_in_words
+from lm_validity.monitor.status import Estimator, total, training_costs
 from lm_validity.plans.rounds import Outlook, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table

@@ -136,14 +136,9 @@ def next_round(planned: Iterable[PlannedCell | PlannedBatch], first: int = 1) ->
     return 1 + max((row.round for row in planned), default=first - 1)
 
 
-def read_cells(
-    path: str | Path,
-    models: Collection[str] | None = None,
-    benchmarks: Collection[str] | None = None,
-    sheets: Sheets | None = None,
-) -> Plan:
-    """The cells of a sheet without what is ruled out."""
-    rows = read_sheet(path, PlannedCell, sheets, models=models, benchmarks=benchmarks)
+def read_cells(path: str | Path, sheets: Sheets | None = None, **names: object) -> Plan:
+    """The cells of a sheet without what is ruled out; `names` as of `read_sheet`."""
+    rows = read_sheet(path, PlannedCell, sheets, **names)
     return {pair: cell for pair, cell in rows.items() if not cell.ruled_out}
 
 
@@ -157,7 +152,7 @@ def read_plan(
             f"{path}: no such plan.",
             f"set `plan` to null, write it with {again(f'plan --output {path}')}, then name it again.",
         )
-    plan = read_cells(path, models, benchmarks, sheets)
+    plan = read_cells(path, sheets, models=models, benchmarks=benchmarks)
     block_side = min(BLOCK, len(models))
     for benchmark in benchmarks:
         planned = sum(benchmark == name for _, name in plan)
@@ -385,14 +380,18 @@ def _check_node(node: "Node", seen: set[int]) -> None:
 def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration, sheets = validate(values, source), sheets or Sheets()
-    run, name, results = Run(configuration, {}, {}), configuration.name, configuration.results
-    classes, groups = configuration.size_classes, [parse_group(text) for text in configuration.agreement.groups]
+    run, name, groups = (
+        Run(configuration, {}, {}),
+        configuration.name,
+        list(map(parse_group, configuration.agreement.groups)),
+    )
+    context = {"results": configuration.results, "size_classes": configuration.size_classes, "sheets": sheets}
     if configuration.models is not None:
-        run = replace(run, models=read_models(configuration.models, name, classes, results, sheets, groups))
+        run = replace(run, models=read_models(configuration.models, name, groups, **context))
     if configuration.benchmarks is not None:
-        run = replace(run, benchmarks=read_benchmarks(configuration.benchmarks, name, results, sheets))
+        run = replace(run, benchmarks=read_benchmarks(configuration.benchmarks, name, **context))
     if "bias" in configuration.studies:
-        language_models, tasks = read_bias_sheets(run.bias, name, classes, results, sheets)
+        language_models, tasks = read_bias_sheets(run.bias, name, **context)
         bias_plan = read_bias_plan(run.bias, tasks, sheets)
         run = replace(run, language_models=language_models, tasks=tasks, bias_plan=bias_plan)
     if configuration.plan is not None:

@@ -3,8 +3,7 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
@@ -290,34 +289,17 @@ def check_reruns(path: str | Path, models: Mapping[str, ModelFacts]) -> None:
             raise InputError(f"{where}: a rerun itself.", "name the first training, whose own rerun_of is empty.")
 
 
-def read_models(
-    path: str | Path,
-    run: str,
-    size_classes: Collection[str] = (),
-    results: str = "results",
-    sheets: Sheets | None = None,
-    groups: Sequence[Group] = (),
-) -> dict[str, Model]:
+def read_models(path: str | Path, run: str, groups: Sequence[Group] = (), **context: object) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder.
-    `groups`: their columns are columns of the sheet."""
-    models = read_rows(
-        path,
-        with_columns(Model, groups),
-        setting="models",
-        run=run,
-        results=results,
-        size_classes=size_classes,
-        sheets=sheets,
-    )
+    `groups`: their columns are columns of the sheet. `context`: as `list_rows` has it."""
+    models = read_rows(path, with_columns(Model, groups), setting="models", run=run, **context)
     check_reruns(path, models)
     return {name: model.with_tokens_of_ramp() for name, model in models.items()}
 
 
-def read_benchmarks(
-    path: str | Path, run: str, results: str = "results", sheets: Sheets | None = None
-) -> dict[str, Benchmark]:
+def read_benchmarks(path: str | Path, run: str, **context: object) -> dict[str, Benchmark]:
     """The benchmarks sheet by id, in the sheet's order. A bare metric name means `name,none`."""
-    return read_rows(path, Benchmark, setting="benchmarks", run=run, results=results, sheets=sheets)
+    return read_rows(path, Benchmark, setting="benchmarks", run=run, **context)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -465,14 +447,11 @@ class BiasSheets(NamedTuple):
     tasks: dict[str, Task]
 
 
-def read_bias_sheets(
-    settings: BiasSettings, run: str, size_classes: Collection[str], results: str, sheets: Sheets
-) -> BiasSheets:
+def read_bias_sheets(settings: BiasSettings, run: str, **context: object) -> BiasSheets:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
-    read = partial(read_rows, run=run, results=results, size_classes=size_classes, sheets=sheets)
-    models = read(settings.language_models, BiasModel, setting="bias: language_models")
-    tasks = read(settings.tasks, Task, setting="bias: tasks")
+    models = read_rows(settings.language_models, BiasModel, setting="bias: language_models", run=run, **context)
+    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", run=run, **context)
     for name, experiment in settings.experiments.items():
         _check_experiment(name, experiment, settings, models, tasks)
     return BiasSheets(models, tasks)

@@ -177,7 +177,7 @@ def is_plan_of(run: Run, path: Path) -> bool:
 
 def listed_cells(run: Run, path: Path) -> list[PlannedCell]:
     """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
-    listed, previous, ruled_out = load.read_cells(path, *run.agreement_names), run.plan or {}, run.ruled_out
+    listed, previous, ruled_out = load.read_cells(path, **run.agreement_names._asdict()), run.plan or {}, run.ruled_out
     later = load.next_round(previous.values())
     for pair in (pair for pair in listed if pair in ruled_out or pair in previous):
         subject = f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}"

@@ -19,7 +19,6 @@ from lm_validity.words import Missing, Reason, ReasonCode
 
 UNIQUE = ("study", "quantity", "subject", "other", "protocol", "conditions", "interval_for")
 RANGE = Missing(Reason("This is a range, without a value in its middle.", ReasonCode.RANGE))
-Conditions = dict[str, float | str | None]
 NONE = Missing(Reason("There is none here.", ReasonCode.NONE))
 
 
@@ -45,10 +44,9 @@ class Row(NamedTuple):
     basis: str | None
 
     @property
-    def said(self) -> Conditions:
+    def said(self) -> "dict[str, Condition]":
         """The row's conditions as a dictionary, from the JSON text of its column."""
-        conditions: Conditions = json.loads(self.conditions)
-        return conditions
+        return _said(self.conditions)
 
 
 Condition = str | int | float | None

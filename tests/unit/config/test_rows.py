@@ -88,8 +88,8 @@ def test_mistakes(text, problem, hint):
 def test_the_default_size_class_must_exist_too():
     path = write("model\tpath\na\tb\n")
     with pytest.raises(InputError, match="row 2, column 'size_class', value 'small': no such class"):
-        read_models(path, "run", {"big": None})
-    assert read_models(path, "run", {"small": None})
+        read_models(path, "run", size_classes={"big": None})
+    assert read_models(path, "run", size_classes={"small": None})
 
 
 def test_checkpoints_are_checked_like_other_rows():

@@ -118,7 +118,7 @@ def test_draws_have_the_dense_covariance(trials, formula):
 
 def test_marginal_likelihood_equals_quadrature():
     """One pair, nothing else: the Laplace integral over its effect against numerical integration."""
-    formula = Formula("pair only", groups={}, pair_within_model=True)
+    formula = Formula(groups={}, pair_within_model=True)
     trial = {"task": ["t"], "language_model": ["a"], "subsample": [0], "total": [200], "base": [90.0], "extra": [110.0]}
     design = build_design(paired_counts(pd.DataFrame(trial | {"test": [np.nan]}), "boost"), formula)
     # tiny priors on mu and beta leave the pair's effect as the only latent one

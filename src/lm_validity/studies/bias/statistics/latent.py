@@ -37,7 +37,6 @@ class Formula:
     `single_model_scales` replace those of `groups` where there is one language model.
     """
 
-    name: str
     groups: Mapping[tuple[str, ...], float]
     pair_within_model: bool
     overdispersion_scale: float | None = None
@@ -53,17 +52,11 @@ class Formula:
 
 _TASK, _ARM, _MODEL, _MODEL_ARM = ("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm")
 FORMULAS = {
-    formula.name: formula
-    for formula in (
-        Formula("equations", {_TASK: 1.0}, pair_within_model=False),
-        Formula("notebooks", {_TASK: 1.0, _ARM: 3.5355}, pair_within_model=False, single_model_scales={_ARM: 2.5}),
-        Formula(
-            "overdispersed",
-            dict.fromkeys((_TASK, _ARM, _MODEL, _MODEL_ARM), 1.0),
-            pair_within_model=True,
-            overdispersion_scale=1.0,
-        ),
-    )
+    "equations": Formula({_TASK: 1.0}, pair_within_model=False),
+    "notebooks": Formula({_TASK: 1.0, _ARM: 3.5355}, pair_within_model=False, single_model_scales={_ARM: 2.5}),
+    "overdispersed": Formula(
+        dict.fromkeys((_TASK, _ARM, _MODEL, _MODEL_ARM), 1.0), pair_within_model=True, overdispersion_scale=1.0
+    ),
 }
 
 
@@ -222,10 +215,6 @@ class Modes(Start):
     scales: np.ndarray
     log_marginal: np.ndarray
     beta_variance: np.ndarray
-
-    def one(self, index: int) -> "Modes":
-        """The mode at `scales[index]`."""
-        return Modes(**{item.name: getattr(self, item.name)[index : index + 1] for item in fields(self)})
 
 
 @dataclass(frozen=True)

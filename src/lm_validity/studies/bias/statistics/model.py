@@ -124,7 +124,7 @@ class _Target:
 
     def __init__(self, design: Design):
         self.design = design
-        self.start: Modes | None = None
+        self.start: latent.Start | None = None
 
     def density(self, modes: Modes) -> np.ndarray:
         """(M,) log marginal likelihood and HalfNormal prior."""
@@ -141,7 +141,7 @@ class _Target:
         exists). The first row is the new centre."""
         log_scales = np.clip(log_scales, *LOG_SCALE_RANGE)
         modes = latent.find_modes(self.design, np.exp(log_scales), self.start)
-        self.start = modes.one(0)
+        self.start = modes.rows(slice(0, 1))
         return np.asarray(-self.density(modes) - log_scales.sum(axis=1))
 
     def with_gradient(self, log_scale: np.ndarray) -> tuple[float, np.ndarray]:
@@ -335,7 +335,7 @@ def prior_predictive(design: Design, size: int) -> PriorPredictive:
 
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
 ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
-SLICE_FORMULA = Formula("slice", groups={}, pair_within_model=False)
+SLICE_FORMULA = Formula(groups={}, pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 
 

@@ -64,6 +64,11 @@ class Reason(str):
         return reason
 
 
+def too_few(sentence: str) -> Reason:
+    """The reason why a number that rests on too few things is missing."""
+    return Reason(sentence, ReasonCode.TOO_FEW)
+
+
 @dataclass(frozen=True)
 class Missing:
     """A value that cannot be computed, and why: one sentence, which may be a `Reason` with its code."""

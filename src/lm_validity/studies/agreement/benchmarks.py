@@ -23,20 +23,16 @@ from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.metrics import FRACTIONS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.training import NOT_MEASURED
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, explain_protocols, known
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, explain_protocols, known, too_few
 
 UNTOUCHED = "none (direct)"  # no adapter was better on validation
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
 NO_ERRORS = Reason("Fewer than 2 models have a standard error there.", ReasonCode.NO_ERRORS)
 PROMPT_WITHOUT_ERROR = Reason("A score under one of the prompts has no standard error.", ReasonCode.NO_ERRORS)
-FEW = Reason(
-    "Fewer than 3 models have the scores and standard errors, or their scores are all equal.", ReasonCode.TOO_FEW
-)
-FEW_PAIRS = Reason("Fewer than 3 models have such pairs with standard errors or items in common.", ReasonCode.TOO_FEW)
-FEW_SIZES = Reason(
-    "The models sheet has the parameters of fewer than 2 of these models (column parameters_b).", ReasonCode.TOO_FEW
-)
+FEW = too_few("Fewer than 3 models have the scores and standard errors, or their scores are all equal.")
+FEW_PAIRS = too_few("Fewer than 3 models have such pairs with standard errors or items in common.")
+FEW_SIZES = too_few("The models sheet has the parameters of fewer than 2 of these models (column parameters_b).")
 NO_SIMILAR = Reason("No two models at most 2× apart in size have standard errors there.", ReasonCode.NO_ERRORS)
 NO_INTERVAL = Reason("Without one of the models there is no value, so there is no interval.", ReasonCode.NO_INTERVAL)
 ONE_PROMPT = Missing(
@@ -334,11 +330,11 @@ def put_seeds(rows: Rows, data: Data) -> None:
     seeds = [scores[:, ~data.matrix.is_corpus] for scores in data.matrix.by_seed.values()]
     if len(seeds) < 2:
         return
-    too_few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
+    lacks = too_few("The seeds have fewer than two models in common, or they are tied.")
     for index, name in enumerate(data.tasks):
         column = np.column_stack([scores[:, index] for scores in seeds])
         tau = ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(column)))
-        rows.put("tau_between_seeds", tau, "tau", subject=name, why=too_few)
+        rows.put("tau_between_seeds", tau, "tau", subject=name, why=lacks)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.statistics import noise as noise_model
 from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.sparse import standing_of_missing
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
-from lm_validity.words import Missing, Reason, ReasonCode, known, number
+from lm_validity.words import Missing, Reason, ReasonCode, known, number, too_few
 
 UNDERS = {"protocol": {p: sentence.capitalize() for p, sentence in words.UNDER.items()}}  # for templates
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
@@ -35,11 +35,8 @@ BY_CHANCE = " (intervals assume that cells are missing by chance)"
 # Why a number is missing or has no interval.
 
 FEW_FAMILIES = 5
-NO_TAU = Reason(
-    "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.",
-    ReasonCode.TOO_FEW,
-)
-SMALL_FAMILY = Reason(f"The family has fewer than {score_matrix.MINIMUM_FAMILY} models.", ReasonCode.TOO_FEW)
+NO_TAU = too_few("The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.")
+SMALL_FAMILY = too_few(f"The family has fewer than {score_matrix.MINIMUM_FAMILY} models.")
 OUTSIDE = Reason(
     "The estimate lies outside what its resamples give, so there is no interval to trust.", ReasonCode.NO_INTERVAL
 )
@@ -72,7 +69,7 @@ DIRECTION_ASKED = Reason(
     "Nothing says whether higher or lower is better on a benchmark whose order of the models is against the others'.",
     ReasonCode.NO_INTERVAL,
 )
-FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
+FEW_IN_BOTH = too_few("Fewer than 3 models have scores under both protocols.")
 
 
 def no_clusters(families: np.ndarray) -> str | None:
@@ -84,7 +81,7 @@ def no_clusters(families: np.ndarray) -> str | None:
         return "No family has two models: the interval over models is that over families."
     clusters = int(resampling.cluster_numbers(families).max()) + 1
     if clusters < resampling.LEAST_CLUSTERS:
-        return Reason(f"There are fewer than {resampling.LEAST_CLUSTERS} families.", ReasonCode.TOO_FEW)
+        return too_few(f"There are fewer than {resampling.LEAST_CLUSTERS} families.")
     largest = max(set(named), key=named.count)
     size_of_largest = named.count(largest)
     if size_of_largest > resampling.MOST_IN_ONE * len(families):
@@ -101,7 +98,7 @@ def no_categories(categories: list[str | None]) -> str | None:
         return "No category has two benchmarks: the interval over benchmarks is that over categories."
     clusters = len(set(named)) + len(categories) - len(named)
     if clusters < resampling.LEAST_CLUSTERS:
-        return Reason(f"There are fewer than {resampling.LEAST_CLUSTERS} categories.", ReasonCode.TOO_FEW)
+        return too_few(f"There are fewer than {resampling.LEAST_CLUSTERS} categories.")
     return None
 
 
@@ -111,17 +108,13 @@ def no_ceiling(included: np.ndarray, scores: np.ndarray, protocol: str) -> str:
     if not np.isfinite(scores).any():
         return words.no_scores(protocol)
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
-        return Reason(
-            "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
-        )
+        return too_few("Fewer than two benchmarks have scores of two models, so there is no noise ceiling.")
     if included.sum() < 2:
-        return Reason(
-            "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
-            ReasonCode.TOO_FEW,
+        return too_few(
+            "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling."
         )
-    return Reason(
-        "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling.",
-        ReasonCode.TOO_FEW,
+    return too_few(
+        "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling."
     )
 
 
@@ -441,7 +434,7 @@ class Data:
         if self.resamples == 0:
             return Reason("No resampling was asked for (--resamples 0).", ReasonCode.SKIPPED)
         models = len(self.matrix.models)
-        few = Reason(f"There are too few models to resample ({models}).", ReasonCode.TOO_FEW)
+        few = too_few(f"There are too few models to resample ({models}).")
         return few if models < score_matrix.MINIMUM_FAMILY else None
 
     @cached_property

@@ -25,7 +25,7 @@ from lm_validity.studies.agreement.statistics.ranking import average_ranks, fini
 from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
 from lm_validity.studies.agreement.tau import LEAST_PAIRS
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import Missing, Reason, ReasonCode, known
+from lm_validity.words import Missing, Reason, ReasonCode, known, too_few
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
@@ -36,9 +36,8 @@ NO_PROCESS = (
     f"There are fewer than {sparse.LEAST_CELLS} known cells or more than {sparse.MOST_CELLS:,}, or fewer than "
     f"{MINIMUM_MODELS} models or more than {sparse.MOST_MODELS}."
 )
-NO_ERROR = Reason(
-    f"Fewer than {base.JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
-    ReasonCode.TOO_FEW,
+NO_ERROR = too_few(
+    f"Fewer than {base.JACKKNIFED} models, or too few comparisons without one of them, or all of them agree."
 )
 GAPS = {
     "": "",
@@ -50,8 +49,8 @@ NOWHERE = "The model has no score."
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
 LEAST_COVERAGE = 0.9  # of predictions, below which a note warns
 NONE_LOST = Reason("No cell that was to be there is missing.", ReasonCode.NONE)
-UNSEEN = Reason("The models' other scores do not tell how high the missing ones would be.", ReasonCode.TOO_FEW)
-FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
+UNSEEN = too_few("The models' other scores do not tell how high the missing ones would be.")
+FEW_RESIDUALS = too_few(f"Fewer than {LEAST_CHECKED} cells can be checked.")
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,7 @@ def _put_predictions(at: Rows, matrix: ScoreMatrix, fitted: Fitted, planned: np.
 
 
 NO_COMPARISON = "No two models are known on two benchmarks."
-FEW_MODELS = Reason(
-    f"Fewer than {base.JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW
-)
+FEW_MODELS = too_few(f"Fewer than {base.JACKKNIFED} models have comparisons whose cells are all known.")
 
 
 def put_pooled(rows: Rows, data: Data) -> None:
@@ -192,15 +189,15 @@ def _put_pooled_in_both(at: Rows, data: Data, signs: dict[str, ranking.PairSigns
     place[models], cluster[models] = np.arange(len(models)), resampling.cluster_numbers(families)
     sizes, benchmarks = np.bincount(cluster[models]), either.known.sum(axis=1)
     counted = "comparisons", round(float((benchmarks * (benchmarks - 1)).sum() / 2))
-    too_few = FEW_MODELS if len(models) < base.JACKKNIFED else None
-    no_families = too_few or base.no_clusters(families)
+    lacks = FEW_MODELS if len(models) < base.JACKKNIFED else None
+    no_families = lacks or base.no_clusters(families)
     by_model, by_family = ({p: pooled_left_out(part, units) for p, part in signs.items()} for units in (place, cluster))
     if len(signs) == len(PROTOCOLS):
         for taus_of in (by_model, by_family):
             taus_of["change"] = taus_of[TRAINED] - taus_of[DIRECT]
     for key, taus in by_model.items():
         scale = "change" if key == "change" else "tau"
-        over_models = Missing(too_few) if too_few else _left_out_interval(taus, scale, None, base.LOST_MODEL)
+        over_models = Missing(lacks) if lacks else _left_out_interval(taus, scale, None, base.LOST_MODEL)
         clustered = (
             Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, base.LOST_CLUSTER)
         )

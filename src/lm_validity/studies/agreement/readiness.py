@@ -24,19 +24,29 @@ from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, group_members
-from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing, with_names
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    decimal,
+    explain_protocols,
+    known,
+    listing,
+    too_few,
+    with_names,
+)
 
 LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
 LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
 LEAST_BEYOND = 3  # models on either side of a knot: of fewer, the segment's slope is noise
 LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
 MOST_DRAWN = 12  # benchmarks of the picture
-NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
-NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
-FEW_FAMILIES = Reason(
+NO_LEAD = too_few("The group cannot be told from compute here, or no score is known.")
+NO_ERROR = too_few("There are too few models or families for a standard error.")
+FEW_FAMILIES = too_few(
     f"An interval needs at least {LEAST_FAMILIES} families of models, {LEAST_FAMILIES_A_SIDE} with members in the "
-    f"group and {LEAST_FAMILIES_A_SIDE} with members outside.",
-    ReasonCode.TOO_FEW,
+    f"group and {LEAST_FAMILIES_A_SIDE} with members outside."
 )
 NO_SPREAD = Reason(
     "The models do not differ but for the group and compute: there is no spread.", ReasonCode.NO_INTERVAL

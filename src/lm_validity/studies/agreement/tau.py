@@ -16,11 +16,9 @@ from lm_validity.studies.agreement import score_matrix
 from lm_validity.studies.agreement.data import Data, Range, Value
 from lm_validity.studies.agreement.statistics import noise, ranking, resampling
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import Missing, Reason, ReasonCode, count, known, no_scores
+from lm_validity.words import Missing, count, known, no_scores, too_few
 
-NO_PAIR = Reason(
-    "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
-)
+NO_PAIR = too_few("The benchmark has fewer than two models in common with each other one, or they are tied.")
 NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
 OUT_OF_CEILING = "The benchmark is not in the noise ceiling: no standard errors, or models do not differ."
 SURER = 0.5  # times as wide as resampling has it: an interval that is narrower has lost the variance between models
@@ -65,7 +63,7 @@ def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
     for (i, a), (j, b) in combinations(enumerate(names), 2):
         tau, of_both = float(data.tau[protocol][i, j]), ("models", common[i][j])
         at.put("tau", tau, "tau", counted=of_both, subject=a, other=b, why=of_pair)
-    single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
+    single = Missing(too_few("A category of one benchmark has no tau within itself."))
     for (i, a), (j, b) in product(enumerate(agreement.categories), repeat=2):
         has_tau = a != b or data.categories.count(a) > 1
         tau_of = known(float(agreement.by_category[i, j]), of_pair) if has_tau else single
@@ -133,9 +131,9 @@ def _put_above_chance(at: Rows, data: Data, protocol: str) -> None:
         none = Missing("No benchmark is known to be one on which no model is above chance.")
         at.put("tau_mean_above_chance", none, "tau")
         return
-    too_few = Reason("Fewer than two benchmarks on which a model is above chance have a tau.", ReasonCode.TOO_FEW)
+    lacks = too_few("Fewer than two benchmarks on which a model is above chance have a tau.")
     mean = ranking.mean_over_pairs(data.tau[protocol][np.ix_(above, above)]) if above else np.nan
-    at.put("tau_mean_above_chance", mean, "tau", counted=("above", len(above)), why=too_few)
+    at.put("tau_mean_above_chance", mean, "tau", counted=("above", len(above)), why=lacks)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -350,7 +348,7 @@ def clusters_left_out(
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
-TOO_FEW_PAIRS = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
+TOO_FEW_PAIRS = Missing(too_few(f"There are fewer than {LEAST_PAIRS} such pairs of models."))
 NO_TAU_AMONG = "No pair of benchmarks has a tau among these pairs of models."
 ABOVE_CEILING = (
     f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {base.WHY_ABOVE}"
@@ -384,7 +382,7 @@ def _put_by_ratio(
         scored, (first, second) = np.isfinite(scores[p]).any(axis=1), np.triu_indices(len(size), 1)
         by_ratio = rows.of(protocol=p, distance=distance)
         if not data.matrix.has(p) or np.isfinite(size[scored]).sum() < 2:
-            few = Reason(f"Fewer than two of the models compared here have known {quantity}.", ReasonCode.TOO_FEW)
+            few = too_few(f"Fewer than two of the models compared here have known {quantity}.")
             none = Missing(few if data.matrix.has(p) else no_scores(p))
             by_ratio.put(f"tau_mean{where}_by_ratio", none, "tau", {"models": none, "families": none})
             continue
@@ -438,17 +436,12 @@ def put_perplexity(rows: Rows, data: Data) -> None:
             at.put("tau_perplexity_in_both", mean, "tau", kind=quantity.removeprefix("tau_"))
         grid = np.hstack([taus[p].corpus_corpus, taus[p].corpus_benchmark])
         _put_grid(at, corpora, [*corpora, *data.tasks], grid)
-    too_few = Reason(
-        "Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW
-    )
+    lacks = too_few("Fewer than two models have its perplexity under both protocols, or they are tied.")
     for index, name in enumerate(corpora):
         twice = np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS])
         tau = float(ranking.kendall_tau_matrix(ranking.pair_signs(twice))[0, 1])
-        rows.put("tau_same_corpus", tau, "tau", counted=counted, subject=name, why=Reason(too_few, ReasonCode.TOO_FEW))
-    few, rng = (
-        Reason(f"There are fewer than {score_matrix.MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW),
-        base.draws("perplexity"),
-    )
+        rows.put("tau_same_corpus", tau, "tau", counted=counted, subject=name, why=lacks)
+    few, rng = (too_few(f"There are fewer than {score_matrix.MINIMUM_FAMILY} such models."), base.draws("perplexity"))
     for kind, members in score_matrix.tuned_members(matrix).items():
         before, after = (ranking.pair_signs(part[members]) for part in (data.corpora[DIRECT], data.scores[TRAINED]))
         grid, interval = ranking.kendall_tau_matrix(before, after), None

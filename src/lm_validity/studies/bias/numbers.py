@@ -24,22 +24,18 @@ from lm_validity.statistics import holm
 from lm_validity.studies.bias.statistics import model
 from lm_validity.studies.bias.statistics.latent import FORMULAS, PairedCounts, build_design
 from lm_validity.studies.bias.trials import CELL, EFFECTS, SETTING, setting_counts
-from lm_validity.words import Missing, Reason, ReasonCode, is_known, known
+from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, too_few
 
 LEVEL, POWER = 0.05, 0.8
 ROUNDING = 1e-12  # accuracy; a spread below it is the rounding of equal numbers
-ONE_TASK = Missing(
-    Reason("Only one task has both arms. Standard errors and intervals need several.", ReasonCode.TOO_FEW)
-)
+ONE_TASK = Missing(too_few("Only one task has both arms. Standard errors and intervals need several."))
 EQUAL_TASKS = Missing(
     Reason(
         "All tasks have the same difference: without a spread between them there is no interval and no test.",
         ReasonCode.NO_INTERVAL,
     )
 )
-ONE_SUBSAMPLE = Missing(
-    Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
-)
+ONE_SUBSAMPLE = Missing(too_few("One subsample has the two arms: the interval of a task is over subsamples."))
 NO_SPREAD = Missing(
     Reason("All subsamples have the same difference: without a spread there is no interval.", ReasonCode.NO_INTERVAL)
 )

@@ -19,14 +19,14 @@ from lm_validity.studies.items.statistics import LEVEL, ItemParameters
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NoDocuments, read_documents
 from lm_validity.tables.schema import PROTOCOLS, trained_here
-from lm_validity.words import Missing, Reason, ReasonCode, count, explain_protocols, is_known
+from lm_validity.words import Missing, count, explain_protocols, is_known, too_few
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
 FEW_MODELS = 20  # below it, discriminations of single items say little
-TOO_FEW = Missing(Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW))
+TOO_FEW = Missing(too_few("The 2PL model needs at least 3 models and 3 items."))
 NOT_GRADED = Missing("The items are not scored between 0 (wrong) and 1 (right).")
-NO_NEIGHBOURS = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
+NO_NEIGHBOURS = Missing(too_few("Fewer than two models have answered the same items."))
 NO_DIFFERENCE = Missing("No two neighbours differ.")
 UNLIKE_RUNS = Missing("The items differ in their number of runs.")
 EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")

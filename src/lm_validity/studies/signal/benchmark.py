@@ -20,7 +20,7 @@ from lm_validity.studies.signal.statistics import quality as scores_of
 from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.studies.signal.statistics.quality import ScienceLead
 from lm_validity.tables.training import NOT_MEASURED, TrainingNoise
-from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
+from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of, too_few
 
 Value = float | Missing
 Found = bool | Missing  # whether something is found: False does not say that it is not there
@@ -475,10 +475,10 @@ def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, genera
         coins.append(scores_of.coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
     if any(pair.windows.later.sum() < scores_of.MINIMUM_FOR_BLOCKS for pair in counted):
-        too_few = (
+        sentence = (
             f"One of its pairs has fewer than {scores_of.MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
         )
-        return OrderDraws(Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin)
+        return OrderDraws(Missing(too_few(sentence)), coin)
     return OrderDraws(_mean_over_sizes(counted, blocks), coin)
 
 

@@ -28,7 +28,7 @@ from lm_validity.results.put import UNIQUE, Row
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.formats.import_files import FORMATS
-from lm_validity.tables.roles import WORDS
+from lm_validity.tables.metrics import WORDS
 from lm_validity.tables.schema import COLUMNS
 from lm_validity.words import ReasonCode
 

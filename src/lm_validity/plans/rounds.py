@@ -23,8 +23,8 @@ from lm_validity.studies.agreement.statistics.sparse import MOST_CELLS, MOST_MOD
 from lm_validity.studies.bias.numbers import OPEN, stop_rows, stop_words
 from lm_validity.studies.bias.trials import read_trials
 from lm_validity.tables.counted import Sources
+from lm_validity.tables.metrics import PERPLEXITY
 from lm_validity.tables.schema import TRAINED
-from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import count, decimal, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, 
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import Sources, check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.metrics import PERPLEXITY
 from lm_validity.tables.schema import (
     DIRECT,
     SCORES,
@@ -38,7 +39,6 @@ from lm_validity.tables.schema import (
     write_table,
 )
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
-from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import listing
 
 # ----------------------------------------------------------------------------------------------------------------------

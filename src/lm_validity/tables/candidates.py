@@ -3,26 +3,16 @@ benchmark, item, run; those stay in which each score is once and models repeat."
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.cell_text import plain_text
 from lm_validity.tables.frame import Frame, Table
-from lm_validity.tables.roles import (
-    MODEL_LIKE,
-    RUN_LIKE,
-    SETTINGS,
-    STEP_LIKE,
-    Column,
-    Columns,
-    key,
-    known_names,
-    vocabulary,
-)
+from lm_validity.tables.metrics import plain, plain_text, vocabulary
+from lm_validity.tables.roles import MODEL_LIKE, RUN_LIKE, SETTINGS, STEP_LIKE, Column, Columns, known_names
 from lm_validity.tables.told import Given, Long, Told, apply_table, averages, first_with, named_average, needed, show
 
 TRIED = 40  # readings of a table that are executed, of a long one fewer
@@ -34,30 +24,19 @@ _HEADER = [Given((None,))]
 _PLACES_NAMED = frozenset(("rank", "ranks", "ranking", "rankings"))  # a row, or a key above rows, that holds places
 
 
-@dataclass
-class Candidate:
-    """A reading that was executed. `why`: what speaks for it and against it."""
+class Candidate(NamedTuple):
+    """A reading that was executed, and how likely it is what was meant."""
 
-    told: Told
     long: Long
-    columns: Columns
-    why: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def points(self) -> float:
-        """How likely it is what was meant."""
-        return sum(self.why.values())
+    points: float
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What readings that give one table have in common."""
         scores = self.long.scores
-        names = (
-            tuple(sorted(" ".join(sorted(str(name).split())) for name in scores[role].unique())[:3])
-            for role in ("model", "benchmark")
-        )
-        counts = (scores[role].nunique() for role in ("model", "benchmark"))
-        return (len(scores), round(float(scores["value"].sum()), 6), *counts, *names)
+        names = (tuple(sorted(" ".join(sorted(str(name).split())) for name in scores[role].unique()))
+                 for role in ("model", "benchmark"))  # fmt: skip
+        return len(scores), round(float(scores["value"].sum()), 6), *names
 
 
 def one(name: str) -> list[Given]:
@@ -75,20 +54,19 @@ def find(
         columns = of(table)
         if not any(column.numeric for column in columns.values()) and not answers(columns):
             continue
-        options = {show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}
         tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(table.cells)))
-        before = {text: _before(columns, told) for text, told in options.items()}
-        for text in sorted(options, key=lambda text: -sum(before[text].values()))[:tried]:
-            if first_with(tables, options[text]) is not table:
+        ranked = sorted(((_before(columns, told), told) for told in options(columns)), key=lambda pair: -pair[0])
+        for points, told in ranked[:tried]:
+            if first_with(tables, told) is not table:
                 continue
             try:
-                long = apply_table(data, columns, options[text])
+                long = apply_table(data, columns, told)
             except InputError as refused:
                 refusals.append(refused)
                 continue
-            if not _repeats(long.scores) or _carried(columns, options[text]):
+            if not _repeats(long.scores) or _carried(columns, told):
                 continue
-            candidate = Candidate(options[text], long, columns, before[text] | _after(long))
+            candidate = Candidate(long, points + _after(long))
             same = found.get(candidate.signature)
             if same is None or same.points < candidate.points:
                 found[candidate.signature] = candidate
@@ -119,8 +97,9 @@ def _diverse(ranked: list[Candidate], best: int) -> list[Candidate]:
     counts: Counter[str] = Counter()
     kept, later = list[Candidate](), list[Candidate]()
     for each in likely:
-        kind = show({role: each.told.get(role, _HEADER) for role in ("model", "benchmark", "item", "run")})
-        scores = show({role: each.told[role] for role in ("score", "answer") if role in each.told})
+        told = each.long.told
+        kind = show({role: told.get(role, _HEADER) for role in ("model", "benchmark", "item", "run")})
+        scores = show({role: told[role] for role in ("score", "answer") if role in told})
         counts.update((kind, scores))
         if counts[kind] <= 2:
             (kept if counts[scores] <= 2 else later).append(each)
@@ -184,218 +163,272 @@ def ignored_rows(columns: Columns) -> list[Given]:
     for c in columns.values():
         if c.textual and c.distinct > 1 and c.length < 40:
             names = [plain_text(text) for text in c.texts]
-            named = [name for name in names if key(name) in _PLACES_NAMED | {"cost", "total"}
-                     or (len(name) < 20 and vocabulary("has")["average"] & set(key(name).split("_")))]  # fmt: skip
+            named = [name for name in names if plain(name) in _PLACES_NAMED | {"cost", "total"}
+                     or (len(name) < 20 and vocabulary("has")["average"] & set(plain(name).split("_")))]  # fmt: skip
             if 0 < len(named) < c.distinct / 2 + 1 and len(named) < 4:
                 rules += [Given((c.name,), name) for name in named]
     return rules
 
 
+def options(columns: Columns) -> list[Told]:
+    """Readings to try, each once: each text column, key and part of the path as model and as benchmark."""
+    return list({show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}.values())
+
+
 def _options(columns: Columns) -> Iterator[Told]:
-    """Readings to try: each text column, key and part of the path as model and as benchmark."""
-    textual, fixed = _name_columns(columns)
-    models = [c.name for c in (*textual, *fixed)]
-    place = [] if "file" in models else ["file"]
-    models += place
-    ignored = ignored_rows(columns)
-    settings: Told = {c.word: one(c.name) for c in columns.values() if c.word in SETTINGS}
-    for model in [*models, None]:
-        for bench in [None, *(c.name for c in (*textual, *fixed)), *(place if model is None else [])]:
-            own = [name for name in (model, bench) if name]
-            if bench == model or set(own) & set(needed(settings)):
-                continue
-            if len(own) > 1 and columns[own[1]].distinct > 1 and columns.determines(own[:1], own[1]):
-                continue  # a fact of the models
-            rest = _Rest(columns, model, bench, ignored, settings)
-            if model is not None:
-                for answer in answers(columns):
-                    if not set(needed({"answer": answer})) & set(own):
-                        yield from rest.of({"answer": answer})
-                yield from _header_roles(columns, model, bench)
-            for names in score_sets(columns, own):
-                alone = bench is None or (len(names) == 1 and columns[names[0]].word)
-                if model is not None or not alone:
-                    yield from rest.of({"score": [Given((name,)) for name in names]})
+    names, place = [c.name for c in _name_columns(columns)], []
+    if "file" not in names:
+        place = ["file"]
+    ignored, by_word = ignored_rows(columns), _by_word(columns)
+    for model, bench in itertools.product([*names, *place, None], [None, *names, *place]):
+        own = [name for name in (model, bench) if name]
+        fact = len(own) > 1 and columns[own[1]].distinct > 1 and columns.determines(own[:1], own[1])
+        if (bench == model or (bench in place and model) or set(own) & set(needed(by_word, but=_TOLD_BY_WORD))
+                or (fact and (columns[own[0]].word, columns[own[1]].word) != ("model", "benchmark"))):  # fmt: skip
+            continue
+        named: Told = {"model": one(model)} if model else {}
+        named |= {"benchmark": one(bench)} if bench else {}
+        fixed = {role: given for role, given in by_word.items() if not set(needed({role: given})) & set(own)}
+        for role in ("run", "checkpoint"):  # of a model, not of its scores
+            if model and role in fixed and columns.determines([model], needed({role: fixed[role]})[0]):
+                del fixed[role]
+        for scores in _scores(columns, named, metric="metric" in fixed):
+            free = {
+                role: given for role, given in fixed.items() if not set(needed({role: given})) & set(needed(scores))
+            }
+            yield from _completed(columns, free | named | scores, ignored)
 
 
-def _name_columns(columns: Columns) -> tuple[list[Column], list[Column]]:
+_TOLD_BY_WORD = ("metric", "run", "checkpoint")
+
+
+def _by_word(columns: Columns) -> Told:
+    """The roles besides names and scores that headers say."""
+    told: Told = {}
+    for role in (*_TOLD_BY_WORD, *SETTINGS):
+        named = sorted((c for c in columns.values() if c.word == role and c.distinct), key=lambda c: c.head == "filter")
+        if len(named) == 1 or (len(named) == 2 and named[1].head == "filter"):  # of lm-eval's printed tables
+            told[role] = [Given(tuple(c.name for c in named))]
+    return told
+
+
+def _name_columns(columns: Columns) -> list[Column]:
     """Columns whose cells may be names, the likeliest first, and those that have one name in all rows."""
     textual = [c for c in columns.values() if c.textual and c.distinct > 1 and c.word not in SETTINGS]
     textual = [c for c in textual if c.like["hash"] <= 0.5]
-    named = [c for c in textual if c.word == "model"][:1]
-    same = {
-        c.name
-        for n in named
-        for c in textual
-        if columns.determines([n.name], c.name) and columns.determines([c.name], n.name)
+    for named in [c for c in textual if c.word == "model"][:1]:
+        textual = [c for c in textual if c is named or c.word in {"model", "benchmark"} or c.kind != "cell"
+                   or not columns.alike(named.name, c.name)]  # fmt: skip
+    textual += [c for c in columns.values() if c.word == "model" and c.distinct > 0 and c not in textual]
+    textual = sorted(
+        textual, key=lambda c: (c.word not in {"model", "benchmark"}, c.distinct, not c.name.endswith("name"))
+    )[:12]
+    fixed = [c for c in columns.values() if c.distinct == 1 and c.textual and c.length < 60 and c not in textual]
+    some = [c for c in fixed if c.word in {"model", "benchmark"} or c.like["model"] > 0 or c.kind == "level"]
+    return textual + (some or ([c for c in fixed if c.kind == "path"][-1:] if not textual else []))
+
+
+def _scores(columns: Columns, named: Told, *, metric: bool) -> Iterator[Told]:
+    """What may be scores beside models and benchmarks, with what several headers are; `metric`: a column says it."""
+    own = needed(named)
+    if "model" in named:
+        yield from ({"answer": given} for given in answers(columns) if not set(needed({"answer": given})) & set(own))
+        numeric = [c for c in columns.values() if c.numeric and c.name not in own]
+        hits = [c for c in numeric if c.boolean or (c.low in {0.0, 1.0} and c.low == c.high)]
+        heads = {
+            "checkpoint": [c for c in numeric if STEP_LIKE.search(c.name)],
+            "run": [c for c in numeric if RUN_LIKE.search(c.name)],
+            "item": hits if len(hits) > 4 and sum(c.boolean for c in hits) > 2 else [],
+        }
+        for role, heading in heads.items() if columns.unique(own) else ():
+            if len(heading) > 1:
+                yield {role: _HEADER, "score": [Given((c.name,)) for c in heading]}
+    for names in score_sets(columns, own):
+        told: Told = {"score": [Given((name,)) for name in names]}
+        if "model" not in named:
+            if "benchmark" in named and (len(names) > 1 or not columns[names[0]].word):
+                yield told | {"model": _HEADER}
+        elif len(names) == 1:
+            yield told
+        elif "benchmark" not in named:
+            yield told | {"benchmark": _HEADER}
+        elif all(map(columns.is_metric, names)) and not metric:
+            yield told | {"metric": _HEADER}
+        else:
+            yield told | {"benchmark": [Given((*named["benchmark"][0].names, None))]}
+
+
+def _completed(columns: Columns, told: Told, ignored: list[Given]) -> Iterator[Told]:
+    """The reading with what makes each score the only one, numbers of items, errors, and without averages' rows."""
+    compared = any(given.detail for given in told.get("answer", []))  # answers and labels
+    names = needed({role: told[role] for role in ("score", "answer") if role in told})
+    rows = ~np.isnan(np.array([columns[name].numbers for name in names])).all(axis=0)
+    if compared:
+        rows = np.ones(len(rows), dtype=bool)
+    for given in ignored:
+        if plain(given.detail or "") in _PLACES_NAMED:
+            rows &= columns[str(given.names[0])].clean != given.detail
+    own = needed(told, but=("score", "answer"))
+    said = "score" in told and all(columns[name].word for name in own)  # why it is refused is worth saying
+    for extra in (_apart(columns, told, rows) or [{}] * (compared or said)) if rows.any() else ():
+        full = dict(told)
+        for role, sources in extra.items():
+            base = full.get(role[:-1], [Given(())])[0]
+            full |= {role[:-1]: [Given((*base.names, *sources[0].names))]} if role.endswith("+") else {role: sources}
+        if "answer" in told and not extra:
+            items = [c.name for c in columns.values() if c.word == "item" and c.name not in own]
+            full |= next(({"item": one(name)} for name in items if columns.unique([*own, name], rows)), {})
+        full |= _beside(columns, full, names)
+        used = {*needed(full), *(c.name for c in columns.values() if c.word in {"benchmark", "metric"})}
+        rules = [g for g in ignored if str(g.names[0]) in used or plain(g.detail or "") in _PLACES_NAMED]
+        yield full | ({"ignore": rules} if rules else {})
+
+
+def _beside(columns: Columns, told: Told, names: list[str]) -> Told:
+    """Subjects of items, else numbers of items and errors of scores."""
+    free = [c for c in columns.values() if c.name not in needed(told)]
+    subjects = [c.name for c in free if c.word == "subject"]
+    if "item" in told:
+        return {"subject": one(subjects[0])} if len(subjects) == 1 else {}
+    if "answer" in told:
+        return {}
+    counts = [c for c in free if c.numeric and c.word == "n"]
+    errors = [c for c in free if c.numeric and c.error_of]
+    found = {"n": one(counts[0].name)} if len(counts) == 1 else {}
+    narrow = len(names) == 1 or None in told["model"][0].names
+    if errors and (narrow or any(c.parts & columns[name].parts for c in errors for name in names)):
+        found["error"] = [Given((c.name,), c.error_of) for c in errors]
+    return found
+
+
+def _apart(columns: Columns, told: Told, rows: np.ndarray) -> list[Told]:
+    """What makes model and benchmark unique in the rows (n,) with scores: nothing, runs, items, or a further part of a
+    name (`model+`)."""
+    own = needed(told, but=("score", "answer"))
+    if columns.unique(own, rows):
+        return [{}]
+    groups, used = columns.count(frozenset(own), rows), set(needed(told))
+    number = int(np.count_nonzero(rows))
+    others = [c for c in columns.values() if c.name not in used and c.distinct > 1 and not c.evidence]
+    others = [c for c in others if not c.numeric or c.whole]
+    telling = [c for c in others if columns.unique([*own, c.name], rows)]
+    telling.sort(key=lambda c: not c.name.endswith("name"))
+    found: list[Told] = []
+    for c in telling:
+        found += [{role: one(c.name)} for role in _role_apart(c, number / groups, fractions="score" in told)]
+        if not (c.all_different and number > 2 * groups):
+            found += _joined_apart(columns, told, c)
+    if any(c.word in _APART for c in telling) or (telling and not any(c.word == "item" for c in others)):
+        return found
+    return found + _pairs_apart(columns, told, [c for c in others if not c.boolean and (c.word or not c.never)], rows)
+
+
+_APART = ("item", "run", "checkpoint")
+
+
+def _joined_apart(columns: Columns, told: Told, c: Column) -> list[Told]:
+    """A column as a further part of models' or benchmarks' names."""
+    found: list[Told] = []
+    if c.distinct < 60 and c.word not in ("item", "run") and (c.textual or (c.whole and not c.places)):
+        for role in ("model", "benchmark") if c.textual else ("model",):
+            first = needed({role: told.get(role, [])})[:1]
+            if not columns.determines([c.name], first[0]) if first else role == "benchmark":
+                found.append({f"{role}+": one(c.name)})
+    return found
+
+
+def _pairs_apart(columns: Columns, told: Told, others: list[Column], rows: np.ndarray) -> list[Told]:
+    """Two columns as parts of models' names, or as runs and items."""
+    own, found = needed(told, but=("score", "answer")), list[Told]()
+    model = next(iter(needed({"model": told.get("model", [])})), None)
+    texts = [c for c in others if c.textual and c.word not in ("item", "run") and not columns.determines(own, c.name)]
+    few = [c for c in others if c.word in ("run", "checkpoint") or c.distinct <= 10]
+    few = sorted(few, key=lambda c: c.word != "model")[:4]
+    many = [c for c in others if c.word == "item" or c.distinct > 2][:5]
+    named = model is not None and columns[model].distinct > 1
+    pairs = [(True, *pair) for pair in itertools.combinations(texts[:4] if named else (), 2)]
+    pairs += [(False, *pair) for pair in itertools.product(few, many) if pair[0] is not pair[1]]
+    for joined, first, second in pairs:
+        if not columns.unique([*own, first.name, second.name], rows):
+            continue
+        role = "checkpoint" if first.word == "checkpoint" or first.like["step"] > 0.5 else "run"
+        if first.word == "model" and model and not columns.determines([first.name], model):
+            role = "model+"
+        both = {"model+": [Given((first.name, second.name))]}
+        found.append(both if joined else {role: one(first.name), "item": one(second.name)})
+    return found
+
+
+def _role_apart(c: Column, each: float, *, fractions: bool) -> list[str]:
+    """Which roles a column may have that tells scores of one model and benchmark apart, `each` of them."""
+    if c.word in _APART:
+        return [c.word]
+    if c.like["step"] > 0.5:
+        return ["checkpoint"]
+    if (c.never and c.numeric) or c.boolean:
+        return []
+    named = c.textual and c.like["run"] < 0.5
+    few = c.distinct <= _FEW or c.places or bool(c.parts & {"timestamp", "created", "datetime"})
+    if each > 3 and c.distinct >= each:
+        return ["item"] if not fractions or each > _FEW or named else ["run"] * few
+    return ["run"] if few and each > 1 else []
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is sure.
+
+_WEAK = ("id", "idx", "index", "no", "example")  # may number anything
+
+
+def sure(columns: Columns) -> Told | None:
+    """The first reading that headers and marks alone give, and that leaves no column that nothing explains."""
+    return next((told for told in options(columns) if _is_said(columns, told) and _is_explained(columns, told)), None)
+
+
+def _is_said(columns: Columns, told: Told) -> bool:
+    """Whether headers and marks say all roles of a reading."""
+    parts = {role: [columns[name] for name in needed({role: sources})] for role, sources in told.items()}
+    model, scores, answer = (parts.get(role, []) for role in ("model", "score", "answer"))
+    texts = [c for c in columns.values() if c.textual and c.kind == "cell"]
+    alone = len(texts) == 1 and texts == model and model[0].all_different and model[0].word is None
+    if len(model) != 1 or not (alone or model[0].word == "model") or "ignore" in told or None in told["model"][0].names:
+        return False
+    if alone and model[0].like["model"] < 0.5 and all(columns.is_metric(c.name) for c in scores):
+        return False  # of what is measured only by accuracy, rows may be subjects as well as models
+    benches = (
+        {"benchmark"}
+        if "item" in told and any(c.word == "benchmark" for c in columns.values())
+        else {"benchmark", "subject"}
+    )
+    words = {role: {role} for role in ("metric", "item", "subject", "run", "checkpoint", *SETTINGS)} | {
+        "benchmark": benches
     }
-    textual = [c for c in textual if c.name not in same or c.word in {"model", "benchmark"} or c.kind != "cell"]
-    by_word = [c for c in columns.values() if c.word == "model" and c.distinct > 0 and c not in textual]
-    textual = sorted(textual + by_word, key=lambda c: (c.word not in {"model", "benchmark"}, c.distinct))[:12]
-    fixed = [c for c in columns.values() if c.distinct == 1 and c.textual and c.length < 60]
-    some = [c for c in fixed if c.word == "model" or c.like["model"] > 0 or c.kind == "level"]
-    return textual, some or ([c for c in fixed if c.kind == "path"][-1:] if not textual else [])
+    if any(c.word not in words[role] for role in words for c in parts.get(role, [])):
+        return False
+    if len(told.get("benchmark", _HEADER)[0].names) > 1:
+        return False
+    if answer:
+        return len(answer) == 1 and answer[0].word == "answer" and "item" in told and bool(parts.get("benchmark"))
+    return all(c.evidence == 2 for c in scores) and not any(c.head in _WEAK for c in parts.get("item", []))
 
 
-def _header_roles(columns: Columns, model: str, bench: str | None) -> Iterator[Told]:
-    """Number columns whose headers are checkpoints, runs or items."""
-    own = [name for name in (model, bench) if name]
-    numeric = [c for c in columns.values() if c.numeric and c.name not in own]
-    found = []
-    for role, pattern in (("checkpoint", STEP_LIKE), ("run", RUN_LIKE)):
-        names = [c.name for c in numeric if pattern.search(c.name)]
-        found += [(role, names)] if len(names) > 1 else []
-    answers = [c.name for c in numeric if c.boolean or (c.low in {0.0, 1.0} and c.low == c.high)]
-    if len(answers) > 4 and sum(columns[name].boolean for name in answers) > 2:
-        found.append(("item", answers))
-    told: Told = {"model": one(model)} | ({"benchmark": one(bench)} if bench else {})
-    for role, names in found if columns.unique(own) else ():
-        yield told | {role: _HEADER, "score": [Given((name,)) for name in names]}
-
-
-@dataclass
-class _Rest:
-    """Readings with a model's column (None: the headers) and a benchmark's, and what else they need."""
-
-    columns: Columns
-    model: str | None
-    bench: str | None
-    ignored: list[Given]
-    settings: Told
-
-    def of(self, scores: Told) -> Iterator[Told]:
-        """The readings with these scores."""
-        names, columns = needed(scores), self.columns
-        rows = ~np.isnan(np.array([columns[name].numbers for name in names])).all(axis=0)
-        if compared := any(given.detail for given in scores.get("answer", [])):  # answers and labels
-            rows = np.ones(len(rows), dtype=bool)
-        for given in self.ignored:
-            if key(given.detail or "") in _PLACES_NAMED:
-                rows &= columns[str(given.names[0])].clean != given.detail
-        if not rows.any():
-            return
-        wide = "score" in scores and len(names) > 1 and self.model is not None
-        own = [name for name in (self.model, self.bench) if name]
-        for extra in self._apart(rows, names, fractions="score" in scores) or [{}] * compared:
-            told = self._named(names, wide=wide)
-            for role, sources in extra.items():
-                if role.endswith("+"):
-                    base = told.get(role[:-1], [Given(())])[0]
-                    told[role[:-1]] = [Given((*base.names, *sources[0].names))]
-                elif role != "metric" or "metric" not in told:
-                    told[role] = sources
-            if "answer" in scores and "item" not in told and not extra:
-                items = [c.name for c in columns.values() if c.word == "item" and c.name not in own]
-                told |= next(({"item": one(name)} for name in items if columns.unique([*own, name], rows)), {})
-            told |= scores
-            yield self._completed(told, names, wide=wide)
-
-    def _named(self, names: list[str], *, wide: bool) -> Told:
-        """The columns of models and benchmarks, and what several score columns' headers are."""
-        told: Told = {"model": one(self.model) if self.model else _HEADER}
-        told |= {"benchmark": one(self.bench)} if self.bench else {}
-        if wide and not self.bench:
-            told["benchmark"] = _HEADER
-        elif wide and all(map(self.columns.is_metric, names)):
-            told["metric"] = _HEADER
-        elif wide:
-            told["benchmark"] = [Given((self.bench, None))]
-        return told
-
-    def _completed(self, told: Told, names: list[str], *, wide: bool) -> Told:
-        """The reading with numbers of items, errors, settings, and without averages' rows."""
-        columns, used = self.columns, set(needed(told))
-        numbers = [c for c in columns.values() if c.numeric and c.name not in used]
-        if not told.keys() & {"item", "answer"}:
-            counts = [c for c in numbers if c.word == "n"]
-            if len(counts) == 1:
-                told["n"] = one(counts[0].name)
-            errors = [c for c in numbers if c.error_of]
-            if errors and (not wide or any(c.parts & columns[name].parts for c in errors for name in names)):
-                told["error"] = [Given((c.name,), c.error_of) for c in errors]
-        named = {c.name for c in columns.values() if c.word in {"benchmark", "metric"}}
-        if "item" in told:
-            subjects = [c.name for c in columns.values() if c.word == "subject" and c.name not in used]
-            told |= {"subject": one(subjects[0])} if len(subjects) == 1 else {}
-        told |= {role: sources for role, sources in self.settings.items() if sources[0].names[0] not in used}
-        rules = [
-            given
-            for given in self.ignored
-            if str(given.names[0]) in {*needed(told), *named} or key(given.detail or "") in _PLACES_NAMED
-        ]
-        return told | ({"ignore": rules} if rules else {})
-
-    def _apart(self, rows: np.ndarray, scores: Sequence[str], *, fractions: bool) -> list[Told]:
-        """What makes model and benchmark unique in the rows (n,) with scores: nothing, runs, checkpoints, items, or a
-        further part of a name (`model+`)."""
-        columns = self.columns
-        own = [name for name in (self.model, self.bench) if name] + needed(self.settings)
-        if columns.unique(own, rows):
-            return [{}]
-        groups = columns.count(frozenset(own), rows)
-        each = np.count_nonzero(rows) / groups
-        used = {*own, *scores}
-        others = [
-            c
-            for c in columns.values()
-            if c.name not in used and c.distinct > 1 and not c.evidence and (not c.numeric or c.whole)
-        ]
-        telling = [c for c in others if columns.unique([*own, c.name], rows)]
-        found: list[Told] = []
-        for c in telling:
-            found += [{role: one(c.name)} for role in self._roles(c, each, fractions=fractions)]
-            found += self._joins(c, many=bool(np.count_nonzero(rows) > 2 * groups))
-        if any(c.word in {"item", "run", "checkpoint", "metric"} for c in telling) or (
-            telling and not any(c.word == "item" for c in others)
-        ):
-            return found
-        others = [c for c in others if not c.boolean and (c.word or not c.never)]
-        named = self.model and columns[self.model].distinct > 1
-        texts = [c for c in others if c.textual and c.word not in {"item", "run", "metric"} and named]
-        texts = [c for c in texts if not columns.determines(own, c.name)][:4]
-        for pair in itertools.combinations(texts, 2):
-            if columns.unique([*own, *(c.name for c in pair)], rows):
-                found.append({"model+": [Given(tuple(c.name for c in pair))]})
-        few = [c for c in others if c.word in {"run", "checkpoint", "metric"} or c.distinct <= 10]
-        few = sorted(few, key=lambda c: c.word != "model")[:4]
-        many = [c for c in others if c.word == "item" or c.distinct > 2][:5]
-        for first, second in itertools.product(few, many):
-            if first is not second and columns.unique([*own, first.name, second.name], rows):
-                stepped = first.word == "checkpoint" or first.like["step"] > 0.5
-                role = "metric" if first.word == "metric" else "checkpoint" if stepped else "run"
-                if first.word == "model" and self.model and not columns.determines([first.name], self.model):
-                    role = "model+"
-                item = second.word if second.word in {"run", "checkpoint"} and role == "metric" else "item"
-                found.append({role: one(first.name), item: one(second.name)})
-        return found
-
-    @staticmethod
-    def _roles(c: Column, each: float, *, fractions: bool) -> list[str]:
-        """Which roles a column may have that tells scores of one model and benchmark apart, `each` of them."""
-        if c.word in {"item", "run", "checkpoint", "metric"}:
-            return [c.word]
-        if c.like["step"] > 0.5:
-            return ["checkpoint"]
-        if (c.never and c.numeric) or c.boolean:
-            return []
-        named = c.textual and c.like["run"] < 0.5
-        few = c.distinct <= _FEW or c.places or bool(c.parts & {"timestamp", "created", "datetime"})
-        if each > 3 and c.distinct >= each:
-            return ["item"] if not fractions or each > _FEW or named else ["run"] * few
-        return ["run"] if few and each > 1 else []
-
-    def _joins(self, c: Column, *, many: bool) -> list[Told]:
-        """A column as a further part of the model's or benchmark's name."""
-        if not (c.textual or c.whole) or (c.all_different and many) or c.distinct >= 60:
-            return []
-        if c.word in {"item", "run", "metric"} or (c.numeric and c.places):
-            return []
-        found: list[Told] = []
-        if self.model and not self.columns.determines([c.name], self.model):
-            found.append({"model+": one(c.name)})
-        if c.textual and not (self.bench and self.columns.determines([c.name], self.bench)):
-            found.append({"benchmark+": one(c.name)})
-        return found
+def _is_explained(columns: Columns, told: Told) -> bool:
+    """Whether every varying column is used, or a fact of a model, a benchmark or an item, or no score for sure."""
+    used, scores = set(needed(told)), needed({"score": told.get("score", [])})
+    keys = [names for role in ("model", "benchmark", "item") if (names := needed({role: told.get(role, [])}))]
+    unused = [c for c in columns.values() if c.name not in used]
+    roles = [c for c in unused if (c.distinct and c.word in {"benchmark", "metric"}) or (
+        c.distinct > 1 and c.word in {"model", "item", "run", "checkpoint", "answer", "n"})]  # fmt: skip
+    if not all(any(columns[name].word == c.word and columns.alike(c.name, name) for name in used) for c in roles):
+        return False
+    left = [c for c in unused if c.distinct > 1]
+    numbers = [c.name for c in left if c.numeric and not c.never and not c.places and c.word in {None, "score"}
+               and c.name not in columns.spreads]  # fmt: skip
+    proved = averages(columns, [*scores, *numbers])
+    if any(name not in proved and not named_average(columns, name, [*scores, name]) for name in numbers):
+        return False
+    texts = [c for c in left if not c.numeric and not c.says and c.word != "about" and c.length < 80]
+    return all(any(columns.determines(names, c.name) for names in keys) for c in texts)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -408,59 +441,59 @@ _RIGHT_WORDS = {
     "run": {None, "run", "item"},
     "checkpoint": {None, "checkpoint"},
 }
-_WORD_POINTS = {
-    "model": 3.0,
-    "benchmark": 3.0,
-    "metric": 2.0,
-    "answer": 3.0,
-    "item": 1.5,
-    "run": 1.5,
-    "checkpoint": 2.0,
-}
+_WORD_POINTS = {"model": 3.0, "benchmark": 3.0, "metric": 2.0, "answer": 3.0, "item": 1.5, "run": 1.5,
+                "checkpoint": 2.0}  # fmt: skip
 
 
-def _before(columns: Columns, told: Told) -> dict[str, float]:
-    """Why a reading is preferred before it is tried: few reasons, each by name."""
-    parts = {role: [columns[name] for name in needed({role: sources})] for role, sources in told.items()}
-    of = {
-        role: parts.get(role, [])
-        for role in ("model", "benchmark", "metric", "score", "answer", "item", "run", "checkpoint")
-    }
+def _before(columns: Columns, told: Told) -> float:
+    """How far a reading is preferred before it is tried: for words of its headers, evidence that numbers are scores,
+    and what names look like."""
+    of = {role: [columns[name] for name in needed({role: told.get(role, [])})]
+          for role in (*_WORD_POINTS, "score")}  # fmt: skip
     header = {role for role, sources in told.items() for given in sources if None in given.names}
-    why: dict[str, float] = {}
-    why["words"] = sum(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role)
+    models, benches, scores = of["model"], of["benchmark"], of["score"]
     varied = any(c.word == "model" and c.distinct > 1 for c in columns.values())
-    why["words"] -= 2.0 * sum(varied and c.word == "model" and c.distinct == 1 for c in of["model"])
-    why["words"] += 1.0 * sum(c.word in {"setting", "about"} for c in of["model"][1:])
-    why["other words"] = -4.0 * sum(c.word not in words for role, words in _RIGHT_WORDS.items() for c in of[role])
-    why["other words"] -= 1.5 * sum(
-        c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts) for c in of["model"][:1]
-    )
-    why["other words"] -= 1.5 * sum(c.numeric and c.word is None and c.never for c in of["model"][1:])
-    why["other words"] -= 1.5 * sum(c.word is None and c.has("system") for c in of["benchmark"])
-    scores = of["score"]
-    if scores:
-        why["evidence"] = 3.0 * float(np.mean([c.evidence for c in scores])) / 2 + 0.3 * min(5, len(scores))
-        why["evidence"] -= 2.0 * sum(c.whole and c.evidence < 2 for c in scores) / len(scores)
-        unmarked = [c for c in scores if not c.evidence]
-        why["evidence"] -= 1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores)
-        why["evidence"] -= 1.5 * (len(set(map(_magnitude, unmarked))) > 1)
-        why["averages"] = -1.0 * sum(named_average(columns, c.name, [s.name for s in scores]) for c in scores)
-    why["names"] = _names(of, header, [c.name for c in scores])
-    joins = [g for role in ("model", "benchmark") for g in told.get(role, []) if len(g.names) > 1]
-    why["run"] = -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"])
-    why["run"] -= 1.0 * sum(c.kind == "path" for role in ("item", "checkpoint") for c in of[role])
     first = next((name for name in columns if columns.table.kinds[name] == "cell"), "")
-    why["first"] = 0.4 * sum(c.name == first for c in of["model"][:1])
-    why["simple"] = -0.4 * len(joins) - 0.8 * ("model" in header)
-    why["simple"] -= 0.8 * ("benchmark" in header) * sum(c.kind == "cell" and c.word is None for c in of["benchmark"])
-    why["simple"] -= 0.2 * sum(c.kind == "path" for c in of["benchmark"]) + 0.5 * sum(
-        c.kind == "heading" for c in of["model"]
+    points = [
+        *(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role),
+        *(-4.0 for role, words in _RIGHT_WORDS.items() for c in of[role] if c.word not in words),
+        -2.0 * sum(varied and c.word == "model" and c.distinct == 1 for c in models),
+        1.0 * sum(c.word in {"setting", "about"} for c in models[1:]),
+        -1.5 * sum(c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts)
+                   for c in models[:1]),
+        -1.5 * sum(c.numeric and c.word is None and c.never for c in models[1:]),
+        -1.5 * sum(c.word is None and c.has("system") for c in benches),
+        -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"]),
+        -1.0 * sum(c.kind == "path" for role in ("item", "checkpoint") for c in of[role]),
+        0.4 * sum(c.name == first for c in models[:1]),
+        -0.4 * sum(len(given.names) > 1 for role in ("model", "benchmark") for given in told.get(role, [])),
+        -0.8 * ("model" in header),
+        -0.8 * ("benchmark" in header) * sum(c.kind == "cell" and c.word is None for c in benches),
+        -0.2 * sum(c.kind == "path" for c in benches),
+        -0.5 * sum(c.kind == "heading" for c in models),
+        -0.5 * sum(c.all_different and c.kind == "cell" and len(columns.table.cells) > 30 for c in models),
+        -1.0 * sum(c.length < 2 for c in (*models, *benches)),
+        -2.0 * sum(c.like["hash"] for c in (*models, *benches)),
+    ]  # fmt: skip
+    heads = [c.name for c in scores]
+    if scores:
+        unmarked = [c for c in scores if not c.evidence]
+        points += [
+            1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
+            -2.0 * float(np.mean([c.whole and c.evidence < 2 for c in scores])),
+            -1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores),
+            -1.5 * (len(set(map(_magnitude, unmarked))) > 1),
+            -1.0 * sum(named_average(columns, name, heads) for name in heads),
+        ]
+    metrics = known_names() | vocabulary("is")["score"]
+    like_models = [bool(MODEL_LIKE.search(name)) and plain(name.split("/")[-1]) not in metrics for name in heads]
+    for role, weight in (("model", 2.5), ("benchmark", -2.5)):
+        names = max((c.like["model"] for c in of[role]), default=0.0)
+        points.append(weight * (float(np.mean(like_models)) if role in header else names))
+    tasks = (
+        [plain(name) in known_names() for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
     )
-    long = len(columns.table.cells) > 30
-    why["simple"] -= 0.5 * sum(c.all_different and c.kind == "cell" and long for c in of["model"])
-    why["simple"] -= 1.0 * sum(c.length < 2 for role in ("model", "benchmark") for c in of[role])
-    return why
+    return sum(points) + 2.0 * float(np.mean(tasks or [0]))
 
 
 def _magnitude(c: Column) -> int:
@@ -468,36 +501,16 @@ def _magnitude(c: Column) -> int:
     return 2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high))))
 
 
-def _names(of: dict[str, list[Column]], header: set[str], heads: list[str]) -> float:
-    """What the names of models and benchmarks look like."""
-    metrics = known_names() | vocabulary("is")["score"]
-    models = {role: max((c.like["model"] for c in of[role]), default=0.0) for role in ("model", "benchmark")}
-    for role in header & models.keys():
-        models[role] = _mean(
-            bool(MODEL_LIKE.search(name)) and key(name.split("/")[-1]) not in metrics for name in heads
-        )
-    tasks = _mean(c.like["task"] for c in of["benchmark"])
-    if "benchmark" in header:
-        tasks = _mean(key(name) in known_names() for name in heads)
-    hashes = sum(c.like["hash"] for role in models for c in of[role])
-    return 2.5 * models["model"] + 2.0 * tasks - 2.5 * models["benchmark"] - 2.0 * hashes
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return float(sum(found)) / len(found) if found else 0.0
-
-
-def _after(long: Long) -> dict[str, float]:
-    """Why a reading is preferred for what it gives: full tables, several models, enough answers."""
+def _after(long: Long) -> float:
+    """How far a reading is preferred for what it gives: full tables, several models, enough answers."""
     scores = long.scores
     models, benchmarks = scores["model"].nunique(), scores["benchmark"].nunique()
-    several = int(np.prod([scores[name].nunique() for name in scores if name in ("run", "checkpoint", "metric")]))
-    why = {"full": 3.0 * min(1.0, len(scores) / max(1, several) / (models * benchmarks)) - 3.0}
+    names = [name for name in long.keys if name in ("model", "benchmark", "metric", "run", "checkpoint")]
+    cells = int(np.prod([scores[name].nunique() for name in names]))
+    points: float = 3.0 * min(1.0, len(scores) / cells) - 3.0 + (1.0 if models > 1 else -1.5) + 0.5 * (benchmarks > 1)
     if "item" in long.rows:
-        pairs = len(long.rows[["benchmark", "item"]].drop_duplicates()) * models
-        why["full"] += 3.0 * min(1.0, len(long.rows[["model", "benchmark", "item"]].drop_duplicates()) / pairs) - 3.0
-    why["several"] = 1.0 * (models > 1) + 0.5 * (benchmarks > 1) - 1.5 * (models == 1)
+        answered = long.rows[["model", "benchmark", "item"]].drop_duplicates()
+        points += 3.0 * len(answered) / (models * len(answered[["benchmark", "item"]].drop_duplicates())) - 3.0
     if long.items:
-        why["answers"] = -2.0 * (scores["n"].median() < 8) + 1.0 * ("answer" in long.told)
-    return why
+        points += 1.0 * ("answer" in long.told) - 2.0 * bool(scores["n"].median() < 8)
+    return points

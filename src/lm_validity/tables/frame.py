@@ -8,11 +8,12 @@ import csv
 import io
 import itertools
 import json
+import operator
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import yaml
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import check_encodable
-from lm_validity.tables.cell_text import plain_text
+from lm_validity.tables.metrics import plain_text
 
 READABLE = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".md",
             ".markdown", ".html", ".htm")  # fmt: skip
@@ -55,25 +56,12 @@ class Source(NamedTuple):
     named: bool = True
 
 
-@dataclass
-class Rows:
-    """Rows of one kind by column. `places`: of each, where it stands in its file; `files`: the number of its file."""
+class Block(NamedTuple):
+    """Rows of one kind of a file as text cells. `places`: of each, where it stands in its file."""
 
     schema: Schema
-    columns: dict[str, list[str]] = field(default_factory=dict)
-    places: list[str] = field(default_factory=list)
-    files: list[int] = field(default_factory=list)
-
-    def extend(self, columns: dict[str, list[str]], places: Sequence[str], file: int = 0) -> None:
-        """Add rows; a column that they or the earlier ones lack is empty there."""
-        before = len(self.places)
-        for name in columns:
-            if name not in self.columns:
-                self.columns[name] = [""] * before
-        for name, cells in self.columns.items():
-            cells.extend(columns.get(name) or [""] * len(places))
-        self.places.extend(places)
-        self.files.extend([file] * len(places))
+    cells: pd.DataFrame
+    places: list[str]
 
 
 @dataclass
@@ -108,8 +96,8 @@ class Frame:
 def frame(sources: Sequence[Source]) -> Frame:
     """The tables of the files. A file that was named itself and cannot be read raises InputError."""
     skipped: dict[Path, str] = {}
-    groups: list[Rows] = []
-    exact: dict[tuple[Schema, frozenset[str]], Rows] = {}
+    groups: list[list[tuple[int, Block]]] = []
+    exact: dict[tuple[Schema, frozenset[str]], list[tuple[int, Block]]] = {}
     common, names = file_names([source.parts for source in sources])
     halves = _halves(set(names))
     for number, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -126,41 +114,46 @@ def frame(sources: Sequence[Source]) -> Frame:
         above |= {"file": name} | ({"files": common} if common else {})
         above |= dict(zip(("file 1", "file 2"), halves.get(name, ()), strict=False))
         for block in blocks:
-            places = {key: [value] * len(block.places) for key, value in above.items()}
-            _group(block, groups, exact).extend(places | block.columns, block.places, number)
+            cells = block.cells.assign(**{key: text for key, text in above.items() if key not in block.cells})
+            _group(block, groups, exact).append((number, block._replace(cells=cells)))
     tables = sorted(map(_table, groups), key=lambda table: (table.depth, -len(table.cells)))
     return Frame(tables, list(sources), skipped)
 
 
-def _group(block: Rows, groups: list[Rows], exact: dict[tuple[Schema, frozenset[str]], Rows]) -> Rows:
+def _group(
+    block: Block,
+    groups: list[list[tuple[int, Block]]],
+    exact: dict[tuple[Schema, frozenset[str]], list[tuple[int, Block]]],
+) -> list[tuple[int, Block]]:
     """The rows of the same kind from earlier files, or a new group."""
-    key = (block.schema, frozenset(block.columns))
-    if key not in exact:
+    names = frozenset(block.cells)
+    if (found := exact.get((block.schema, names))) is None:
         for group in reversed(groups[-20:]):
-            shared = len(block.columns.keys() & group.columns.keys())
-            alike = block.schema != ("table",) or _first(block) == _first(group)
-            if group.schema == block.schema and alike and 2 * shared >= min(len(block.columns), len(group.columns)):
-                exact[key] = group
+            first, columns = group[0][1], {name for _, part in group for name in part.cells}
+            alike = block.schema != ("table",) or _first(block) == _first(first)
+            if first.schema == block.schema and alike and 2 * len(names & columns) >= min(len(names), len(columns)):
+                found = group
                 break
         else:
-            exact[key] = Rows(block.schema)
-            groups.append(exact[key])
-    return exact[key]
+            groups.append(found := [])
+        exact[block.schema, names] = found
+    return found
 
 
-def _first(rows: Rows) -> str | None:
-    return next((name for name in rows.columns if not _PLACES.fullmatch(name)), None)
+def _first(block: Block) -> str | None:
+    return next((name for name in block.cells if not _PLACES.fullmatch(name)), None)
 
 
-def _table(group: Rows) -> Table:
-    own = [name for name in group.columns if not _PLACES.fullmatch(name)]
-    first = sorted((name for name in group.columns if _PLACES.fullmatch(name)), key=_place_order)
+def _table(group: list[tuple[int, Block]]) -> Table:
+    cells = pd.concat([block.cells for _, block in group], ignore_index=True).fillna("")
+    own = [name for name in cells if not _PLACES.fullmatch(name)]
+    first = sorted((name for name in cells if _PLACES.fullmatch(name)), key=_place_order)
     short = _short(own)
-    kinds = {short[name]: "cell" for name in own}
-    for name in first:
-        kinds[name] = name if name == "heading" else "level" if name.startswith("level") else "path"
-    columns = {short.get(name, name): pd.Series(group.columns[name], dtype=object) for name in [*first, *own]}
-    return Table(pd.DataFrame(columns), group.places, np.array(group.files), kinds, group.schema)
+    kinds = {name: name if name == "heading" else "level" if name.startswith("level") else "path" for name in first}
+    files = np.repeat([number for number, _ in group], [len(block.places) for _, block in group])
+    places = [place for _, block in group for place in block.places]
+    kinds |= {short[name]: "cell" for name in own}
+    return Table(cells[[*first, *own]].rename(columns=short), places, files, kinds, group[0][1].schema)
 
 
 def _place_order(name: str) -> tuple[int, str]:
@@ -216,7 +209,7 @@ def _halves(names: set[str]) -> dict[str, tuple[str, str]]:
 # One file.
 
 
-def _blocks(path: Path) -> list[Rows]:
+def _blocks(path: Path) -> list[Block]:
     """The rows of a file, by kind. Raises InputError for a file that its library cannot read."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in _OTHER_KINDS:
@@ -231,7 +224,7 @@ def _blocks(path: Path) -> list[Rows]:
         raise InputError(f"{path}: cannot be read ({first_line(error)}).", _LAYOUT) from error
 
 
-def _of_text(text: str, suffix: str, path: Path) -> list[Rows]:
+def _of_text(text: str, suffix: str, path: Path) -> list[Block]:
     """The rows of a text by its suffix; of others as Markdown where it has such a table, else as separated cells."""
     if suffix in (".yaml", ".yml"):
         return _of_tree(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
@@ -268,7 +261,7 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-def _of_excel(path: Path) -> list[Rows]:
+def _of_excel(path: Path) -> list[Block]:
     book = _library("openpyxl", path).load_workbook(path, data_only=True, read_only=True)
     blocks = []
     for sheet in book.worksheets:
@@ -277,15 +270,15 @@ def _of_excel(path: Path) -> list[Rows]:
     return blocks
 
 
-def _of_parquet(path: Path) -> Rows:
+def _of_parquet(path: Path) -> Block:
     rows = pq.read_metadata(path).num_rows
     if rows > _MOST_ROWS:
         raise InputError(f"{path}: {rows} rows, more than any table of scores.", "give the scores, or a part of them.")
     cells = pd.read_parquet(path)
     if not isinstance(cells.index, pd.RangeIndex):
         cells = cells.reset_index()
-    columns = {str(name): [_text(value) for value in cells[name]] for name in cells}
-    return Rows(("table",), columns, [f"row {i}" for i in range(1, len(cells) + 1)])
+    texts = {str(name): [_text(value) for value in cells[name]] for name in cells}
+    return Block(("table",), pd.DataFrame(texts, dtype=object), [f"row {i}" for i in range(1, len(cells) + 1)])
 
 
 def _json(text: str) -> Any:
@@ -314,70 +307,73 @@ def _cells(text: str) -> list[list[str]]:
 _RULE = re.compile(r"[-:=| ]*")
 
 
-def _grid(rows: list[list[str]], place: str, heading: str = "", *, fill: bool = False) -> Rows:
+def _grid(rows: list[list[str]], place: str, heading: str = "", *, fill: bool = False) -> Block:
     """The rows below the header, which is the first line at least half as wide as the table. `place` begins the name of
     a row, which ends in its number; with `fill` an empty first cell is as the one above."""
     filled = [sum(bool(cell.strip()) for cell in row) for row in rows]
     wide = max(filled, default=0)
     top = next((i for i, number in enumerate(filled) if number > 1 and 2 * number > wide), None)
     if top is None:
-        return Rows(("table",))
+        return Block(("table",), pd.DataFrame(), [])
     names, below = _header(rows, top)
     width = len(names)
     body, places, above = list[list[str]](), list[str](), ""
     for i, row in enumerate(rows[below:], below + 1):
         if filled[i - 1] == 0 or (filled[i - 1] == 1 and wide > 2) or row == rows[top]:
             continue
-        cells = [cell.strip() for cell in row[:width]]
-        if all(_RULE.fullmatch(cell) for cell in cells) and any(cells) and "-" in "".join(cells) and fill:
+        cells = [cell.strip() for cell in row[:width]] + [""] * (width - len(row))
+        if fill and "-" in "".join(cells) and all(map(_RULE.fullmatch, cells)):
             continue
-        cells += [""] * (width - len(cells))
         if fill:
             above = cells[0] = cells[0] or above
         body.append(cells)
         places.append(f"{place}{i}")
-    by_column = zip(*body, strict=True) if body else ([] for _ in names)
-    columns = {
-        name: list(cells)
-        for name, cells in zip(names, by_column, strict=True)
-        if any(cells) or not name.startswith("column ")
-    }
-    if heading:
-        columns = {"heading": [heading] * len(places)} | columns
-    return Rows(("table",), columns, places)
+    table = pd.DataFrame(body, columns=names, dtype=object)
+    table = table[[name for name in names if not name.startswith("column ") or table[name].any()]]
+    return Block(("table",), table.assign(heading=heading) if heading else table, places)
 
 
 _DECIMAL = re.compile(r"-?\d*\.\d+")
+_PLAIN_NUMBER = re.compile(r"[-+]?[\d.]+%?")
 
 
 def _header(rows: list[list[str]], top: int) -> tuple[list[str], int]:
-    """The names of the columns, and the first row below them: of a header of two lines both words, of a table without
-    one `column 1`, ..."""
-    first = [plain_text(cell) for cell in rows[top]]
+    """The names of the columns, and the first row below them: of a header of several lines the words of all, of a table
+    without one `column 1`, ..."""
     width = max(len(rows[top]), *(len(row) for row in rows[top : top + 3]))
-    first += [""] * (width - len(first))
-    if any(map(_DECIMAL.fullmatch, first)):
+    lines = [[*map(plain_text, row[:width])] + [""] * (width - len(row)) for row in rows[: top + 4]]
+    names, below = lines[top], top + 1
+    if any(map(_DECIMAL.fullmatch, names)):
         return [f"column {i}" for i in range(1, width + 1)], top
-    lines = [row for row in rows[top + 1 : top + 4] if not all(_RULE.fullmatch(cell) for cell in row)]
-    below = top + 1
-    if len(lines) > 1:
-        second = [plain_text(cell) for cell in lines[0]] + [""] * (width - len(lines[0]))
-        open_places = [not name or first.count(name) > 1 for name in first]
-        both = any(is_open and word for is_open, word in zip(open_places, second, strict=True))
-        if both and not any(re.search(r"^[-+]?[\d.]+%?$", word) for word in second):
-            group, joined = "", list[str]()
-            for name, word in zip(first, second, strict=True):
-                group = name or (group if word else "")
-                joined.append(" ".join(filter(None, [group, word] if group != word else [word])))
-            first, below = joined, rows.index(lines[0], top) + 1
-    names: list[str] = []
-    for i, name in enumerate(first, 1):
+    for i in range(top + 1, min(len(lines), len(rows) - 1)):
+        if all(map(_RULE.fullmatch, lines[i])):
+            continue
+        is_open = [not name or names.count(name) > 1 for name in names]
+        if any(map(_PLAIN_NUMBER.fullmatch, lines[i])) or not any(map(operator.and_, is_open, map(bool, lines[i]))):
+            break
+        names, below = _joined_lines(names, lines[i]), i + 1
+    for i in range(top - 1, max(top - 3, -1), -1):  # merged cells above names that are there twice
+        twice = len(set(filter(None, names))) < sum(map(bool, names))
+        if not twice or sum(map(bool, lines[i])) < 2 or any(map(_PLAIN_NUMBER.fullmatch, lines[i])):
+            break
+        names = _joined_lines(lines[i], names)
+    found: list[str] = []
+    for i, name in enumerate(names, 1):
         name = name or f"column {i}"
-        names.append(name if name not in names and not _PLACES.fullmatch(name) else f"{name} {i}")
-    return names, below
+        found.append(name if name not in found and not _PLACES.fullmatch(name) else f"{name} {i}")
+    return found, below
 
 
-def _of_card(text: str) -> Rows | None:
+def _joined_lines(upper: list[str], lower: list[str]) -> list[str]:
+    """The names of two lines of a header; a cell above reaches as far as cells below it say something."""
+    group, joined = "", list[str]()
+    for name, word in zip(upper, lower, strict=True):
+        group = name or (group if word else "")
+        joined.append(" ".join(filter(None, [group, word] if group != word else [word])))
+    return joined
+
+
+def _of_card(text: str) -> Block | None:
     """The results in the front matter of a model's card on its hub, as rows; None where there are none. Parts of a
     dataset are benchmarks; scores of one part that contradict each other are left out."""
     before, begin, rest = text.partition("---\n")
@@ -393,16 +389,16 @@ def _of_card(text: str) -> Rows | None:
                 key = (_text(model.get("name")), benchmark, _text(metric.get("type")))
                 found.setdefault(key, set()).add(_text(metric.get("value")))
     rows = [(*key, *values) for key, values in found.items() if len(values) == 1]
-    columns = dict(zip(("model", "benchmark", "metric", "score"), map(list, zip(*rows, strict=True)), strict=False))
-    return Rows(("table",), columns, [f"result {i}" for i in range(1, len(rows) + 1)])
+    cells = pd.DataFrame(rows, columns=["model", "benchmark", "metric", "score"], dtype=object)
+    return Block(("table",), cells, [f"result {i}" for i in range(1, len(rows) + 1)])
 
 
 _RULE_BELOW = re.compile(r"\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*")  # below the header of a table in Markdown
 _PRINTED = re.compile(r"\((?:pretrained|model)=([^,)]+)")
 
 
-def _of_markdown(text: str) -> list[Rows]:
-    heading, model, block, start, found = "", "", list[list[str]](), 0, list[Rows]()
+def _of_markdown(text: str) -> list[Block]:
+    heading, model, block, start, found = "", "", list[list[str]](), 0, list[Block]()
     lines = [*text.splitlines(), ""]
     for i, line in enumerate(lines, 1):
         opens = "|" in line and i < len(lines) and bool(_RULE_BELOW.fullmatch(lines[i]))
@@ -414,9 +410,7 @@ def _of_markdown(text: str) -> list[Rows]:
             if model:  # tasks of a group whose own score counts
                 block = [row for row in block if not row[0].startswith("- ")]
             rows = _grid([[""]] * (start - 1) + block, "line ", heading, fill=True)
-            if model:
-                rows.columns["model"] = [model] * len(rows.places)
-            found.append(rows)
+            found.append(rows._replace(cells=rows.cells.assign(model=model)) if model else rows)
             block, start = [], 0
         if printed := _PRINTED.search(line):  # above a table that lm-eval prints
             model = printed[1]
@@ -425,9 +419,9 @@ def _of_markdown(text: str) -> list[Rows]:
     return found
 
 
-def _of_html(text: str, path: Path) -> list[Rows]:
+def _of_html(text: str, path: Path) -> list[Block]:
     html = _library("lxml.html", path)
-    heading, found = "", list[Rows]()
+    heading, found = "", list[Block]()
     for number, node in enumerate(html.fromstring(text or "<p/>").iter("h1", "h2", "h3", "h4", "table"), 1):
         if node.tag != "table":
             heading = " ".join(node.text_content().split())
@@ -464,18 +458,13 @@ def _span(text: str | None) -> int:
 # Nested objects.
 
 
-def _of_tree(document: Any) -> list[Rows]:
+def _of_tree(document: Any) -> list[Block]:
     """Nested objects as rows, by kind: keys that are data become levels, keys that are names become columns."""
-    by_kind: dict[Schema, tuple[list[Row], list[str]]] = {}
+    by_kind: dict[Schema, list[tuple[Row, str]]] = {}
     for schema, row, place in _tree(document, (), (), (), {}, ""):
-        rows, places = by_kind.setdefault(schema, ([], []))
-        rows.append(row)
-        places.append(place)
-    found = []
-    for schema, (rows, places) in by_kind.items():
-        names = dict.fromkeys(name for row in rows for name in row)
-        found.append(Rows(schema, {name: [row.get(name, "") for row in rows] for name in names}, places))
-    return found
+        by_kind.setdefault(schema, []).append((row, place))
+    return [Block(schema, pd.DataFrame([row for row, _ in rows], dtype=object).fillna(""), [place for _, place in rows])
+            for schema, rows in by_kind.items()]  # fmt: skip
 
 
 def _leaf(value: Any) -> bool:

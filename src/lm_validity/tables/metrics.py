@@ -1,9 +1,15 @@
-"""What metrics and tasks are: lm-eval's own tasks by a table in the package, read without lm_eval
-(`workflow/scripts/tasks_table.py` makes it and says what is in it); which way scores count; which scores are fractions.
+"""What cells and names of scores say, in one grammar for all formats; what metrics and tasks are: which way their
+scores count, and which are fractions. lm-eval's own tasks stand in a table of the package, read without lm_eval
+(`workflow/scripts/tasks_table.py` makes it).
+
+A name's parts are its words: `suite_average`, `Mean score` and `suiteAverage` have the part average, `averages` and
+`timedial` have not.
 """
 
+import math
+import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +17,190 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.cell_text import is_no_score, is_unbounded, names_loss, parts
-from lm_validity.tables.schema import KEY
-from lm_validity.tables.standard_errors import CHOICES, PERPLEXITY, SHARES_OF_ITEMS
+from lm_validity.tables.schema import KEY, LARGEST_SCORE
 from lm_validity.words import listing, with_names
 
+WORDS = Path(__file__).parent / "roles.tsv"
 TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
+MISSING = frozenset(
+    ("", "-", "–", "—", "--", "---", "−", "?", "na", "n/a", "n.a.", "#n/a", "nan", "none", "null", "nil", "missing",
+     "tbd", "n/r", "nr", "/", "…", "...", "not reported", "unknown", "pending")
+)  # fmt: skip
+# Metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
+CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
+SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
+FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
+PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
+_ONE = 1 + 1e-9  # a mean of ones may end above 1
+_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_VALUE = re.compile(rf"(?P<value>{_NUMBER})\s*(?P<percent>%)?", re.I)
+_ROUNDED = 0.006  # of a share that is written with its counts
+_PM = r"(?:±|\+/-|\+-|\\pm|&plusmn;|&#177;)"
+_SPREAD = re.compile(rf"\(?\s*{_PM}\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)?", re.I)
+_IN_PARENTHESES = re.compile(rf"\(\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)", re.I)
+_ENDS = re.compile(rf"[\[(]\s*(?P<low>{_NUMBER})\s*%?\s*(?:,|;|–|to|-)\s*(?P<high>{_NUMBER})\s*%?\s*[\])]", re.I)
+_PAIR = re.compile(r"\[\s*(?P<value>[\d.]+)\s*[,;]\s*(?P<error>[\d.]+)\s*\]")  # of a list in a cell
+_CHANGE = re.compile(rf"\(\s*[-+↑↓▲▼]\s*{_NUMBER}\s*%?\s*\)|[↑↓▲▼]\s*(?:{_NUMBER})?%?", re.I)
+_REMARK = re.compile(r"\(\s*[^()]*(?:shot|cot|maj|pass|@)[^()]*\)", re.I)
+_COUNTED = re.compile(
+    rf"(?:(?P<value>{_NUMBER})\s*%?\s*(?=\())?\(?\s*(?P<right>\d+)\s*(?:/|of|out of)\s*(?P<number>\d+)\s*\)?", re.I
+)
+_FOOTNOTE = re.compile(r"<sup>[^<>]*</sup>|\^\{?\d+\}?", re.I)
+_BREAK = re.compile(r"<br\s*/?>", re.I)
+_TAG = re.compile(r"<[^<>]*>")
+_TAG_IN_NUMBER = re.compile(r"(?<=\d)(?:<[^<>]*>)+(?=\d)")  # what it parts is no number: `71.3<sub>2</sub>`
+_LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
+_WITHOUT_MARKUP = re.compile(r"[A-Za-z0-9_.,:+() -]+")
+_BOLD = re.compile(r"\*\*(?=[^\s*])([^*]*)\*\*")  # a pair: of `Ant 4**` the stars are a footnote's
+_LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
+_MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
+
+
+class CellValue(NamedTuple):
+    """What a cell says. `percent`: it has the sign. `error`: behind ±, in parentheses or half of two ends (NaN: none);
+    `kind` of it is `ci95` for ends, else unknown (None). `items`: the n of `45/60`, else NaN."""
+
+    value: float
+    error: float = math.nan
+    percent: bool = False
+    kind: str | None = None
+    items: float = math.nan
+
+
+def plain_text(text: str) -> str:
+    """A cell's or a name's text without markup: links, HTML tags, footnotes, bold and LaTeX."""
+    if _WITHOUT_MARKUP.fullmatch(text):
+        return " ".join(text.split())
+    text = _LINK.sub(r"\1", _TAG.sub("", _TAG_IN_NUMBER.sub(" ", _BREAK.sub(" ", _FOOTNOTE.sub("", text)))))
+    text = re.sub(r"\\([%_#&])", r"\1", _LATEX.sub(r"\1", _BOLD.sub(r"\1", text))).replace("$", "")
+    return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
+
+
+def read_cell(text: str) -> CellValue | None:
+    """The number in a cell, with what stands around it; None for what is no number.
+
+    Read are `57.1`, `57.1%`, `57.1 ± .8`, `57.1 (0.8)`, `57.1 [55.2, 59.0]`, `**64.1**`, `42.0*`, `1,234.5`, `1e-3`,
+    `45/60`, `75% (45/60)`, `57.1 (+2.3)` (the change is left out) and `81.0 (5-shot)`. `<1`, `57.1/60.2` and `1.234,5`
+    are not: which number they mean is not known.
+    """
+    if text.lstrip()[:1].isalpha():  # no mark stands before a number as a letter
+        return None
+    bare = plain_text(text.replace("−", "-").replace("–", "–"))
+    clean = _MARKS.sub("", _CHANGE.sub("", _REMARK.sub("", bare))).strip()
+    if (pair := _PAIR.fullmatch(clean)) and float(pair["error"]) < float(pair["value"]):
+        return _bounded(CellValue(float(pair["value"]), float(pair["error"])))
+    if counted := _COUNTED.fullmatch(clean):  # `45/60`, or `75% (45/60)`, which must agree
+        right, number = int(counted["right"]), int(counted["number"])
+        share = right / number if 0 < number >= right else math.nan
+        shown = _float(counted["value"]) if counted["value"] else share
+        agrees = any(abs(shown / scale - share) <= _ROUNDED for scale in (1, 100))
+        return CellValue(share, items=number) if agrees else None
+    if (match := _VALUE.match(clean)) is None:
+        return None
+    value, percent, behind = _float(match["value"]), bool(match["percent"]), clean[match.end() :].strip()
+    if behind in ("", "%"):
+        return _bounded(CellValue(value, percent=percent))
+    if spread := _SPREAD.fullmatch(behind) or _IN_PARENTHESES.fullmatch(behind):
+        return _bounded(CellValue(value, _float(spread["error"]), percent or bool(spread["sign"])))
+    if (ends := _ENDS.fullmatch(behind)) and _float(ends["low"]) <= value <= _float(ends["high"]):
+        return _bounded(CellValue(value, (_float(ends["high"]) - _float(ends["low"])) / 2, percent, "ci95"))
+    return None
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _bounded(cell: CellValue) -> CellValue | None:
+    """The cell, unless its value or error is larger than any score."""
+    return None if max(abs(cell.value), 0.0 if math.isnan(cell.error) else cell.error) > LARGEST_SCORE else cell
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Words as parts of names.
+
+_BITS = re.compile(r"(^|_)bits_per_\w+$")
+
+
+@cache
+def vocabulary(where: str) -> dict[str, frozenset[str]]:
+    """The words of each role or kind: of headers that are one (`is`), have it among their words (`has`) or end in it
+    (`ends`); of columns that are a spread of another (`spread`)."""
+    lines = [line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:]]
+    return {role: frozenset(words.split()) for role, kind, words in lines if kind == where}
+
+
+@lru_cache(maxsize=100_000)  # a dozen rules ask it of each name in turn
+def plain(name: str) -> str:
+    """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name)).casefold()
+    return re.sub(r"[\W_]+", "_", words).strip("_")
+
+
+@lru_cache(maxsize=100_000)
+def parts(name: str) -> tuple[str, ...]:
+    """The words of a name, without what stands in parentheses."""
+    return tuple(word for word in plain(re.sub(r"[(（][^()（）]*[)）]", " ", name)).split("_") if word)
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether a name ends in a word of which less is better: `val_loss`, `Hallucination rate`, `ECE (10-bin)`; not
+    `error_detection`."""
+    words = [*parts(name)]
+    while len(words) > 1 and (words[-1] in vocabulary("has")["rate"] or words[-1].isdigit()):
+        words.pop()
+    in_full = "_".join(words)
+    ends = bool(words) and words[-1] in vocabulary("ends")["lower is better"]
+    return ends or in_full.endswith("cross_entropy") or bool(_BITS.search(in_full))
+
+
+def names_loss(name: str) -> bool:
+    """Whether a name is that of what is better when it is lower, also where the word comes first (`ppl_c4`); not
+    `weight_loss_qa`."""
+    return lower_is_better(name) or names_perplexity(name) or parts(name)[:1] in (("loss",), ("nll",), ("bpb",))
+
+
+def may_be_negative(name: str) -> bool:
+    """Whether a name is that of a correlation, which may be below 0."""
+    return not vocabulary("has")["correlation"].isdisjoint(plain(name).split("_"))
+
+
+def is_unbounded(name: str) -> bool:
+    """Whether a name is that of a measure without bounds: a loss, a perplexity, a rating."""
+    words = parts(name)
+    known = not vocabulary("has")["unbounded"].isdisjoint(words) or "mtbench" in plain(name).replace("_", "")
+    return known or bool(_BITS.search("_".join(words)))
+
+
+def names_perplexity(name: str) -> bool:
+    """Whether a name has the word perplexity, whose values are never below 1."""
+    return not {"ppl", "perplexity"}.isdisjoint(parts(name))
+
+
+def is_no_score(metric: str) -> bool:
+    """Whether a metric's name is that of a length, a number or a time."""
+    words = {*parts(metric.partition(",")[0])}
+    return bool(words & vocabulary("has")["no score of a metric"]) and not {"win", "success", "pass", "solve"} & words
+
+
+@cache
+def spread_ends() -> dict[str, str]:
+    """The kind of spread (`sd`, `low`, `n`) by the ending of a name, the longest first."""
+    ends = {end: kind for kind, words in vocabulary("spread").items() for end in words}
+    return dict(sorted(ends.items(), key=lambda pair: -len(pair[0])))
+
+
+def spread_owner(name: str, owners: dict[str, str]) -> str | None:
+    """The column that `x_std`, `x_lower`, `x n` are of; `owners`: columns by plain name."""
+    found = (
+        owners.get(plain(name).removesuffix(f"_{end}")) for end in spread_ends() if plain(name).endswith(f"_{end}")
+    )
+    return next((owner for owner in found if owner not in (None, name)), None)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tasks and metrics.
+
 COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
 # Of several metrics of a task the main one: length-normalised accuracy where the task has it, as leaderboards do
 PREFERRED = ("acc_norm", "acc", "exact_match")
@@ -121,24 +305,19 @@ def known_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     rolling log-likelihood metric (perplexity, bits per byte) is a loss. `rows`: scores, of one metric each benchmark.
     """
     in_table, of_scores = (_first_known(rows, column) for column in ("higher_is_better", "metric"))
-    directions: list[bool | None] = []
-    columns = (sheet[name] for name in ("benchmark", "metric", "higher_is_better", "output_type"))
-    for name, metric, of_sheet, output_type in zip(*columns, strict=True):
-        direction = in_table.get(name) if pd.isna(of_sheet) else of_sheet
-        if direction is None:
-            metric_used = of_scores.get(name) if pd.isna(metric) else metric
-            direction = None if metric_used is None else metric_direction(str(metric_used))
-        if direction is None and output_type == PERPLEXITY:
-            direction = False
-        directions.append(None if direction is None else bool(direction))
-    return pd.Series(pd.array(directions, "boolean"), sheet.index)
+    names = sheet["benchmark"]
+    metrics = sheet["metric"].where(sheet["metric"].notna(), names.map(of_scores)).map(metric_direction, "ignore")
+    metrics = metrics.where(metrics.notna() | (sheet["output_type"] != PERPLEXITY), other=False)
+    found = sheet["higher_is_better"].astype(object)
+    for further in (names.map(in_table), metrics):
+        found = found.where(found.notna(), further)
+    return pd.Series(pd.array([None if pd.isna(each) else bool(each) for each in found], "boolean"), sheet.index)
 
 
 def _first_known(rows: pd.DataFrame, column: str) -> dict[str, object]:
     """The first value of a column that is known, by benchmark."""
-    is_known = rows[column].notna().to_numpy()
-    first = rows["benchmark"].to_numpy(dtype=object)[is_known], rows[column].to_numpy(dtype=object)[is_known]
-    return {benchmark: value for benchmark, value in zip(*(values[::-1] for values in first), strict=True)}
+    filled = rows.loc[rows[column].notna(), ["benchmark", column]].drop_duplicates("benchmark")
+    return dict(zip(filled["benchmark"], filled[column], strict=True))
 
 
 def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> Directions:
@@ -148,21 +327,21 @@ def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path
     of which nothing says the direction (of others higher counts as better), and for one with both directions in the
     scores and none in the sheet.
     """
-    directions, scored = known_directions(sheet, rows), set(rows["benchmark"])
-    unknown = [name for name in sheet.loc[directions.isna(), "benchmark"] if name in scored]
+    directions, scored = known_directions(sheet, rows), sheet["benchmark"].isin(set(rows["benchmark"]))
+    unknown = sheet.loc[directions.isna() & scored, "benchmark"].tolist()
     metrics = _first_known(rows, "metric")
-    names = [name for name in sorted(unknown) if names_loss(str(metrics.get(name, name)))]
-    if names:
+    losses = [name for name in sorted(unknown) if names_loss(str(metrics.get(name, name)))]
+    if losses:
         raise InputError(
-            f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
+            f"{path}: nothing says whether higher is better on {listing(losses)}, named like a loss.",
             "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where lower is better, else 1.",
         )
     notes = _conflicts(rows, sheet, path) + with_names({f"{ASSUMED}: {{}}.": unknown})
-    is_scored = sheet["benchmark"].isin(scored)
-    directions = directions[is_scored].reset_index(drop=True)
-    facts = sheet[is_scored].reset_index(drop=True)
-    facts = facts.assign(
-        higher_is_better=directions.fillna(value=True).astype(bool), direction_known=directions.notna()
+    directions = directions[scored].reset_index(drop=True)
+    facts = (
+        sheet[scored]
+        .reset_index(drop=True)
+        .assign(higher_is_better=directions.fillna(value=True).astype(bool), direction_known=directions.notna())
     )
     return Directions(facts, notes)
 
@@ -170,20 +349,18 @@ def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path
 def _conflicts(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
     """Notes on benchmarks whose direction in the scores is not that of the sheet."""
     conflicts: dict[bool, list[str]] = {True: [], False: []}
-    told_rows = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
-    by_benchmark, all_higher = told_rows.groupby("benchmark").indices, told_rows["higher_is_better"].to_numpy(bool)
-    for benchmark, direction in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        places = by_benchmark.get(benchmark, np.array([], dtype=int))
-        higher = all_higher[places]
-        if pd.isna(direction):
-            if higher.any() and not higher.all():
-                models = told_rows["model"].iloc[places]
-                raise InputError(
-                    f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{models[higher].iloc[0]}, false for {models[~higher].iloc[0]}.",
-                    "fill in the column 'higher_is_better' of the benchmarks sheet.",
-                )
-        elif (higher != direction).any():
+    of_sheet = sheet.set_index("benchmark")["higher_is_better"]
+    said = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
+    for benchmark, claims in said.groupby("benchmark"):
+        direction, higher = of_sheet.get(benchmark), claims["higher_is_better"].to_numpy(bool)
+        if pd.isna(direction) and higher.any() and not higher.all():
+            first = claims.drop_duplicates("higher_is_better").set_index("higher_is_better")["model"]
+            raise InputError(
+                f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for {first[True]}, "
+                f"false for {first[False]}.",
+                "fill in the column 'higher_is_better' of the benchmarks sheet.",
+            )
+        if not pd.isna(direction) and (higher != direction).any():
             conflicts[bool(direction)].append(f"{benchmark} ({(higher != direction).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
     return [
@@ -197,9 +374,6 @@ def _conflicts(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> lis
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which scores are fractions, and which are said to be but cannot.
-
-FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
-_ONE = 1 + 1e-9  # a mean of ones may end above 1
 
 
 def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
@@ -221,32 +395,25 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
     `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
     for a benchmark of choices with fractions for some models and percentages for others.
     """
+    above_one = []
     if not (rows["value"] > _ONE).any():
         return []
-    above_one = []
-    rows_known = rows.loc[rows["value"].notna(), ["benchmark", "metric", "model", "protocol", "value"]]
-    by_benchmark = rows_known.groupby("benchmark").indices
-    for fact in facts.itertuples():
-        rows_of_benchmark = rows_known.iloc[by_benchmark.get(fact.benchmark, [])]
-        metrics = [
-            name for name in (fact.metric, *rows_of_benchmark["metric"].dropna().head(1)) if isinstance(name, str)
-        ]
+    by_name = facts.set_index("benchmark")
+    for benchmark, scores in rows[rows["value"].notna()].groupby("benchmark"):
+        metrics = [name for name in (by_name["metric"].get(benchmark), *scores["metric"].dropna().head(1))
+                   if isinstance(name, str)]  # fmt: skip
         name = metrics[0].split(",")[0] if metrics else ""
-        if rows_of_benchmark.empty or fact.output_type == PERPLEXITY or name not in FRACTIONS:
+        high = scores["value"] > _ONE
+        if by_name["output_type"].get(benchmark) == PERPLEXITY or name not in FRACTIONS or not high.any():
             continue
-        high = rows_of_benchmark["value"] > _ONE
-        if high.any() and not high.all() and name in CHOICES:
-            first, second = rows_of_benchmark[high].iloc[0], rows_of_benchmark[~high].iloc[0]
+        if not high.all() and name in CHOICES:
+            first, second = (f"{row['value']:.4g} for {row['model']} ({row['protocol']})"
+                             for row in (scores[high].iloc[0], scores[~high].iloc[0]))  # fmt: skip
             raise InputError(
-                f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
-                f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
-                f"({second['protocol']}).",
+                f"{path}: {benchmark} has percentages and fractions under {name}: {first}, {second}.",
                 "write accuracies as fractions, 0 to 1, and their standard errors too.",
             )
-        if high.any():
-            above_one.append(
-                f"{fact.benchmark} ({name}: {high.sum()} of {len(rows_of_benchmark)} scores, up to "
-                f"{rows_of_benchmark['value'].max():.4g})"
-            )
+        largest = scores["value"].max()
+        above_one.append(f"{benchmark} ({name}: {high.sum()} of {len(scores)} scores, up to {largest:.4g})")
     sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
     return [sentence.format("; ".join(above_one))] if above_one else []

@@ -1,35 +1,35 @@
 """What a column may be: its role by the words of its header, and what its cells tell."""
 
+import math
 import re
 from collections.abc import Iterable
 from functools import cache, cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.tables.cell_text import (
+from lm_validity.tables.frame import IDENTIFIERS, Table
+from lm_validity.tables.metrics import (
+    METRIC,
     MISSING,
-    SPREAD_ENDS,
-    has_other_letters,
+    metric_direction,
     plain,
     plain_text,
     read_cell,
-    spread_of,
+    spread_ends,
+    spread_owner,
+    task_names,
+    vocabulary,
 )
-from lm_validity.tables.frame import IDENTIFIERS, Table
-from lm_validity.tables.metrics import METRIC, metric_direction, task_names
 from lm_validity.tables.schema import PROTOCOLS
 
-WORDS = Path(__file__).parent / "roles.tsv"
 # Roles that --columns gives, in the order in which it is printed
 SETTINGS = ("protocol", "num_fewshot", "iteration", "tokens_b", "seed", "split", "prompt", "prompt_variant",
             "prepared_on", "higher_is_better")  # fmt: skip
 ROLES = ("model", "benchmark", "metric", "score", "answer", "item", "subject", "n", "error", "run", "checkpoint",
          *SETTINGS, "ignore")  # fmt: skip
-# The kinds of an error's column: a standard error, a standard deviation, half of a 95% interval, numbers of items from
-# which the error of a share follows
-ERRORS = ("se", "sd", "ci95", "items")
+# The kinds of an error's column: a standard error, a standard deviation, half of a 95% interval
+ERRORS = ("se", "sd", "ci95")
 
 _SETTING_VALUES = {
     "protocol": {*PROTOCOLS}, "split": {"test", "validation"}, "prompt": {"plain", "chat"},
@@ -51,26 +51,14 @@ _HASH_LIKE = re.compile(
 )
 _LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
 _MACHINE = frozenset(("cpu", "gpu", "ram", "vram", "memory", "load", "usage"))
-_TRUTHS = ({"true", "false"}, {"0", "1", "0.0", "1.0"}, {"pass", "passed", "fail", "failed"})
+_PASSED = {"pass": 1.0, "passed": 1.0, "fail": 0.0, "failed": 0.0}
+_TRUTHS = ({"true", "false"}, {"0", "1", "0.0", "1.0"}, {*_PASSED})
 _LOOKED_AT = 300
-_ENDS = [end for end, kind in SPREAD_ENDS.items() if kind in {"low", "high"} and "_" in end]
 _MARKED = re.compile(r"%|↑|↓|⬆|⬇|\(pts?\)")
 _NOTE = re.compile(r"\s*[(（][^()（）]*[)）]")
 _LONGEST_NAME = 80
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+\s*%?")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
-
-
-def key(text: str) -> str:
-    """A header in small letters, digits and underscores; words of other languages as English ones."""
-    return (not has_other_letters(text) and plain(text)) or re.sub(r"[\W_]+", "_", text.lower()).strip("_")
-
-
-@cache
-def vocabulary(where: str) -> dict[str, frozenset[str]]:
-    """The words of each role: of headers that are one (`is`), or that have it among their words (`has`)."""
-    lines = [line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:]]
-    return {role: frozenset(words.split()) for role, kind, words in lines if kind == where}
 
 
 @cache
@@ -81,7 +69,7 @@ def _role_of(word: str) -> str | None:
 @cache
 def known_names() -> frozenset[str]:
     """Tasks and metrics by name, without those that are words of everyday."""
-    names = {key(name.removeprefix(METRIC)) for name in task_names()}
+    names = {plain(name.removeprefix(METRIC)) for name in task_names()}
     names = {name for name in names if len(name) > _SHORT_TASK and not name[0].isdigit()}
     return frozenset(names - _COMMON_TASKS) | vocabulary("is")["task"]
 
@@ -104,47 +92,44 @@ class Column:
         codes, uniques = pd.factorize(cells)
         self.codes: np.ndarray = codes
         self.texts: list[str] = list(uniques)
-        values, blank, spreads, counts = self._values()
+        self.blank = np.array([text.strip().casefold() in MISSING for text in self.texts])
+        self.filled: np.ndarray = ~self.blank[codes]
+        self.different = [text for text, no in zip(self.texts, self.blank, strict=True) if not no]
+        values, spreads, counts = self._values()
         self.numbers: np.ndarray = values[codes]
         self.spreads: np.ndarray = spreads[codes]
         self.counts: np.ndarray = counts[codes]
-        self.filled: np.ndarray = ~blank[codes]
         rows, with_number = np.count_nonzero(self.filled), np.count_nonzero(~np.isnan(self.numbers))
-        self.distinct = int(np.count_nonzero(~blank))
+        self.distinct = len(self.different)
         self.numeric = kind == "cell" and 0 < _MOST_NUMBERS * rows <= with_number
-        given = values[~blank]
-        known = given[~np.isnan(given)]
-        decimal = any("." in text for text, no in zip(self.texts, blank, strict=True) if not no)
+        known = values[~np.isnan(values)]
+        decimal = any("." in text for text in self.different)
         self.whole = bool(self.numeric and not decimal and np.all(known == np.round(known)))
         self.low, self.high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-        words = {text.lower() for text, no in zip(self.texts, blank, strict=True) if not no}
+        words = {text.lower() for text in self.different}
         self.boolean = bool(words) and any(map(words.issubset, _TRUTHS))
         self.all_different = self.distinct == rows and rows > 1
-        self.blank = blank
 
-    def _values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each different text its number, whether it says nothing, the error in it, and the items (`20% (8/40)`)."""
-        plain = pd.to_numeric(pd.Series(self.texts, dtype=object), errors="coerce").to_numpy(dtype=float, copy=True)
-        plain[~np.isfinite(plain)] = np.nan
-        blank, (spreads, counts) = np.zeros(len(plain), dtype=bool), np.full((2, len(plain)), np.nan)
-        others = np.flatnonzero(np.isnan(plain))
-        decimal = self._decimal_commas([self.texts[i] for i in others]) if len(others) else False
+    def _values(self) -> np.ndarray:
+        """Of each different text its number, the error in it, and the items, as in `20% (8/40)`: (3, texts)."""
+        values, spreads, counts = found = np.full((3, len(self.texts)), np.nan)
+        values[:] = pd.to_numeric(pd.Series(self.texts, dtype=object), errors="coerce")
+        values[~np.isfinite(values) | self.blank] = np.nan
+        others = np.flatnonzero(np.isnan(values) & ~self.blank)
+        decimal = self._decimal_commas([self.texts[i] for i in others])
         self.percent, self.spread_kind = False, None
-        passed = {self.texts[i].lower() for i in others} - MISSING <= {"pass", "passed", "fail", "failed"}
+        truths = {"true": 1.0, "false": 0.0}
+        if {self.texts[i].lower() for i in others} <= _PASSED.keys():
+            truths |= _PASSED
         for i in others:
             text = self.texts[i]
-            if text.strip().casefold() in MISSING:
-                blank[i] = True
-            elif text.lower() in ("true", "false"):
-                plain[i] = float(text.lower() == "true")
-            elif passed:
-                plain[i] = float(text.lower() in ("pass", "passed"))
+            if text.lower() in truths:
+                values[i] = truths[text.lower()]
             elif len(text) < _LONGEST_NAME and (cell := read_cell(text.replace(",", ".") if decimal else text)):
-                plain[i], spreads[i] = cell.value, np.nan if cell.error is None else cell.error
-                counts[i] = np.nan if cell.items is None else cell.items
-                self.percent |= cell.percent and cell.items is None
+                values[i], spreads[i], counts[i] = cell.value, cell.error, cell.items
+                self.percent |= cell.percent and math.isnan(cell.items)
                 self.spread_kind = cell.kind or self.spread_kind
-        return plain, blank, spreads, counts
+        return found
 
     @staticmethod
     def _decimal_commas(texts: list[str]) -> bool:
@@ -155,7 +140,7 @@ class Column:
     @cached_property
     def length(self) -> float:
         """The mean length of its different cells that say anything."""
-        return float(np.mean([len(text) for text, no in zip(self.texts, self.blank, strict=True) if not no] or [0]))
+        return float(np.mean([*map(len, self.different)] or [0]))
 
     @cached_property
     def clean(self) -> np.ndarray:
@@ -168,8 +153,8 @@ class Column:
     def head(self) -> str:
         """The last part of the header, in small letters; the one above where it is no more than `name` or `id`."""
         parts = (_NOTE.sub("", plain_text(self.name)) or self.name).split(".")
-        last = key(parts[-1])
-        above = key(parts[-2]) if len(parts) > 1 else ""
+        last = plain(parts[-1])
+        above = plain(parts[-2]) if len(parts) > 1 else ""
         return above if last in IDENTIFIERS and _role_of(above) else last
 
     @cached_property
@@ -179,14 +164,13 @@ class Column:
         if word == "benchmark" and self.numeric and self.head.endswith("s"):
             word = "n"  # `Tasks`: how many
         values = _SETTING_VALUES.get(word or "")
-        texts = {text.lower() for text, no in zip(self.texts, self.blank, strict=True) if not no}
-        fits = values is None or texts <= values
+        fits = values is None or {text.lower() for text in self.different} <= values
         return word if fits and (self.numeric or word not in _NUMBERS) else None
 
     @cached_property
     def parts(self) -> frozenset[str]:
         """The words of the header."""
-        return frozenset(key(self.name).split("_"))
+        return frozenset(plain(self.name).split("_"))
 
     def has(self, role: str) -> bool:
         """Whether a word of the header is one of this role."""
@@ -209,9 +193,11 @@ class Column:
             return False
         marked = "%" in self.name and "#" not in self.name and not _MACHINE & self.parts
         other = self.word not in {None, "score", "answer", "model", "benchmark"}
-        end = SPREAD_ENDS.get(self.head) or next((SPREAD_ENDS[end] for end in _ENDS if self.head.endswith(end)), "")
+        ends = (
+            kind for end, kind in spread_ends().items() if self.head == end or ("_" in end and self.head.endswith(end))
+        )
         p_value = "p" in self.parts and len(self.parts) > 1 and self.high <= 1
-        other |= end in {"low", "high"} or p_value
+        other |= next(ends, "") in {"low", "high"} or p_value
         return bool(other or self.error_of or self.name.startswith("#") or (self.has("no score") and not marked))
 
     @cached_property
@@ -244,17 +230,16 @@ class Column:
     def like(self) -> dict[str, float]:
         """The share of its different names (of the first `_LOOKED_AT`) that look like a kind of `_LIKE`, and of known
         tasks (`task`)."""
-        texts = [text for text, no in zip(self.texts, self.blank, strict=True) if not no][:_LOOKED_AT]
-        names = [plain_text(text) for text in texts]
+        names = [plain_text(text) for text in self.different[:_LOOKED_AT]]
         shares = {kind: sum(bool(pattern.search(name)) for name in names) for kind, pattern in _LIKE.items()}
-        shares["task"] = sum(key(name) in known_names() for name in names)
+        shares["task"] = sum(plain(name) in known_names() for name in names)
         return {kind: number / max(1, len(names)) for kind, number in shares.items()}
 
     @cached_property
     def places(self) -> bool:
         """Whether its numbers are 1, 2, 3, ... without a gap: a rank, a run or an index."""
         steps = self.high - self.low + 1 == self.distinct
-        return self.whole and self.low in {0.0, 1.0} and steps and (self.distinct > 2 or self.low == 1)
+        return self.whole and self.low in {0.0, 1.0} and steps and self.distinct > 2 - self.low
 
 
 class Columns(dict[str, Column]):
@@ -264,7 +249,7 @@ class Columns(dict[str, Column]):
         super().__init__((name, Column(name, table.kinds[name], table.cells[name])) for name in table.cells)
         self.table = table
         owners = {plain(name): name for name in self}
-        self.spreads = {name: spread.owner for name in self if (spread := spread_of(name, owners)) is not None}
+        self.spreads = {name for name in self if spread_owner(name, owners) is not None}
         self.means: dict[tuple[str, ...], set[str]] = {}  # averages among columns
         self._codes: dict[frozenset[str], np.ndarray] = {frozenset(): np.zeros(len(table.cells), dtype=np.int64)}
         self._counts: dict[tuple[frozenset[str], bytes], int] = {}
@@ -293,6 +278,10 @@ class Columns(dict[str, Column]):
         """Whether no combination of the cells of some columns stands twice in the rows (n,) that are true."""
         total = len(self.table.cells) if rows is None else int(np.count_nonzero(rows))
         return self.count(frozenset(names), rows) == total
+
+    def alike(self, name: str, other: str) -> bool:
+        """Whether each of two columns determines the other."""
+        return self.determines([name], other) and self.determines([other], name)
 
     def determines(self, names: Iterable[str], other: str) -> bool:
         """Whether a column has one value for each value of the others together."""

@@ -11,12 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lm_validity.tables.cell_text import is_unbounded
-
-# metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
-CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
-PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
-SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
+from lm_validity.tables.metrics import PERPLEXITY, SHARES_OF_ITEMS, is_unbounded
 
 ZERO, OTHER_SIZE, TOO_LARGE = "zero", "other_size", "too_large"
 NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = "not_items", "beyond_scatter", "at_bound"

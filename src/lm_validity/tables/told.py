@@ -1,7 +1,7 @@
-"""What --columns says: which columns of the input have which roles, and the long table that they give."""
+"""What --columns says: which columns of the input have which roles, the long table that they give, and its units."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,16 +10,26 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.cell_text import plain_text
 from lm_validity.tables.frame import Frame, Table
-from lm_validity.tables.roles import ERRORS, ROLES, SETTINGS, Column, Columns, vocabulary
+from lm_validity.tables.metrics import (
+    find_task_facts,
+    is_unbounded,
+    lower_is_better,
+    may_be_negative,
+    metric_direction,
+    names_perplexity,
+    plain,
+    plain_text,
+    vocabulary,
+)
+from lm_validity.tables.roles import ERRORS, ROLES, SETTINGS, Column, Columns
 from lm_validity.words import count, listing
 
 HEADER = "*"  # in the place of a column: the header of each score column
 NAMES = ("model", "benchmark", "metric", "item", "subject", "run", "checkpoint", *SETTINGS)  # roles that name
 _MANY = ("score", "answer", "error", "ignore")  # roles of several columns
 HINT = "write --columns 'model=COLUMN, benchmark=COLUMN, score=COLUMN'; `*` is the header of a score column."
-_NEEDS_QUOTES = re.compile(r"[,;=+:\"']|\((se|sd|ci95|items)\)$|^\*$|^\s|\s$|^$")
+_NEEDS_QUOTES = re.compile(r"[,;=+:\"']|\((se|sd|ci95)\)$|^\*$|^\s|\s$|^$")
 _Z95 = 1.959964
 _MOST_SCORES = 400  # columns among which averages are looked for
 
@@ -33,10 +43,6 @@ class Given(NamedTuple):
 
 
 Told = dict[str, list[Given]]
-
-
-class Refused(InputError):
-    """What a reading cannot be, and the cell that stops it."""
 
 
 def parse(text: str) -> list[Told]:
@@ -61,7 +67,7 @@ def _told(text: str) -> Told:
                 )
         if role is None:
             raise InputError(f"--columns: {part.strip()!r} has no role.", HINT)
-        told.setdefault(role, []).append(_given(role, part.strip()))
+        told.setdefault(role, []).append(_given(role, part))
     for role, given in told.items():
         if len(given) > 1 and role not in _MANY:
             raise InputError(f"--columns: {role} has several columns.", f"join them: {role}=A+B.")
@@ -72,26 +78,16 @@ def _told(text: str) -> Told:
 
 def _split(text: str, sign: str) -> list[str]:
     """The parts of a text between signs that do not stand in quotes."""
-    parts, quoted, start = [], False, 0
-    for i, letter in enumerate(text):
-        if letter == '"':
-            quoted = not quoted
-        elif not quoted and text.startswith(sign, i):
-            parts.append(text[start:i])
-            start = i + len(sign)
-    return [part for part in [*parts, text[start:]] if part.strip()]
+    return [part for part in re.split(rf'{sign}(?=(?:[^"]*"[^"]*")*[^"]*$)', text) if part.strip()]
 
 
 def _given(role: str, text: str) -> Given:
-    detail = None
-    if role == "answer" and len(both := _split(text, "==")) == 2:
-        text, detail = both[0], _plain(both[1])
-    if role == "ignore" and len(both := _split(text, ":")) == 2:
-        text, detail = both[0], _plain(both[1])
+    text, *further = _split(text, {"answer": "==", "ignore": ":"}.get(role, "$^")) or [""]
+    detail = _plain(further[0]) if len(further) == 1 else None
     if role == "error":
-        match = re.fullmatch(rf"(.*)\(({'|'.join(ERRORS)})\)", text.strip(), re.S)
+        match = re.fullmatch(rf"(.*)\(({'|'.join(ERRORS)})\)\s*", text, re.S)
         text, detail = (match[1], match[2]) if match else (text, "se")
-    names = tuple(None if part.strip() == HEADER else _plain(part) for part in _split(text, "+"))
+    names = tuple(None if part.strip() == HEADER else _plain(part) for part in _split(text, r"\+"))
     if not names:
         raise InputError(f"--columns: {role} has no column.", HINT)
     return Given(names, detail)
@@ -173,166 +169,140 @@ def first_with(tables: Iterable[Table], told: Told) -> Table | None:
 
 
 def apply_table(frame: Frame, columns: Columns, told: Told) -> Long:
-    """`apply` to one table."""
+    """The long table that a reading gives of a table. Raises InputError, with the cell, for what it cannot be."""
     table = columns.table
-    keep = np.ones(len(table.cells), dtype=bool)
+    rows = np.ones(len(table.cells), dtype=bool)
     for given in told.get("ignore", []):
         name = str(given.names[0])
-        if given.detail is None:
-            continue
         hit = columns[name].clean == given.detail
-        if not hit.any():
-            raise Refused(f"--columns: no row has {given.detail!r} in the column {name!r}.", "leave that part out.")
-        keep &= ~hit
-    values = _values(frame, columns, told, keep)
+        if given.detail is not None and not hit.any():
+            raise InputError(f"--columns: no row has {given.detail!r} in the column {name!r}.", "leave that part out.")
+        rows &= ~hit
+    values = _values(frame, columns, told, rows)
     header = any(None in given.names for role, sources in told.items() if role != "score" for given in sources)
     if len(values) > 1 and not header:
-        raise Refused(
+        raise InputError(
             f"--columns: {len(values)} score columns, whose headers have no role.", "add benchmark=* or model=*."
         )
-    if not header and "benchmark" not in told:
-        told = told | {"benchmark": [Given((None,))]}
+    told = told if header or "benchmark" in told else told | {"benchmark": [Given((None,))]}
     for role in ("model", "benchmark"):
         if role not in told:
-            raise Refused(f"--columns: no column has the role {role}.", HINT)
-    rows = _rows(columns, told, values, keep)
-    if rows.empty:
-        raise Refused("--columns: no cell of the score columns is a number.", "name columns with numbers.")
-    long = Long(told, table, rows)
+            raise InputError(f"--columns: no column has the role {role}.", HINT)
+    long = Long(told, table, _rows(columns, told, values, rows))
     long.percent = frozenset(name for name in values if name in columns and columns[name].percent)
-    _without_names(frame, long)
-    _say_lost(frame, columns, values, keep & _named(columns, told), long)
+    _leave_out(frame, columns, long, values, rows)
     _check_once(frame, columns, long)
     if "error" in told or any(name in columns and not np.isnan(columns[name].spreads).all() for name in values):
         long.rows = long.rows.assign(error=_errors(columns, told, long))
     return long
 
 
-def _values(frame: Frame, columns: Columns, told: Told, keep: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers (n,) of each score column by its header."""
-    if "answer" in told:
-        return {str(given.names[0]): _answers(frame, columns, given, keep) for given in told["answer"]}
+def _values(frame: Frame, columns: Columns, told: Told, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers (n,) of each score column by its header, or whether answers are right (1) or wrong (0)."""
     names = [name for given in told.get("score", []) for name in given.names]
-    if not names:
-        raise Refused("--columns: no column has the role score or answer.", HINT)
     if names == [None]:
         used = set(needed(told))
         names = [name for name, column in columns.items() if column.numeric and name not in used]
-    return {name: _numbers(frame, columns, name, keep) for name in names if name is not None}
+    values = {name: _numbers(frame, columns, name, rows) for name in names if name is not None}
+    for given in told.get("answer", []):
+        name = str(given.names[0])
+        if given.detail is not None:
+            left, right = (columns.table.cells[each].str.strip().str.lower() for each in (name, given.detail))
+            values[name] = np.where(columns[given.detail].filled, left == right, np.nan)
+            continue
+        numbers = values[name] = _numbers(frame, columns, name, rows)
+        outside = rows & ((numbers < 0) | (numbers > 1))
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise InputError(
+                f"{frame.place(columns.table, row)}, column {name!r}: an answer is from 0 to 1, and this is "
+                f"{numbers[row]:g}.",
+                f"write score={_quoted(name)}, or A==B for two columns whose equality is right.",
+            )
+    if not values:
+        raise InputError("--columns: no column has the role score or answer.", HINT)
+    return values
 
 
-def _numbers(frame: Frame, columns: Columns, name: str, keep: np.ndarray) -> np.ndarray:
-    """The numbers (n,) of a column. Raises Refused, with the cell, where most of what it says is none."""
+def _numbers(frame: Frame, columns: Columns, name: str, rows: np.ndarray) -> np.ndarray:
+    """The numbers (n,) of a column. Raises InputError, with the cell, where most of what it says is none."""
     column = columns[name]
     if not column.numeric:
-        row = int(np.argmax(column.filled & np.isnan(column.numbers) & keep))
-        raise Refused(
-            f"{frame.place(columns.table, row)}, column {name!r}: {columns.table.cells[name].iloc[row][:40]!r} is no "
-            "number.",
+        row = int(np.argmax(column.filled & np.isnan(column.numbers) & rows))
+        text = columns.table.cells[name].iloc[row][:40]
+        raise InputError(
+            f"{frame.place(columns.table, row)}, column {name!r}: {text!r} is no number.",
             "name a column of numbers; rows are left out by ignore=COLUMN:VALUE.",
         )
     return column.numbers
 
 
-def _answers(frame: Frame, columns: Columns, given: Given, keep: np.ndarray) -> np.ndarray:
-    """Right (1) or wrong (0) by row (n,)."""
-    name, table = str(given.names[0]), columns.table
-    if given.detail is not None:
-        left, right = (table.cells[each].str.strip().str.lower() for each in (name, given.detail))
-        right_or_wrong: np.ndarray = (left == right).to_numpy(dtype=float)
-        return np.where(columns[given.detail].filled, right_or_wrong, np.nan)
-    numbers = _numbers(frame, columns, name, keep)
-    outside = keep & ((numbers < 0) | (numbers > 1))
-    if outside.any():
-        row = int(np.argmax(outside))
-        raise Refused(
-            f"{frame.place(table, row)}, column {name!r}: an answer is from 0 to 1, and this is {numbers[row]:g}.",
-            f"write score={_quoted(name)}, or A==B for two columns whose equality is right.",
-        )
-    return numbers
-
-
-def _rows(columns: Columns, told: Told, values: dict[str, np.ndarray], keep: np.ndarray) -> pd.DataFrame:
-    pieces: dict[str, list[np.ndarray]] = {}
+def _rows(columns: Columns, told: Told, values: dict[str, np.ndarray], rows: np.ndarray) -> pd.DataFrame:
+    pieces = []
     n_items = columns[str(told["n"][0].names[0])].numbers if "n" in told else None
     for header, numbers in values.items():
-        places = np.flatnonzero(keep & ~np.isnan(numbers))
+        places = np.flatnonzero(rows & ~np.isnan(numbers))
         piece = {"value": numbers[places], "row": places, "source": np.full(len(places), header, dtype=object)}
         for role in NAMES:
             if role in told:
                 sign = "," if role == "metric" else " "  # as in lm-eval's `name,filter`
                 piece[role] = joined(columns, told[role][0].names, plain_text(header), places, sign)
         counts = columns[header].counts if header in columns else np.full(len(numbers), np.nan)
-        piece["n"] = (counts if n_items is None else n_items)[places]
-        for name, array in piece.items():
-            pieces.setdefault(name, []).append(array)
-    rows = pd.DataFrame({name: np.concatenate(arrays) for name, arrays in pieces.items()})
-    return rows.assign(error=np.nan)
+        pieces.append(pd.DataFrame(piece | {"n": (counts if n_items is None else n_items)[places]}))
+    found = pd.concat(pieces, ignore_index=True)
+    if found.empty:
+        raise InputError("--columns: no cell of the score columns is a number.", "name columns with numbers.")
+    return found.assign(error=np.nan)
 
 
 def joined(columns: Columns, names: Iterable[str | None], header: str, places: np.ndarray, sign: str) -> np.ndarray:
     """The names that columns joined give to some rows."""
-    parts = [header if name is None else columns[name].clean[places] for name in names]
-    arrays = [np.full(len(places), part, dtype=object) if isinstance(part, str) else part for part in parts]
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.array([sign.join(filter(None, each)) for each in zip(*arrays, strict=True)], dtype=object)
+    parts = [np.full(len(places), header, dtype=object) if name is None else columns[name].clean[places]
+             for name in names]  # fmt: skip
+    if len(parts) == 1:
+        return parts[0]
+    return np.array([sign.join(filter(None, each)) for each in zip(*parts, strict=True)], dtype=object)
 
 
-def _without_names(frame: Frame, long: Long) -> None:
-    """Leave rows without a model or a benchmark out. Raises Refused where these are most."""
+def _leave_out(frame: Frame, columns: Columns, long: Long, values: Iterable[str], rows: np.ndarray) -> None:
+    """Leave rows without a model or a benchmark out, and say it; say too which cells of score columns are no numbers,
+    with the place of the first. Raises InputError where most rows have no name."""
     for role in ("model", "benchmark"):
         empty = (long.rows[role] == "").to_numpy()
         if 2 * empty.sum() > len(empty):
             place = frame.place(long.table, int(long.rows["row"].iloc[int(np.argmax(empty))]))
-            raise Refused(f"{place}: no {role} ({int(empty.sum())} such rows).", "name another column, or fill it in.")
+            raise InputError(
+                f"{place}: no {role} ({int(empty.sum())} such rows).", "name another column, or fill it in."
+            )
         if empty.any():
             long.notes.append(f"Left out: {count(int(empty.sum()), 'score')} without a {role}.")
             long.rows = long.rows[~empty].reset_index(drop=True)
-
-
-def _named(columns: Columns, told: Told) -> np.ndarray:
-    """Which rows (n,) have a model and a benchmark."""
-    named = np.ones(len(columns.table.cells), dtype=bool)
-    for name in needed({role: told[role] for role in ("model", "benchmark") if role in told}):
-        named &= columns[name].filled
-    return named
-
-
-def _say_lost(frame: Frame, columns: Columns, values: Iterable[str], rows: np.ndarray, long: Long) -> None:
-    """Say which cells of score columns are no numbers and were left out, with the place of the first."""
+    for name in needed({role: long.told[role] for role in ("model", "benchmark")}):
+        rows = rows & columns[name].filled
     for name in values:
         column = columns[name]
         lost = np.flatnonzero(column.filled & np.isnan(column.numbers) & rows)
         if len(lost) and column.numeric:
-            text = columns.table.cells[name].iloc[lost[0]][:40]
+            text, place = columns.table.cells[name].iloc[lost[0]][:40], frame.place(columns.table, int(lost[0]))
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            long.notes.append(
-                f"Left out: {frame.place(columns.table, int(lost[0]))}, {name}: {text!r} is no number{more}."
-            )
+            long.notes.append(f"Left out: {place}, {name}: {text!r} is no number{more}.")
 
 
 def _check_once(frame: Frame, columns: Columns, long: Long) -> None:
-    """Raises Refused where a score, or an answer to an item, stands in several rows."""
+    """Raises InputError where a score, or an answer to an item, stands in several rows."""
     keys = [name for name in NAMES if name in long.rows]
-    if long.items and "item" not in keys:
-        return
     twice = long.rows.duplicated(keys, keep=False)
-    if not twice.any():
+    if (long.items and "item" not in keys) or not twice.any():
         return
     rows = long.rows[twice]
-    first = (rows[keys] == rows[keys].iloc[0]).all(axis=1)
-    same = rows.loc[first, "row"].tolist()[:2]
+    same = rows.loc[(rows[keys] == rows[keys].iloc[0]).all(axis=1), "row"].tolist()[:2]
     used = set(needed(long.told))
-    differ = [
-        name
-        for name, column in columns.items()
-        if name not in used and len({column.codes[row] for row in same}) > 1 and (column.textual or column.whole)
-    ]
-    what = ", ".join(f"{key} {rows[key].iloc[0]!r}" for key in keys)
+    differ = [name for name, column in columns.items() if name not in used and (column.textual or column.whole)
+              and len({column.codes[row] for row in same}) > 1]  # fmt: skip
+    names = ", ".join(f"{key} {rows[key].iloc[0]!r}" for key in keys)
     places = " and ".join(frame.place(long.table, row) for row in same)
     by = f"what differs between them: {listing(differ, 5)}." if differ else "leave one of them out."
-    raise Refused(f"{places}: {what} twice.", by)
+    raise InputError(f"{places}: {names} twice.", by)
 
 
 def _errors(columns: Columns, told: Told, long: Long) -> np.ndarray:
@@ -366,14 +336,10 @@ def standard_errors(values: np.ndarray, errors: np.ndarray, n: np.ndarray, kind:
 
     A standard error is itself, half of a 95% interval 1.96 of them. A standard deviation, and an error of no kind, are
     read by p (1 - p), the variance of a share's items: sqrt(p(1-p)) is one over items, that over sqrt(n) a standard
-    error. What is said to be a standard error and is a deviation by all shares is read as one. `items`: the errors are
-    numbers of items, of which the share p has the error sqrt(p (1 - p) / (n - 1)).
+    error. What is said to be a standard error and is a deviation by all shares is read as one.
     """
     share = values / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
     scaled = errors / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
-    if kind == "items":
-        by_binomial: np.ndarray = values / np.where(share > 0, share, 1) * np.sqrt(share * (1 - share) / (errors - 1))
-        return by_binomial
     inside = (share > 0.02) & (share < 0.98) & (scaled > 0)
     spread = np.sqrt(np.where(inside, share * (1 - share), np.nan))
 
@@ -393,47 +359,37 @@ def standard_errors(values: np.ndarray, errors: np.ndarray, n: np.ndarray, kind:
 def averages(columns: Columns, names: Sequence[str]) -> set[str]:
     """Columns that arithmetic shows to be the mean of all others, or of at least three just before or behind them,
     within rounding, in every row; of two others, where their headers say an average too."""
-    if (known := columns.means.get(tuple(names))) is None:
-        known = columns.means[tuple(names)] = _averages(columns, names)
-    return known
-
-
-def _averages(columns: Columns, names: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    called = [name for name in names if columns[name].averages]
-    for name in [*called, *(name for name in names if name not in called)]:
+    if (found := columns.means.get(tuple(names))) is not None:
+        return found
+    found = columns.means[tuple(names)] = set[str]()
+    for name in sorted(names, key=lambda name: not columns[name].averages):
         column = columns[name]
-        others = [each for each in names if each != name and not (each in found or columns[each].averages)]
-        place = sum(names.index(each) < names.index(name) for each in others)
-        fewest = 2 if column.averages else 3
-        windows = [
-            (0, len(others)),
-            *((i, place) for i in range(place)),
-            *((place, i) for i in range(place + 1, len(others))),
-        ]
-        windows = [(first, last) for first, last in windows if last - first >= fewest]
-        if not windows or len(others) > _MOST_SCORES:
+        parts = [each for each in names if each != name and not (each in found or columns[each].averages)]
+        place = sum(names.index(each) < names.index(name) for each in parts)
+        ends = [(0, len(parts)), *((i, place) for i in range(place)), *((place, i) for i in range(place, len(parts)))]
+        ends = [pair for pair in ends if pair[1] - pair[0] >= (2 if column.averages else 3)]
+        if not ends or len(parts) > _MOST_SCORES:
             continue
-        grid = np.array([columns[each].numbers for each in others])
-        sums = np.vstack([np.zeros(grid.shape[1]), np.nan_to_num(grid).cumsum(axis=0)])
-        gaps = np.vstack([np.zeros(grid.shape[1]), np.isnan(grid).cumsum(axis=0)])
-        first, last = np.array(windows).T
+        grid = np.array([columns[each].numbers for each in parts])
+        sums, gaps = (np.vstack([np.zeros(grid.shape[1]), each.cumsum(axis=0)])
+                      for each in (np.nan_to_num(grid), np.isnan(grid)))  # fmt: skip
+        first, last = np.array(ends).T
         means = (sums[last] - sums[first]) / (last - first)[:, None]
-        known = (gaps[last] == gaps[first]) & ~np.isnan(column.numbers)
-        half = 0.6 * 10.0 ** -_digits(column, ~np.isnan(column.numbers))
-        same = (np.abs(means - np.where(known, column.numbers, 0.0)) <= half) | ~known
-        rows = np.where((first == 0) & (last == len(others)) | column.averages, 2, 4)
-        if np.any(same.all(axis=1) & (known.sum(axis=1) >= rows)):
+        filled = (gaps[last] == gaps[first]) & ~np.isnan(column.numbers)
+        half = 0.6 * 10.0 ** -_digits(column)
+        equal = (np.abs(means - np.where(filled, column.numbers, 0.0)) <= half) | ~filled
+        rows = np.where((first == 0) & (last == len(parts)) | column.averages, 2, 4)
+        if np.any(equal.all(axis=1) & (filled.sum(axis=1) >= rows)):
             found.add(name)
     return found
 
 
-def _digits(column: Column, rows: np.ndarray) -> int:
-    """To how many decimals the numbers of some rows (n,) are written."""
+def _digits(column: Column) -> int:
+    """To how many decimals the numbers of a column are written."""
     if not np.isnan(column.counts).all():
         return 4  # `37/43`
-    texts = {column.texts[code] for code in column.codes[rows]}
-    return max((len(text.split(".")[1].rstrip("% ")) if "." in text else 0 for text in texts), default=0)
+    texts = {column.texts[code] for code in column.codes[~np.isnan(column.numbers)]}
+    return max((len(text.partition(".")[2].rstrip("% ")) for text in texts), default=0)
 
 
 def named_average(columns: Columns, name: str, names: Sequence[str]) -> bool:
@@ -445,3 +401,170 @@ def named_average(columns: Columns, name: str, names: Sequence[str]) -> bool:
     rows = ~np.isnan(value) & ~np.isnan(others).all(axis=0)
     value, others = value[rows], others[:, rows]
     return bool(np.all((np.nanmin(others, axis=0) <= value) & (value <= np.nanmax(others, axis=0))))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The unit and the direction of scores: by the whole column, marks, known metrics and the reader, else assumed.
+
+FRACTION, PERCENT, POINTS = UNITS = ("fraction", "percent", "points")
+HIGHER, LOWER, ASSUMED = DIRECTIONS = ("higher", "lower", "higher (assumed)")
+_IN_PARENTHESES = re.compile(r"[(（]([^()（）]*[^\W\d_]{3}[^()（）]*)[)）]")
+_ONE = 1 + 1e-9
+_CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit
+_RATINGS = 25.0  # the largest value up to which numbers of no known metric may be ratings as well as percentages
+_SLIGHTLY = 0.05  # below 0, of the largest value: chance, where a metric is centred
+_SLIPS = 0.1  # of the values, at least one: so many may be slips, such as 640 among percentages
+
+
+@dataclass
+class Scaled:
+    """Scores in shares where they are percentages. `scores`: the columns of `Long.scores`, and `higher_is_better`;
+    `factors`: of each row of `Long.rows`; `units`, `directions`: by benchmark; `notes`: what was left out."""
+
+    scores: pd.DataFrame
+    factors: pd.Series
+    units: dict[str, str]
+    directions: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
+def scaled(frame: Frame, long: Long, units: Mapping[str, str], directions: Mapping[str, str]) -> Scaled:
+    """The scores of a reading in shares or points, with the direction of each benchmark; `units`, `directions`: what
+    the reader says of benchmarks. Raises InputError for a benchmark that is not there."""
+    scores = long.scores
+    names = scores["benchmark"].unique().tolist()
+    for by_name, title, words in ((units, "units", UNITS), (directions, "directions", DIRECTIONS)):
+        for name, text in by_name.items():
+            if name not in names:
+                hint = did_you_mean(name, names, listing(names, 8))
+                raise InputError(f"reading: {title} of {name!r}: no such benchmark.", hint)
+            if text not in words:
+                raise InputError(f"reading: {title} of {name}: {text!r}.", f"one of {', '.join(words)}.")
+    keys = ["benchmark", *(["metric"] if "metric" in scores else [])]
+    groups = {name: rows for name, rows in scores.groupby(keys, sort=False)}
+    by_group = _units(groups, long) | {name: units[name[0]] for name in groups if name[0] in units}
+    factors, odd = pd.Series(1.0, scores.index), pd.Series(data=False, index=scores.index)
+    for name, rows in groups.items():
+        if by_group[name] == PERCENT:
+            factors[rows.index] = 0.01
+            odd[rows.index] = _odd(rows["value"].to_numpy()) & (name[0] not in units)
+    factors, notes = _without_odd(frame, long, scores, factors, odd)
+    higher = {name: _direction(name, long) for name in groups}
+    shown = {name[0]: HIGHER if up else ASSUMED if up is None else LOWER for name, up in reversed(higher.items())}
+    higher |= {name: {HIGHER: True, LOWER: False}.get(directions[name[0]]) for name in groups if name[0] in directions}
+    better = [higher[name] for name in scores[keys].itertuples(index=False, name=None)]
+    kept = factors.notna()
+    scores = scores.assign(
+        value=scores["value"] * factors, error=scores["error"] * factors, higher_is_better=pd.array(better, "boolean")
+    )
+    by_row = factors
+    if long.items:
+        by_row = long.rows.merge(scores.assign(factor=factors)[[*long.keys, "factor"]], "left", long.keys)["factor"]
+    first_units = dict(reversed([(name[0], unit) for name, unit in reversed(by_group.items())]))
+    return Scaled(scores[kept], by_row, first_units, shown | dict(directions), notes)
+
+
+def _units(groups: Mapping[tuple[str, ...], pd.DataFrame], long: Long) -> dict[tuple[str, ...], str]:
+    """The unit of each benchmark and metric: what values, marks and names say; of those that leave it open, percent
+    where as many of the table are percentages."""
+    units, unclear = dict[tuple[str, ...], str](), dict[tuple[str, ...], bool]()
+    for name, rows in groups.items():
+        text = " ".join(name)
+        values = rows["value"].to_numpy(float)
+        values = np.abs(values) if may_be_negative(text) else values
+        marked = bool(rows["source"].isin(long.percent).any()) or "%" in text
+        unit = unit_of(values, text, marked=marked, known=_is_known_share(name, long))
+        if unit is None or (unit == FRACTION and values.max() < 1 and not marked):
+            hundredths = np.allclose(values, values.round(2), atol=1e-9) and values.max() > 0
+            unclear[name] = values.max() > 1 or (hundredths and not lower_is_better(name[0]))
+        units[name] = unit or POINTS
+    percent = sum(unit == PERCENT for unit in units.values())
+    for name, coarse in unclear.items():
+        high = groups[name]["value"].max() > _CLEAR
+        if coarse and percent >= (1 if high else max(2, len(unclear))):
+            units[name] = PERCENT
+    return units
+
+
+def _is_known_share(name: tuple[str, ...], long: Long) -> bool:
+    """Whether a benchmark is a known task, or its metric one whose scores are shares."""
+    words = set(plain(" ".join((*name, _metric_of(name, long)))).split("_"))
+    return bool(words & vocabulary("has")["higher is better"]) or find_task_facts(plain(name[0])) is not None
+
+
+def _metric_of(name: tuple[str, ...], long: Long) -> str:
+    """The metric of scores: the one told, else the header of their only column; "" where the header is the name."""
+    headed = any(None in given.names for role in ("benchmark", "metric") for given in long.told.get(role, []))
+    if len(name) > 1 or headed or long.items:
+        return name[1] if len(name) > 1 else ""
+    return str(long.scores.loc[long.scores["benchmark"] == name[0], "source"].iloc[0])
+
+
+def unit_of(values: np.ndarray, name: str, *, marked: bool, known: bool = False) -> str | None:
+    """The unit of values (n,) of a benchmark and metric, which may be `marked` as percentages; None where they may be
+    percentages or ratings: up to 10, and up to 25 where the metric is not `known`."""
+    if is_unbounded(name) and not (names_perplexity(name) and values.max(initial=0) <= 1):
+        return POINTS
+    outside = _outside(values)
+    if outside.sum() > max(1.0, _SLIPS * len(values)) or (outside.any() and len(values) < 4):
+        return POINTS
+    values = values[~outside]
+    if not marked and values.max(initial=0) <= _ONE:
+        return FRACTION
+    return PERCENT if marked or values.max() > (_CLEAR if known else _RATINGS) else None
+
+
+def _outside(values: np.ndarray) -> np.ndarray:
+    """Which values (n,) can be no share and no percentage: below 0 by more than a little, and above 100."""
+    inside = np.abs(values[np.abs(values) <= 100 * _ONE])
+    outside: np.ndarray = (values > 100 * _ONE) | (-values > _SLIGHTLY * inside.max(initial=0))
+    return outside
+
+
+def _odd(values: np.ndarray) -> np.ndarray:
+    """Which percentages (n,) are in another unit than the others: at most 1 among ones above 10, and above 100."""
+    small = (np.abs(values) <= _ONE) & (values != 0)
+    large = values[np.abs(values) > _ONE]
+    odd: np.ndarray = (small & (large.min(initial=101) > _CLEAR) & bool(len(large))) | _outside(values)
+    return odd
+
+
+def _without_odd(
+    frame: Frame, long: Long, scores: pd.DataFrame, factors: pd.Series, odd: pd.Series
+) -> tuple[pd.Series, list[str]]:
+    """The factors with those of odd values: a model all of whose values are at most 1, two at least, is in shares;
+    single values are left out (NaN), and said with their place."""
+    notes = []
+    for model, rows in scores[odd].groupby("model", sort=False):
+        own = scores["model"] == model
+        if len(rows) >= 2 and (scores.loc[own, "value"].abs() <= _ONE).all():
+            factors = factors.where(~own, 1.0)
+            notes.append(f"{model}: its {own.sum()} scores are shares, those of others percentages.")
+            continue
+        factors = factors.where(~scores.index.isin(rows.index), np.nan)
+        for row in rows.itertuples():
+            place = frame.place(long.table, int(row.row))
+            value = f"{row.value:g} for {model} on {row.benchmark}"
+            notes.append(f"Left out: {place}: {value} is in another unit than the others.")
+    return factors, notes
+
+
+def _direction(name: tuple[str, ...], long: Long) -> bool | None:
+    """Whether higher is better on a benchmark and metric: by a mark, the table of metrics and tasks, a word of the name
+    of which less, or more, is better; None: nothing says it."""
+    if "answer" in long.told:  # right or wrong
+        return True
+    marks, text = " ".join(name), _metric_of(name, long).partition(",")[0] or name[0]
+    for signs, higher in (("↓⬇", False), ("↑⬆", True)):
+        if any(sign in marks for sign in signs):
+            return higher
+    known = metric_direction(plain(text))
+    if known is None and (facts := find_task_facts(plain(name[0]))) and facts.higher_is_better:
+        known = facts.higher_is_better == "1"
+    if known is not None:
+        return known
+    if lower_is_better(text) or any(map(lower_is_better, _IN_PARENTHESES.findall(text))):
+        values = long.scores.loc[long.scores["benchmark"] == name[0], "value"]
+        return None if names_perplexity(text) and values.max() <= 1 else False
+    words = set(plain(text).split("_"))
+    return True if words & vocabulary("has")["higher is better"] and not words & vocabulary("has")["no score"] else None

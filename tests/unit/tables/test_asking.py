@@ -208,7 +208,7 @@ KINDS_OF_PUBLIC_FILES = [
      'model,tele,net\nant,"[0.91, 0.02]","[0.5, 0.04]"\nbee,"[0.85, 0.01]","[0.6, 0.05]"'),
     ("model=model, benchmark=*, score=Task 1,Task 2", "model,Task 1,Task 2\nant,Pass,Fail\nbee,Fail,Pass"),
     ("model=model, benchmark=*, score=mean, n=n", "model,mean,ci_low,ci_high,n\nant,5.4,4.6,6.2,9\nbee,5.2,4.5,5.9,9"),
-    ("model=model_id, benchmark=competition_id, score=score_raw",
+    ("model=model_id, benchmark=competition_id, metric=metric_name, score=score_raw",
      "model_id,sha256,metric_name,competition_id,score_raw\nant,d61d4294379510d1,auc,churn,.92\n"
      "ant,7ffd9eed20e4f5f4,rmse,traffic,.06\nbee,0a720027ab76f416,auc,churn,.88\n"
      "bee,ce156c6f8dea4dca,rmse,traffic,.07"),

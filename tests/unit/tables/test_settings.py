@@ -40,61 +40,41 @@ def models_on(counted, task) -> list[str]:
     return sorted(counted.rows.loc[counted.rows["benchmark"] == task, "model"])
 
 
-def test_the_commonest_version_is_compared_and_the_others_are_named(tmp_path):
-    scores = made(
-        tmp_path, (["bee", "fox"], ["qa_one"], {"task_version": "3.0"}), task_version="1.0", harness="lm-eval"
-    )
+CHANGED = ["bee", "fox"]
+FULL = {"n_items_scored": 60, "n_items_total": 60}
+CASES = {  # changes, what all have, who is compared on qa_one and qa_two, what a note says
+    "the commonest version": (
+        [(CHANGED, ["qa_one"], {"task_version": "3.0"})], {"task_version": "1.0", "harness": "lm-eval"},
+        "acde", "abcdef", "(2): qa_one 3 (bee, fox), where 1 is used"),
+    "of as many the higher version, and 1 is 1.0": (
+        [(["ant", "bee", "cat"], ["qa_one"], {"task_version": "2"}), (["ant"], ["qa_two"], {"task_version": "1"})],
+        {"task_version": "10.0"}, "def", "bcdef", "qa_one 2"),
+    "versions of another harness, and unknown ones": (
+        [(["ant"], TASKS, {"task_version": "0", "harness": "lighteval"}), (["cat"], TASKS, {"task_version": None})],
+        {"task_version": "1", "harness": "lm-eval"}, "abcdef", "abcdef", ""),
+    "a part of the items": (
+        [(CHANGED, TASKS, {"n_items_scored": 17, "n_items_total": 60})], FULL, "acde", "acde", "bee, fox"),
+    "a limit": (
+        [(CHANGED, TASKS, {"limit": 9.0, "n_items_scored": None, "n_items_total": None})], FULL, "acde", "acde", "fox"),
+    "a limit as a share": ([(CHANGED, TASKS, {"limit": 0.2, "n_items_scored": 12})], FULL, "acde", "acde", "bee, fox"),
+    "an answer that failed": (
+        [(CHANGED, TASKS, {"n_items_scored": 59, "n_items_total": 60})], FULL, "abcdef", "abcdef", ""),
+    "a limit that no item met": ([(CHANGED, TASKS, FULL | {"limit": 100.0})], FULL, "abcdef", "abcdef", ""),
+    "all of one part": ([], {"limit": 100.0}, "abcdef", "abcdef", ""),
+    "like settings": (
+        [], {"chat_template": True, "backend": "hf", "task_version": "1", "temperature": 0.0}, "abcdef", "abcdef", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "common", "one", "two", "note"), CASES.values(), ids=CASES)
+def test_scores_of_unlike_versions_and_parts_stay_out_and_are_named(tmp_path, changes, common, one, two, note):
+    scores = made(tmp_path, *changes, **common)
     counted = count_scores(Sources(scores))
-    assert models_on(counted, "qa_one") == ["ant", "cat", "dog", "elk"] and len(models_on(counted, "qa_two")) == 6
-    (note,) = [note for note in counted.notes if "stay out" in note]
-    assert "qa_one 3 (bee, fox), where 1 is used" in note and "(2)" in note
+    assert ["".join(name[0] for name in models_on(counted, task)) for task in TASKS[:2]] == [one, two]
+    said = [text for text in counted.notes if "stay out" in text]
+    assert bool(counted.kept_out) == bool(note) == (len(said) > 0) and note in " ".join(said)
     mixed = count_scores(Sources(scores), unlike="kept")
-    assert len(models_on(mixed, "qa_one")) == 6 and any("bee, fox" in note for note in mixed.notes)
-
-
-def test_of_as_many_the_higher_version_counts_and_1_is_10(tmp_path):
-    old = (["ant", "bee", "cat"], ["qa_one"], {"task_version": "2"})
-    one = (["ant"], ["qa_two"], {"task_version": "1"})
-    counted = count_scores(Sources(made(tmp_path, old, one, task_version="10.0")))
-    assert models_on(counted, "qa_one") == ["dog", "elk", "fox"] and models_on(counted, "qa_two") == [
-        "bee",
-        "cat",
-        "dog",
-        "elk",
-        "fox",
-    ]
-
-
-def test_versions_of_another_harness_count_by_themselves_and_unknown_ones_stay(tmp_path):
-    other = (["ant", "bee"], TASKS, {"task_version": "0", "harness": "lighteval"})
-    unknown = (["cat"], TASKS, {"task_version": None})
-    counted = count_scores(Sources(made(tmp_path, other, unknown, task_version="1", harness="lm-eval"))).last()
-    assert all(len(models_on(counted, task)) == 6 for task in TASKS)
-    assert [(one.setting, one.words) for one in counted.differing] == [
-        ("harness", "harness: lm-eval (4), lighteval (2)")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("part", "kept"),
-    [
-        ({"n_items_scored": 17, "n_items_total": 60}, 4),
-        ({"limit": 10.0, "n_items_scored": None, "n_items_total": None}, 4),
-        ({"limit": 0.2, "n_items_scored": 12}, 4),
-        ({"n_items_scored": 59, "n_items_total": 60}, 6),  # an answer or two fails in many evaluations
-        ({"n_items_scored": 60, "n_items_total": 60, "limit": 100.0}, 6),  # a limit that no item met
-    ],
-)
-def test_scores_of_a_part_of_the_items_stay_out(tmp_path, part, kept):
-    scores = made(tmp_path, (["bee", "fox"], TASKS, part), n_items_scored=60, n_items_total=60)
-    counted = count_scores(Sources(scores))
-    assert all(len(models_on(counted, task)) == kept for task in TASKS)
-    assert len([note for note in counted.notes if "parts of the items" in note and "bee, fox" in note]) == (kept < 6)
-
-
-def test_all_of_one_part_are_compared(tmp_path):
-    counted = count_scores(Sources(made(tmp_path, limit=100.0)))
-    assert len(counted.rows) == 18 and not counted.kept_out
+    assert len(mixed.rows) == 18 and (not note or any("bee" in text for text in mixed.notes))
 
 
 def test_other_settings_are_compared_and_said_once(tmp_path):
@@ -123,13 +103,6 @@ def test_unlike_numbers_of_items_are_said_without_settings_too(tmp_path):
     (tmp_path / "settings.parquet").unlink()
     (difference,) = count_scores(Sources(tmp_path / "scores.parquet")).last().differing
     assert difference == ("n_items", "number of items: 100 to 1000", ("qa_two",))
-
-
-def test_like_settings_say_nothing(tmp_path):
-    counted = count_scores(
-        Sources(made(tmp_path, chat_template=True, backend="hf", task_version="1", temperature=0.0))
-    ).last()
-    assert not counted.differing and not counted.kept_out and not [note for note in counted.notes if "setting" in note]
 
 
 def test_a_key_that_settings_leave_open_stands_for_all_and_a_given_one_counts_before_it(tmp_path):

@@ -19,9 +19,9 @@ from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items, with_chance
-from lm_validity.tables.metrics import FRACTIONS
+from lm_validity.tables.metrics import FRACTIONS, PERPLEXITY
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, reruns_of, trained_here, unique_labels
-from lm_validity.tables.standard_errors import PERPLEXITY, ErrorCheck
+from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.tables.training import Sampling, TrainingNoise, training_noise
 from lm_validity.words import UNDER, listing, with_names
 

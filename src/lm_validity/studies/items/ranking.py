@@ -26,8 +26,8 @@ from lm_validity.studies.items.answers import (
 from lm_validity.studies.items.compare import compared_cells
 from lm_validity.studies.items.statistics import LEVEL, NO_TEST, holm_over_pairs, may_be_best, p_by_errors, paired_tests
 from lm_validity.tables.counted import Sources
+from lm_validity.tables.metrics import PERPLEXITY
 from lm_validity.tables.schema import trained_here
-from lm_validity.tables.standard_errors import PERPLEXITY
 from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, explain_protocols, known, listing
 
 MOST_ROWS = 60  # that the picture shows

@@ -29,10 +29,9 @@ from lm_validity.files import Document, check_encodable, write_json
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, parsed, part
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, parse_arguments, training_point
-from lm_validity.tables.metrics import metric_direction
+from lm_validity.tables.metrics import SHARES_OF_ITEMS, metric_direction
 from lm_validity.tables.schema import SCORES, Claim, Item
 from lm_validity.tables.settings import NEARLY_ALL
-from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Inspect.

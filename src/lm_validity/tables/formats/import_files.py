@@ -43,9 +43,8 @@ from lm_validity.tables.formats.score_files import (
 )
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS, Columns
-from lm_validity.tables.scales import Scaled
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item, as_record
-from lm_validity.tables.told import Long, needed, show
+from lm_validity.tables.told import Long, Scaled, needed, show
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it

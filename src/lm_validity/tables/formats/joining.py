@@ -16,11 +16,9 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables import schema
-from lm_validity.tables.cell_text import lower_is_better, names_perplexity
 from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text, with_progress
-from lm_validity.tables.metrics import metric_direction
+from lm_validity.tables.metrics import SHARES_OF_ITEMS, lower_is_better, metric_direction, names_perplexity
 from lm_validity.tables.schema import CLAIMS, ITEMS, KEY, SCORES, SETTINGS, SETTINGS_KEY, Claim, Item, Settings
-from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
 
 _TYPES = {column.name: schema.NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}

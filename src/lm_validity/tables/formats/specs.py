@@ -21,11 +21,11 @@ from lm_validity.config.sections import e2lm_tokens_b
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document
-from lm_validity.tables.cell_text import is_no_score, plain
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, objects, parsed, part
 from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, folder_name, training_point
+from lm_validity.tables.metrics import is_no_score, plain
 from lm_validity.tables.schema import DEFAULTS, Claim, Item
 
 Entries = Iterator[tuple[object, Document]]

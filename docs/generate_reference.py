@@ -19,14 +19,13 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, register_commands
+from lm_validity.cli import FURTHER, GROUPS, register_commands
 from lm_validity.config.load import section_of
 from lm_validity.config.sections import Cards, Configuration
 from lm_validity.files import Document, write_text
 from lm_validity.pages.page import glossary_text
 from lm_validity.results.put import UNIQUE, Row
-from lm_validity.site.cards.values import QUANTITIES
-from lm_validity.site.cards.verdict import CLAUSES
+from lm_validity.site.cards.values import CLAUSES, QUANTITIES
 from lm_validity.tables.formats.import_files import FORMATS
 from lm_validity.tables.metrics import WORDS
 from lm_validity.tables.schema import COLUMNS
@@ -71,6 +70,24 @@ INTERVALS = {
     "subsamples": "subsamples",
     "middle_subsamples": "subsamples: the middle half of them",
     "posterior": "the posterior",
+}
+
+# What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
+EXIT_CODES = {
+    "0": "Done.",
+    "1": "Something is not as it should be: see below. Or an error of the program itself, with a traceback.",
+    "2": "Bad input, something is missing here, or a process of a report was killed (out of memory): one line with a "
+    "hint on standard error. Nothing half-written.",
+    "128 + n": "Ended by signal n: 130 by Ctrl-C, 143 by a time limit or `scancel`.",
+}
+EXIT_CODES_OF = {
+    "preflight": {"1": "There are problems."},
+    "plan run": {
+        "1": "The goal is not reached, and no remaining cell would help.",
+        "other": "Snakemake failed: its exit code.",
+    },
+    "card": {"other": "Snakemake failed: its exit code."},
+    "check-cells": {"1": "Cells failed, or are of another recipe."},
 }
 
 
@@ -307,13 +324,11 @@ def roles_page() -> str:
     rows = (line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:])
     lines += [f"| {role} | {where} | {words} |" for role, where, words in rows]
     lines += ["", "## Files of harnesses", "", "They are told by what is in them, and need no roles.", ""]
-    lines += ["| harness | files | what is read of scores | of how they were made |", "|---|---|---|---|"]
-    for each in FORMATS:
-        columns = sorted(name for name in {*each.columns, *each.common} if name)
-        settings = sorted({*each.made, *each.made_of_score})
-        ends = " ".join(f"`{suffix or 'none'}`" for suffix in each.suffixes)
-        read = ", ".join(columns) if each.columns else "what a score has"
-        lines.append(f"| {each.name} | {ends} | {read} | {', '.join(settings)} |")
+    lines += ["| harness | files |", "|---|---|"]
+    lines += [
+        f"| {each.name} | {' '.join(f'`{suffix}`' if suffix else 'without' for suffix in each.suffixes)} |"
+        for each in FORMATS
+    ]
     return "\n".join([*lines, ""])
 
 

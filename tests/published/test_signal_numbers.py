@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import false_discovery_control
 from typer.testing import CliRunner
 
-from lm_validity.cli import imports, reports
+from lm_validity.cli import reports
 from lm_validity.config.sections import E2LM, Reports
 from lm_validity.files import read_json
 from lm_validity.results.put import Rows
@@ -35,7 +35,7 @@ TIED = {"anli_r2", "arc_challenge", "gsm8k", "truthfulqa_mc1", "winogrande"}
 def folder(tmp_path_factory) -> Path:
     """`import e2lm` and `report signal --selection e2lm`, through the command line."""
     folder = tmp_path_factory.mktemp("signal")
-    run = CliRunner().invoke(imports.app, ["e2lm", str(PUBLISHED / "curves.csv"), "--output", str(folder)])
+    run = CliRunner().invoke(reports.imports, ["e2lm", str(PUBLISHED / "curves.csv"), "--output", str(folder)])
     assert run.exit_code == 0, run.output
     arguments = ["--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv", "--output", folder / "r"]
     arguments += ["--selection", "e2lm", "--resamples", "199"]

@@ -22,12 +22,9 @@ DIRECT, TRAINED = "direct", "train_before_test"
 
 
 def run(*arguments) -> None:
-    from lm_validity.cli import app, imports, reports
+    from lm_validity.cli import register_commands
 
-    if not app.registered_groups:
-        app.add_typer(imports.app, name="import")
-        app.add_typer(reports.app, name="report")
-    CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    CliRunner().invoke(register_commands(), [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,7 @@ OTHERS = (  # nothing of this project, and not lm-eval
     "transformers.models.llama.modeling_llama",
     "tests.workflow.warm_programs",
 )
-MORE = (
-    "snakemake.cli",
-    "lm_validity.cli.imports",
-    "lm_validity.cli.plan",
-    "lm_validity.cli.study",
-    "tests.workflow.warm_programs",
-)
+MORE = ("snakemake.cli", "lm_validity.cli.study", "tests.workflow.warm_programs")
 
 
 def run() -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
-from lm_validity.cli.options import OneOfEach, UsageError, WholeHelp
+from lm_validity.cli.options import UsageError, WholeHelp
 from lm_validity.errors import CellError, InputError, Question
 from lm_validity.words import error_text
 
@@ -40,44 +39,22 @@ GROUPS = {
 }
 FURTHER = ("lm-eval", "simulate")
 
-# What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
-EXIT_CODES = {
-    "0": "Done.",
-    "1": "Something is not as it should be: see below. Or an error of the program itself, with a traceback.",
-    "2": "Bad input, something is missing here, or a process of a report was killed (out of memory): one line with a "
-    "hint on standard error. Nothing half-written.",
-    "128 + n": "Ended by signal n: 130 by Ctrl-C, 143 by a time limit or `scancel`.",
-}
-EXIT_CODES_OF = {
-    "preflight": {"1": "There are problems."},
-    "plan run": {
-        "1": "The goal is not reached, and no remaining cell would help.",
-        "other": "Snakemake failed: its exit code.",
-    },
-    "card": {"other": "Snakemake failed: its exit code."},
-    "check-cells": {"1": "Cells failed, or are of another recipe."},
-}
-
 
 class GroupedHelp(WholeHelp):
     """The help of the program, which lists its commands by group."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         """Put the home folder for `~` where no shell did, as after `--output=`."""
-        return super().parse_args(ctx, [re.sub(r"^([\w-]+=)?~(?=/|$)", _home, word) for word in args])
+        home = str(Path.home()).replace("\\", r"\\")
+        return super().parse_args(ctx, [re.sub(r"^([\w-]+=)?~(?=/|$)", rf"\g<1>{home}", word) for word in args])
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write the commands of each group under the group's title."""
         for title, names in GROUPS.items():
             self.write_group(formatter, title, names)
         formatter.write_paragraph()
-        formatter.write_text(
-            f"Further commands: {', '.join(FURTHER)}, and those of the workflow's jobs. Each has --help."
-        )
-
-
-def _home(match: re.Match[str]) -> str:
-    return f"{match[1] or ''}{Path.home()}"
+        further = f"Further commands: {', '.join(FURTHER)}, and those of the workflow's jobs."
+        formatter.write_text(f"{further} Each has --help.")
 
 
 app = typer.Typer(
@@ -100,12 +77,11 @@ def _print_version(value: object) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _options(version: Version = False) -> None:
     """How far can a language-model benchmark be trusted?"""
 
 
@@ -116,21 +92,15 @@ def command() -> "Command":
     return made
 
 
-@functools.cache
 def register_commands() -> typer.Typer:
-    """The whole command line; its modules are imported only now. A second call adds nothing."""
-    from lm_validity.cli import imports, jobs, plan, reports, study
+    """The whole command line; the modules that add to it are imported only now."""
+    from lm_validity.cli import jobs, reports, study  # noqa: F401
 
-    for module in (reports, imports, study, plan, jobs):
-        module.register(app)
-    for group in (app, *(group.typer_instance for group in app.registered_groups)):
-        for command in group.registered_commands if group else ():
-            command.cls = OneOfEach if command.cls is TyperCommand else command.cls
     return app
 
 
 def main() -> None:
-    """Run the command line. Exit codes: EXIT_CODES."""
+    """Run the command line. docs/reference/commands.md lists the exit codes."""
     try:
         _prepare_process()
         code = command()(standalone_mode=False)

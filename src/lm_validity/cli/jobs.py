@@ -14,7 +14,8 @@ import typer
 
 from lm_validity.cells import replay
 from lm_validity.cells.runner import run_job
-from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_folders
+from lm_validity.cli import app as root
+from lm_validity.cli.options import DEFAULT, DEMO, command, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
@@ -32,19 +33,6 @@ from lm_validity.words import count, listing, say
 if TYPE_CHECKING:
     from lm_validity.config.sections import MiniatureSettings
     from lm_validity.tables.merge import Merger
-
-Commands = list[Callable[..., None]]
-
-Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands that jobs of the workflow run."""
-    first_commands: Commands = [*map(_make_prefetch, READERS), split_benchmark]
-    last_commands: Commands = [merge, check_cells, partial_reports, build_site]
-    for command in [*first_commands, *map(_make_command, RULES.values()), *last_commands]:
-        app.command()(command)
-    app.add_typer(miniature, name="miniature")
 
 
 def _read_model(run: Run, model: str) -> Mapping[str, object]:
@@ -91,20 +79,23 @@ READERS: dict[str, Callable[[Run, str], Mapping[str, object]]] = {
 }
 
 
-def _make_prefetch(sheet: str) -> Callable[..., None]:
-    """The command that writes the records of a sheet's rows."""
-
-    def command(row: _id_in(sheet), configfile: Configfile = DEFAULT) -> None:  # type: ignore[valid-type]
-        _record(configfile, sheet, row)
-
-    command.__name__, command.__doc__ = f"prefetch_{sheet.removesuffix('s')}", READERS[sheet].__doc__
-    return command
-
-
 def _id_in(sheet: str) -> object:
     """The option for the id of a row."""
     kind = sheet.removesuffix("s")
     return Annotated[str, typer.Option(f"--{kind.replace('_', '-')}", help=f"Id in the sheet of {kind_label(kind)}s.")]
+
+
+def _make_prefetch(sheet: str) -> Callable[..., None]:
+    """The command that writes the records of a sheet's rows."""
+
+    def prefetch(row: _id_in(sheet), configfile: Path = DEFAULT) -> None:  # type: ignore[valid-type]
+        _record(configfile, sheet, row)
+
+    prefetch.__name__, prefetch.__doc__ = f"prefetch_{sheet.removesuffix('s')}", READERS[sheet].__doc__
+    return command(root)(prefetch)
+
+
+PREFETCH = {sheet: _make_prefetch(sheet) for sheet in READERS}
 
 
 def _record(configfile: Path, kind: str, name: str) -> None:
@@ -118,9 +109,8 @@ def _record(configfile: Path, kind: str, name: str) -> None:
     write_json(run.results / "prefetch" / kind / f"{name}.json", record)
 
 
-def split_benchmark(
-    benchmark: Annotated[str, typer.Option(help="Id in the sheet of benchmarks.")], configfile: Configfile = DEFAULT
-) -> None:
+@command(root)
+def split_benchmark(benchmark: str, configfile: Path = DEFAULT) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     run = _run_with(configfile, "benchmarks", benchmark)
@@ -150,14 +140,18 @@ def _try_hub(*, required: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def _make_command(rule: Rule[CellT, RowT]) -> Callable[..., None]:
-    """The command of a rule that computes cells: they differ in their names, their helps and the sheet."""
+def _make_command(rule: Rule[CellT, RowT]) -> None:
+    """Add the command of a rule that computes cells: they differ in their names, their helps and the sheet."""
 
-    def command(row: _id_in(rule.sheet), batch: Batch, configfile: Configfile = DEFAULT) -> None:  # type: ignore[valid-type]
+    def compute(row: _id_in(rule.sheet), batch: str, configfile: Path = DEFAULT) -> None:  # type: ignore[valid-type]
         _run_job(rule, row, batch, configfile)
 
-    command.__name__, command.__doc__ = rule.name, rule.summary
-    return command
+    compute.__name__, compute.__doc__ = rule.name, rule.summary
+    command(root)(compute)
+
+
+for _rule in RULES.values():
+    _make_command(_rule)
 
 
 def _run_job(rule: Rule[CellT, RowT], model: str, batch: str, configfile: Path) -> None:
@@ -195,12 +189,11 @@ def _run_with(configfile: Path, sheet: str, identifier: str) -> Run:
 # After the cells: tables, checks, the site.
 
 
+@command(root)
 def merge(
-    configfile: Configfile = DEFAULT,
-    partial: Annotated[bool, typer.Option("--partial", help="Merge only the cells that exist.")] = False,
-    only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="Write only this table.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
-) -> None:
+    configfile: Path = DEFAULT, partial: bool = False, only: Literal["scores", "items", "trials"] | None = None,
+    output: Path | None = None,
+) -> None:  # fmt: skip
     """Merge the cells into tables. With --partial, merge the cells that exist, into results/<run>/partial/tables."""
     from lm_validity.tables.merge import Merger
 
@@ -232,13 +225,8 @@ def _merge(merger: "Merger", run: Run, folder: Path, only: str | None) -> None:
             write(folder)
 
 
-def check_cells(
-    configfile: Configfile = DEFAULT,
-    output: Annotated[Path | None, typer.Option(help="File to write if no cell failed.")] = None,
-    after_error: Annotated[
-        bool, typer.Option("--after-error", help="Name cells and remove manifests, but exit 0 (for onerror).")
-    ] = False,
-) -> None:
+@command(root)
+def check_cells(configfile: Path = DEFAULT, output: Path | None = None, after_error: bool = False) -> None:
     """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
     are none, write --output."""
     run = load_planned_run(configfile)
@@ -272,37 +260,28 @@ def check_cells(
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
 
 
-def partial_reports(
-    configfile: Configfile = DEFAULT,
-    without_items: Annotated[
-        bool, typer.Option("--without-items", help="Skip the per-document table, which is faster.")
-    ] = False,
-) -> None:
+@command(root)
+def partial_reports(configfile: Path = DEFAULT) -> None:
     """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
-    from lm_validity.site.run import write_partial_reports
+    from lm_validity.site.report import write_partial_reports
 
-    run = load_planned_run(configfile)
-    missing, page = write_partial_reports(run, with_items=not without_items)
-    say(f"{count(missing, 'result')} still missing (not counting intermediate steps).")
-    say(f"partial report: {page}" if page else "No report is possible yet.")
+    say(*write_partial_reports(load_planned_run(configfile)))
 
 
-def build_site(configfile: Configfile = DEFAULT) -> None:
+@command(root)
+def build_site(configfile: Path = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.render import computation_page, count_spent
     from lm_validity.pages.page import write_page
-    from lm_validity.site.first_page import build_site as build
-    from lm_validity.site.run import about_run, run_sources, source_of
+    from lm_validity.site.report import write_run_site
 
     run = load_planned_run(configfile)
-    name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = report_folders(run)
     computation = computation_page(count_spent(Store(run.results / "store")))
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])
-    cards = run_sources(run, folders, run.results / "tables")
-    build(folders, run.results / "report", cards=cards, name=name, about=about_run(run), source=source_of(run))
+    write_run_site(run, folders, run.results)
     shutil.rmtree(run.results / "partial", ignore_errors=True)  # pages of the run as it was before it finished
 
 
@@ -310,7 +289,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
 # `lm-validity miniature …`: the synthetic world and the tiny models trained in it.
 
 miniature = make_group("Make the miniature world and its models.")
-ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
+root.add_typer(miniature, name="miniature")
 
 
 def _settings(configfile: Path) -> "MiniatureSettings":
@@ -321,11 +300,8 @@ def _settings(configfile: Path) -> "MiniatureSettings":
     return section
 
 
-@miniature.command("world")
-def world(
-    output: Annotated[Path, typer.Option(help="Folder for the world.")],
-    configfile: ConfigFile = Path("config/config.yaml"),
-) -> None:
+@command(miniature)
+def world(output: Path, configfile: Path = DEMO) -> None:
     """Write facts, benchmarks (lm-eval tasks over JSON lines), perplexity corpora and tokenizers."""
     from lm_validity.miniature.build import write_world
 
@@ -333,16 +309,8 @@ def world(
     say(output)
 
 
-@miniature.command("pretrain")
-def pretrain(
-    model: Annotated[str, typer.Argument(help="Id in the pool sheet.")],
-    world: Annotated[Path, typer.Option(help="Folder of the world.")],
-    output: Annotated[Path, typer.Option(help="Folder for the model, in hub format.")],
-    configfile: ConfigFile = Path("config/config.yaml"),
-    start: Annotated[
-        Path | None, typer.Option(help="Folder of the model it is tuned from. Default: beside the output.")
-    ] = None,
-) -> None:
+@command(miniature)
+def pretrain(model: str, world: Path, output: Path, configfile: Path = DEMO, start: Path | None = None) -> None:
     """Train one tiny language model from scratch and keep its checkpoints. A tuned model starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
 
@@ -354,8 +322,5 @@ def pretrain(
     row = pool[model]
     if row.tuned_from:
         start = start or output.parent / row.tuned_from
-    pretrain_model(settings, world, row, output, start=start, progress=_print_progress)
-
-
-def _print_progress(step: int, steps: int, loss: float) -> None:
-    say(f"step {step} of {steps}, loss {loss:.3f} nats per token")
+    report = "step {} of {}, loss {:.3f} nats per token".format
+    pretrain_model(settings, world, row, output, start=start, progress=lambda *numbers: say(report(*numbers)))

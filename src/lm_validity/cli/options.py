@@ -1,14 +1,20 @@
-"""What several commands share: which configuration they read, options in place of its keys, and the help of commands
-that have subcommands."""
+"""What several commands share: how a function becomes a command, which configuration it reads, options in place of that
+one's keys, and the help of commands that have subcommands.
+
+A function's parameters are the options of its command. What they mean stands in `options.tsv`, for all commands or for
+one function; in its column *form* whether it is an argument, its limits and further names.
+"""
 
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import reduce
 from importlib.util import find_spec
+from operator import getitem
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -27,6 +33,131 @@ if TYPE_CHECKING:  # typer's copy of click is private
 
 # what typer raises for a wrong command line; its own module of exceptions is private
 UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: ignore[assignment] # it has all that is asked
+CommandT = TypeVar("CommandT", bound=Callable[..., object])
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Commands and groups of them. Typer takes the last of two values, and cuts a subcommand's sentence to fit one line.
+
+
+def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: list[str]) -> None:
+    """Raises BadParameter for an option of one value that the parser finds twice."""
+    try:
+        parsed = command.make_parser(ctx).parse_args(list(words))[2]
+    except UsageError as error:
+        error.ctx = error.ctx or ctx  # the parser does not say which command's hint helps
+        raise
+    options = [option for option in parsed if isinstance(option, TyperOption)]
+    for option in options:
+        if options.count(option) > 1 and not (option.multiple or option.is_flag):
+            raise typer.BadParameter(f"{max(option.opts, key=len)} is there twice, and takes one value.", ctx)
+
+
+class OneOfEach(TyperCommand):
+    """A command that refuses an option of one value that is given twice."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Look at the words before they count."""
+        refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+
+class WholeHelp(TyperGroup):
+    """A command with subcommands, each listed with the whole first sentence of its help."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Look at the words before a subcommand's name."""
+        refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write all subcommands as one group."""
+        self.write_group(formatter, "Commands", self.list_commands(ctx))
+
+    def write_group(self, formatter: "HelpFormatter", title: str, names: Iterable[str]) -> None:
+        """Write the subcommands of these names under a title."""
+        with formatter.section(title):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+
+
+class PathsOrCommand(WholeHelp):
+    """A group whose first argument is a subcommand's name, or else a path for its first command, a `PathsCommand`."""
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        """Put the first command's name before a first argument that is no subcommand's."""
+        if args and args[0] not in self.commands:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+class PathsCommand(OneOfEach):
+    """The command of a group's paths, whose help is the group's: it has no name of its own, and lists the others."""
+
+    def format_usage(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write how the command is called, without the name that stands for its first argument."""
+        assert ctx.parent is not None, "it is a subcommand"
+        formatter.write_usage(ctx.parent.command_path, f"{ctx.info_name} [OPTIONS]")
+
+    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write the commands beside this one."""
+        group = ctx.parent and ctx.parent.command
+        assert isinstance(group, WholeHelp)
+        group.write_group(formatter, "Commands", [name for name in group.list_commands(ctx) if name != ctx.info_name])
+
+
+def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:
+    """A command with subcommands. Without arguments it shows its help."""
+    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def command(
+    group: typer.Typer, name: str | None = None, cls: type[TyperCommand] = OneOfEach, text: str | None = None
+) -> Callable[[CommandT], CommandT]:
+    """Add a function to a group as the command of this name, else of the function's own. `text`: its help, in place of
+    the docstring."""
+
+    def added(function: CommandT) -> CommandT:
+        group.command(name, cls=cls, help=text)(described(function))
+        return function
+
+    return added
+
+
+def described(function: CommandT) -> CommandT:
+    """The function, whose parameters typer sees with the forms and meanings of `options.tsv`."""
+    signature = inspect.signature(function)
+    parameters = [_described(function.__name__, parameter) for parameter in signature.parameters.values()]
+    return _seen_with(function, parameters)
+
+
+def _seen_with(function: CommandT, parameters: list[inspect.Parameter]) -> CommandT:
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
+
+
+def _read_words() -> dict[tuple[str, str], list[str]]:
+    lines = Path(__file__).with_name("options.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return {(function, option): words for function, option, *words in (line.split("\t") for line in lines)}
+
+
+_WORDS = _read_words()
+
+
+def _described(function: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter with what typer needs; one of another kind (a context) or with its own words as it is."""
+    name, default = parameter.name, parameter.default
+    words = _WORDS.get((function, name)) or _WORDS.get(("", name))
+    if words is None or get_origin(parameter.annotation) is Annotated:
+        return parameter
+    form = words[0].split("; ") if words[0] else []
+    further: dict[str, Any] = {key: value for key, _, value in (word.partition("=") for word in form) if value}
+    further |= {"min": int(further["min"])} if "min" in further else {}
+    names = [word for word in form if word.startswith("-")]
+    names += [f"--{name.replace('_', '-')}"] * (default is not True and not any(word[:2] == "--" for word in names))
+    kind = typer.Argument(**further, help=words[1])
+    kind = kind if "argument" in form else typer.Option(*names, **further, help=words[1])
+    return parameter.replace(annotation=Annotated[parameter.annotation, kind])
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which configuration a command reads where none is named: the one that `snakemake` reads in the same folder. Options
@@ -46,10 +177,6 @@ def default_configfile(folder: Path = Path()) -> Path:
 
 
 DEFAULT = default_configfile()
-Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
-Calibration = Annotated[
-    list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
-]
 
 
 def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -70,48 +197,35 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
             for option, key in options.items():
                 if (word := section_values.pop(option)) is not None:
                     *above, last = key.split(".")
-                    holder = values
-                    for part in above:
-                        holder = holder[part]
-                    holder[last] = word
+                    reduce(getitem, above, values)[last] = word
             command(section=validate(values, f"report {command.__name__}", type(default)), **section_values)
 
-        added = [_parameter(option, default, key) for option, key in options.items()]
         file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
-        return seen_as(command, called, "section", [*added, keyword("configfile", file)])
+        added = {option: _option_of_key(option, default, key) for option, key in options.items()} | {"configfile": file}
+        parameters = {name: parameter for name, parameter in inspect.signature(command).parameters.items()}
+        del parameters["section"]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        new = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in added.items()]
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        return _seen_with(called, [*parameters.values(), *new])
 
     return decorate
 
 
-def _parameter(option: str, section: ConfigSection, key: str) -> inspect.Parameter:
+def _option_of_key(option: str, section: ConfigSection, key: str) -> object:
     """An option with the key's type, meaning and default."""
     *above, last = key.split(".")
-    holder = section
-    for part in above:  # of signal.ties: the section `signal`
-        holder = getattr(holder, part)
+    holder = reduce(getattr, above, section)  # of signal.ties: the section `signal`
     field, value = type(holder).model_fields[last], getattr(holder, last)
     several = get_origin(field.annotation) is tuple
     word = ",".join(f"{part:g}" for part in value) if several else value
     kind: Any = str if several else field.annotation
     help_ = f"{field.description} [default: {word}]"
-    return keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
+    return Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)]
 
 
-def keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
-    """A parameter that `seen_as` adds."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def seen_as(
-    command: Callable[..., None], called: Callable[..., None], name: str, added: list[inspect.Parameter]
-) -> Callable[..., None]:
-    """`called`, which typer sees as `command` with the parameters `added` in place of the one of this name."""
-    signature = inspect.signature(command)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != name] + added
-    called.__name__, called.__doc__ = command.__name__, command.__doc__
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called
+# ----------------------------------------------------------------------------------------------------------------------
+# The reports of a run and of a site, and what runs Snakemake.
 
 
 def report_folders(run: Run) -> list[Path]:
@@ -148,105 +262,3 @@ def say_findings(site: Path, reports: list[Path], where: str) -> None:
     say(f"Report: {site / 'index.html'}", *headlines(reports))
     program = "lm-validity" if which("lm-validity") else sys.argv[0]  # as it was called, where PATH does not lead to it
     say(f"All findings and their intervals: {program} findings --all {where}".rstrip())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Options. Typer takes the last of two values.
-
-
-def refuse_repeated(command: TyperCommand | TyperGroup, ctx: "Context", words: list[str]) -> None:
-    """Raises BadParameter for an option of one value that the parser finds twice."""
-    try:
-        found = command.make_parser(ctx).parse_args(list(words))[2]
-    except UsageError as error:
-        error.ctx = error.ctx or ctx  # the parser does not say which command's hint helps
-        raise
-    options = [
-        option for option in found if isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
-    ]
-    for option in options:
-        if options.count(option) > 1:
-            raise typer.BadParameter(f"{max(option.opts, key=len)} is there twice, and takes one value.", ctx)
-
-
-class OneOfEach(TyperCommand):
-    """A command that refuses an option of one value that is given twice."""
-
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        """Look at the words before they count."""
-        refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Help. Typer's own cuts a subcommand's sentence to fit one line.
-
-
-class WholeHelp(TyperGroup):
-    """A command with subcommands, each listed with the whole first sentence of its help."""
-
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        """Look at the words before a subcommand's name."""
-        refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
-
-    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write all subcommands as one group."""
-        self.write_group(formatter, "Commands", self.list_commands(ctx))
-
-    def write_group(self, formatter: "HelpFormatter", title: str, names: Iterable[str]) -> None:
-        """Write the subcommands of these names under a title."""
-        with formatter.section(title):
-            formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
-
-
-def paths_or_command(name: str) -> type[WholeHelp]:
-    """A group whose first argument is a subcommand's name, or else a path for the command `name`."""
-
-    class PathsOrCommand(WholeHelp):
-        def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-            """Put `name` before a first argument that is neither a subcommand nor a call for help."""
-            asks = args[:1] in (["--help"], ["-h"]) and isinstance(self.commands[name], GroupedOptions)
-            if asks or (args and args[0] not in self.commands and args[0] not in ("--help", "-h")):
-                args = [name, *args]
-            return super().parse_args(ctx, args)
-
-    return PathsOrCommand
-
-
-class GroupedOptions(OneOfEach):
-    """A command whose help lists its options by what they are for, then examples, and the commands beside it."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
-    examples: ClassVar[tuple[tuple[str, str], ...]] = ()  # (command, what it does)
-    beside: ClassVar[str] = ""  # the title of the commands beside it
-
-    def format_usage(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write how the command is called, without the name that stands for its first argument."""
-        assert ctx.parent is not None, "it is a subcommand"
-        formatter.write_usage(ctx.parent.command_path, f"{ctx.info_name} [OPTIONS]")
-
-    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write each group of options under its title; those of no group come last."""
-        records = {
-            parameter.name: record for parameter in self.get_params(ctx) if (record := parameter.get_help_record(ctx))
-        }
-        listed = [name for names in self.groups.values() for name in names]
-        ungrouped = tuple(name for name in records if name not in listed)
-        for title, names in (*self.groups.items(), ("Further options", ungrouped)):
-            with formatter.section(title):
-                formatter.write_dl([records[name] for name in names if name in records])
-
-    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write the examples, and the commands beside this one."""
-        with formatter.section("Examples"):
-            for line, meaning in self.examples:
-                formatter.write(f"  {line}\n      {meaning}\n")
-        group = ctx.parent and ctx.parent.command
-        assert isinstance(group, WholeHelp)
-        group.write_group(formatter, self.beside, [name for name in group.list_commands(ctx) if name != ctx.info_name])
-
-
-def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:
-    """A command with subcommands. Without arguments it shows its help."""
-    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None)

@@ -1,90 +1,68 @@
-"""Commands of a study of one's own: its folder, what it takes, how it stands, what it found; and tools beside it, item
-filters and lm-eval's own command line."""
+"""Commands of a study of one's own: its folder, what it takes, how it stands, what it found, which cells it plans; and
+tools beside it, item filters and lm-eval's own command line."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from lm_validity.cli.options import (
-    DEFAULT,
-    Calibration,
-    Configfile,
-    make_group,
-    report_folders,
-    say_findings,
-    site_reports,
-    snakemake_command,
-)
-from lm_validity.cli.plan import run_to_its_end
-from lm_validity.config.load import build_run, load_run, read_values, render_defaults, render_yaml
+from lm_validity.cli import app as root
+from lm_validity.cli import options
+from lm_validity.cli.options import DEFAULT, command
+from lm_validity.config.load import PlannedCell, Run, build_run, load_run, read_values, render_defaults, render_yaml
 from lm_validity.config.rows import Sheets
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import check_file, check_folder, replaced_folder, write_text
-from lm_validity.monitor import check
-from lm_validity.monitor.render import PAGE_MARKS, render_cost, render_matrix, render_page, render_summary
-from lm_validity.monitor.status import Estimator, RunState, progress, unplanned_pairs
+from lm_validity.monitor import check, render
+from lm_validity.monitor.status import Estimator, RunState, progress, total, training_costs, unplanned_pairs
+from lm_validity.plans import drawing
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
-from lm_validity.words import all_findings, count, say, say_markdown
+from lm_validity.run.rules.base import Participants
+from lm_validity.words import all_findings, count, listing, say, say_markdown
 
 if TYPE_CHECKING:
+    from lm_validity.plans.rounds import Goal, Round
     from lm_validity.studies.signal.filters.recipe import UnanimousJudge
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands that begin a study and watch it."""
-    for command in (init, config, cost, preflight, status, findings, forget, card):
-        app.command()(command)
-    app.command(
-        "lm-eval",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-        help="Run lm-eval's own command line. `run --model lm-validity` scores with shared contexts.",
-    )(lm_eval)
-    app.add_typer(filters, name="filter")
-
-
-def init(folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")]) -> None:
+@command(root)
+def init(folder: Path) -> None:
     """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
     from lm_validity.template.folder import make_study
 
     make_study(folder)
-    say(f"{folder}: a new study. Its README.md says what to do next.", *_lacking())
-
-
-def _lacking() -> list[str]:
-    """What the commands of a study's README need and Python does not find."""
-    absent = [name for name in ("snakemake", "torch") if find_spec(name) is None]
-    if absent:
-        return [
-            f"Not installed: {' and '.join(absent)}, which its commands need. Install lm-validity[cells] from where "
+    say(f"{folder}: a new study. Its README.md says what to do next.")
+    if lacking := [name for name in ("snakemake", "torch") if find_spec(name) is None]:
+        say(
+            f"Not installed: {' and '.join(lacking)}, which its commands need. Install lm-validity[cells] from where "
             "you have the package."
-        ]
-    return []
+        )
 
 
+@command(root)
 def status(
-    configfile: Configfile = DEFAULT,
-    html: Annotated[Path | None, typer.Option(help="Also write the matrix as a page.")] = None,
-    matrix: Annotated[bool, typer.Option(help="Print the matrix of models and benchmarks.")] = True,
-    watch: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds.")] = None,
+    configfile: Path = DEFAULT, html: Path | None = None, matrix: bool = True, watch: float | None = None
 ) -> None:
     """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
     if html is not None:
-        check_file(html, PAGE_MARKS)
+        check_file(html, render.PAGE_MARKS)
     while True:
         run = load_run(configfile)
         state = RunState(run)
         so_far = progress(state.cells, Estimator(run).seconds)
-        say(render_summary(state, so_far))
+        say(render.render_summary(state, so_far))
         if matrix:
-            say(render_matrix(state.cells, unplanned_pairs(run)))
+            say(render.render_matrix(state.cells, unplanned_pairs(run)))
         if html is not None:
-            write_text(html, render_page(run.name, state, so_far, refresh=watch, folder=html.parent))
+            write_text(html, render.render_page(run.name, state, so_far, refresh=watch, folder=html.parent))
             say(html)
         if watch is None or so_far.done == so_far.cells:
             return
@@ -92,35 +70,35 @@ def status(
         time.sleep(watch)
 
 
-def config(
-    configfile: Configfile = DEFAULT,
-    defaults: Annotated[bool, typer.Option("--defaults", help="With the defaults instead, without a run.")] = False,
-) -> None:
+@command(root)
+def config(configfile: Path = DEFAULT, defaults: bool = False) -> None:
     """Print every key of a run's configuration with its meaning and value."""
     print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
 
 
-def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
+@command(root)
+def cost(configfile: Path = DEFAULT, calibration: list[Path] | None = None) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     run = load_run(configfile)
     check_tasks(run)
-    say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
+    say(render.render_cost(_estimator(run, calibration), RunState(run)))
 
 
-def preflight(
-    configfile: Configfile = DEFAULT,
-    fast: Annotated[bool, typer.Option("--fast", help="Do not check every file's sha256.")] = False,
-) -> int:
+def _estimator(run: Run, calibration: Iterable[Path] | None) -> Estimator:
+    """What cells of the run cost, by its finished ones and those of other configurations."""
+    return Estimator(run, map(load_run, calibration or ()))
+
+
+@command(root)
+def preflight(configfile: Path = DEFAULT, fast: bool = False) -> int:
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
     they are made again."""
     sheets = Sheets()
     run = build_run(read_values(configfile), str(configfile), sheets)
     check_study(run.results, study_of(run, configfile, sheets))
-    for line in check.recomputed_cells(run):
+    for line in (*check.recomputed_cells(run), *(change.describe() for change in note_changes(run))):
         say(f"will be computed again: {line}")
-    for change in note_changes(run):
-        say(f"will be computed again: {change.describe()}")
     problems = [*check.remove_outdated(run), *check.readiness_problems(run), *check.record_problems(run)]
     if not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems
@@ -128,37 +106,27 @@ def preflight(
         problems += access_problems(check.unfetched_models(run))
     problems += [*check.repair(run, verify=not fast), *check.damaged_outputs(run)]
     problems += [*check.leases(run, stale=True), *check.orphan_problems(run)]
-    for message in [*check.leases(run, stale=False), *problems]:
-        say(message)
     verdict = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
-    say(f"{run.name}: {verdict}")
+    say(*check.leases(run, stale=False), *problems, f"{run.name}: {verdict}")
     return 1 if problems else 0
 
 
-def forget(
-    patterns: Annotated[list[str], typer.Argument(help="Shell patterns of rule/model/cell.")],
-    configfile: Configfile = DEFAULT,
-) -> None:
+@command(root)
+def forget(patterns: list[str], configfile: Path = DEFAULT) -> None:
     """Drop cells from the store, so that they are computed again."""
     for folder in check.forget(load_run(configfile), patterns):
         say(f"forgot {folder}")
 
 
-def findings(
-    site: Annotated[
-        Path | None, typer.Argument(help="Folder of a site that `lm-validity report` wrote. Default: the run's.")
-    ] = None,
-    configfile: Configfile = DEFAULT,
-    print_all: Annotated[
-        bool, typer.Option("--all", help="Print all findings, then a number with its interval on each line.")
-    ] = False,
-) -> None:
+@command(root)
+def findings(site: Path | None = None, configfile: Path = DEFAULT, print_all: bool = False) -> None:
     """Print where the report is, and what each study found, in at most 12 lines."""
     if site is not None:
-        reports, where, hint = site_reports(site), quote(str(site)), "name a folder that `lm-validity report` wrote."
+        reports, where = options.site_reports(site), quote(str(site))
+        hint = "name a folder that `lm-validity report` wrote."
     else:
         run = load_run(configfile)
-        site, reports = run.results / "report", report_folders(run)
+        site, reports = run.results / "report", options.report_folders(run)
         where = "" if configfile == DEFAULT else f"--configfile {quote(str(configfile))}"
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
     if not (site / "index.html").is_file():
@@ -168,23 +136,18 @@ def findings(
     if print_all:
         say(f"Report: {site / 'index.html'}", *all_findings(reports))
     else:
-        say_findings(site, reports, where)
+        options.say_findings(site, reports, where)
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity card …`
+
+
+@command(root)
 def card(
-    benchmarks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task, or names of benchmarks."
-        ),
-    ],
-    configfile: Configfile = DEFAULT,
-    profile: Annotated[Path | None, typer.Option(help="Snakemake's profile. Default: profiles/local.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would run, but run nothing.")] = False,
-    no_code: Annotated[
-        bool, typer.Option("--no-code", help="Refuse a task file that names code, before any of it runs.")
-    ] = False,
-) -> None:
+    benchmarks: list[str], configfile: Path = DEFAULT, profile: Path | None = None, dry_run: bool = False,
+    no_code: bool = False,
+) -> None:  # fmt: skip
     """Score one new benchmark, given as a task file, on the configured models, and write its card. Given names of
     benchmarks, print their cards from a finished run.
 
@@ -205,17 +168,16 @@ def card(
     write_run(own_task)
     say(*own_task.lines())
     local = Path("profiles/local")
-    command = snakemake_command(
+    program = options.snakemake_command(
         "scores",
         *("--snakefile", str(SHIPPED / "workflow" / "Snakefile")),
         *("--profile", str(profile or (local if local.is_dir() else SHIPPED / local))),
         *("--configfile", str(own_task.configfile)),
         *(("--dry-run", "--quiet", "rules") if dry_run else ()),
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
-    os.environ["PATH"] = path
-    code = run_to_its_end(command)
-    if code:
+    # rules start lm-validity by name
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    if code := run_to_its_end(program):
         raise typer.Exit(code)
     if not dry_run:
         say(*write_own_report(own_task))
@@ -252,9 +214,246 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity plan …`: which models are fine-tuned on which benchmarks, first from expected cost and before any score,
+# then in rounds by what was measured.
+
+NAMED = 6  # benchmarks listed where some were not counted
+plans = typer.Typer(
+    cls=options.WholeHelp, invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]", rich_markup_mode=None
+)
+root.add_typer(plans, name="plan")
+
+
+@plans.callback()
+@options.described
+def plan(
+    context: typer.Context, configfile: Path = DEFAULT,
+    design: Literal["cheap-and-block", "balanced"] = "cheap-and-block", cells: Path | None = None,
+    audit: int | None = None, budget: float | None = None, seed: int = 0, output: Path | None = None,
+    calibration: list[Path] | None = None,
+) -> None:  # fmt: skip
+    """Write the sheet of cells to fine-tune, and say what it costs and saves. If the configuration already has a plan,
+    --cells and --audit add a round to it."""
+    if context.invoked_subcommand is not None:
+        sources = ((name, context.get_parameter_source(name)) for name in context.params)
+        for name in (name for name, source in sources if source is not None and source.name == "COMMANDLINE"):
+            program = f"plan {context.invoked_subcommand}"
+            raise InputError(f"--{name} comes before the subcommand of `{program}`.", f"write {program} --{name} ...")
+        return
+    if sum((cells is not None, audit is not None, budget is not None)) > 1:
+        raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
+    run = load_run(configfile)
+    if audit is not None and run.plan is None:
+        raise InputError(
+            f"--audit {audit}: {configfile} has no plan, and an audit adds to one.",
+            "make the first plan with `lm-validity plan`, and name it under plan.",
+        )
+    path = drawing.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
+    estimator = _estimator(run, calibration)
+    costs, earlier = training_costs(estimator), run.plan or {}
+    if cells is not None:
+        added = drawing.listed_cells(run, cells)
+    elif audit is not None:
+        added = drawing.audit(costs, earlier, audit, seed, run.ruled_out)
+    else:
+        added = drawing.first_plan(estimator, costs, design, seed, budget)
+    planned = [*earlier.values(), *added]
+    lines = [f"{path}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new"]
+    reasons = [cell.reason for cell in added]
+    lines += [f"  {reason}: {reasons.count(reason):,}" for reason in dict.fromkeys(reasons)]
+    lines.append(render.describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
+    lines += render.warnings_of(estimator)
+    _write_plan(run, configfile, path, planned, lines)
+
+
+def _write_plan(run: Run, configfile: Path, path: Path, planned: Sequence[PlannedCell], lines: Iterable[str]) -> None:
+    """Write the plan and print lines on it, the last one where the configuration does not name it."""
+    drawing.write_plan(path, planned, run)
+    say(*lines)
+    if not drawing.is_plan_of(run, path):
+        say(f"Set `plan: {path}` in {configfile}.")
+
+
+@command(plans, "next")
+def next_round(goal: str | None = None, configfile: Path = DEFAULT, calibration: list[Path] | None = None) -> None:
+    """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
+    the fewest hours. They count towards ranks, not towards agreement. Bias study, if tasks stop on the width of their
+    interval: a batch of subsamples for the tasks whose interval is too wide."""
+    _add_rounds(configfile, _goal(goal), calibration)
+
+
+def _goal(goal: str | None) -> "Goal | None":
+    from lm_validity.plans.rounds import parse_goal
+
+    return None if goal is None else parse_goal(goal)
+
+
+@command(plans, "run")
+def run_rounds(
+    goal: str | None = None, arguments: list[str] | None = None, configfile: Path = DEFAULT, seed: int = 0,
+    calibration: list[Path] | None = None,
+) -> None:  # fmt: skip
+    """Run the workflow, add a round as `plan next` does, and repeat until there is nothing to add. If the
+    configuration's `plan` names a file that does not exist yet, write the first plan to it. A second call continues."""
+    target, further = _goal(goal), tuple(arguments or ())
+    options.snakemake_command()  # which says so where it is not installed
+    for word in (word for word in further if word.startswith(("-n", "--dry", "--unlock"))):
+        raise InputError(f"{word}: nothing is computed with it, and a round depends on results.", "leave it out.")
+    if target is None:
+        _load_what_goes_on(configfile, target)
+    else:
+        _plan_first(configfile, target, seed, calibration, further)
+    while True:
+        _run_workflow(configfile, *further)
+        chosen_round, added = _add_rounds(configfile, target, calibration)
+        if added:
+            continue
+        if chosen_round is not None and not chosen_round.reached:
+            sys.exit(1)
+        return
+
+
+@command(plans, "add-model")
+def add_model(
+    model: str, goal: str | None = None, configfile: Path = DEFAULT, output: Path | None = None,
+    calibration: list[Path] | None = None,
+) -> None:  # fmt: skip
+    """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
+    --goal, these cells become a round of the plan."""
+    from lm_validity.plans import rounds
+
+    target = _goal(goal)
+    if target is not None and target.kind == "tau":
+        raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
+    run = load_run(configfile)
+    earlier = rounds.earlier_cells(run, model)
+    path = None if target is None else drawing.check_place(run, configfile, output, adds_a_round=True)
+    joining = rounds.place_model(run, model, training_costs(_estimator(run, calibration)))
+    say(*rounds.describe_joining(joining))
+    if path is None or target is None:
+        return
+    say(rounds.describe_cells(joining, target))
+    if cells := rounds.joining_cells(joining, target, earlier):
+        line = f"{path}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}"
+        _write_plan(run, configfile, path, [*earlier.values(), *cells], [line])
+
+
+def _plan_first(
+    configfile: Path, goal: "Goal", seed: int, calibration: Iterable[Path] | None, further: tuple[str, ...]
+) -> None:
+    """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
+    import yaml
+
+    values = read_values(configfile)
+    path = values.get("plan") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(path, str) or not path:
+        raise InputError(
+            f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`. The plan will be written there."
+        )
+    if Path(path).is_file():
+        return
+    unplanned = values | {"plan": None}
+    run = build_run(unplanned, str(configfile))
+    copy = run.results / "unplanned.yaml"
+    write_text(copy, yaml.safe_dump(unplanned))
+    _run_workflow(copy, "prefetch", *further)
+    _check_counted(run)
+    estimator = _estimator(run, calibration)
+    costs = training_costs(estimator)
+    cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, None)
+    if goal.kind == "budget" and total(costs, ((cell.model, cell.benchmark) for cell in cells)) > goal.value:
+        cells = drawing.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
+    drawing.write_plan(Path(path), cells, run)
+    say(f"{path}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
+
+
+def _check_counted(run: Run) -> None:
+    """Raises InputError where Snakemake ended well and benchmarks have no record: it was asked for something else than
+    to run the workflow (--summary, --lint, --touch, --dag), and cheap benchmarks cannot be told from costly ones."""
+    folder = run.results / "prefetch" / "benchmarks"
+    missing = [name for name in Participants(run).used_benchmarks if not (folder / f"{name}.json").is_file()]
+    if missing:
+        raise InputError(
+            f"{folder}: Snakemake ended well, but documents of {count(len(missing), 'benchmark')} are not counted "
+            f"({listing(missing, NAMED)}), so no plan was written.",
+            "leave out options with which Snakemake does not run the workflow, such as -n.",
+        )
+
+
+def _run_workflow(configfile: Path, *further: str) -> None:
+    if code := run_to_its_end(options.snakemake_command(*further, "--configfile", str(configfile))):
+        sys.exit(code)
+
+
+def run_to_its_end(program: Sequence[str]) -> int:
+    """Run a command; its exit code, 128 + number where a signal ended it, or came here and it ended with 0.
+
+    Ctrl-C reaches the command too, which may take a while to stop its jobs: it is waited for. (`subprocess.run` would
+    kill it after a quarter of a second.) SIGTERM is passed on to it.
+    """
+    received: list[int] = []
+    with subprocess.Popen(program) as process:
+
+        def pass_on(number: int, frame: object) -> None:
+            received.append(number)
+            if number == signal.SIGTERM:
+                process.send_signal(number)
+
+        handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    if code == 0 and received:
+        return 128 + received[0]
+    return 128 - code if code < 0 else code
+
+
+def _add_rounds(
+    configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
+) -> "tuple[Round | None, int]":
+    """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
+    from lm_validity.plans import rounds
+
+    run, chosen_round, added = _load_what_goes_on(configfile, goal), None, 0
+    if goal is not None:
+        path = rounds.plan_place(run, configfile)
+        standing = rounds.standing_of(run)
+        assert run.plan is not None, "plan_place has seen to it"
+        rounds.check_finished(standing, run.plan)
+        chosen_round = rounds.choose_round(standing, goal, training_costs(_estimator(run, calibration)))
+        if chosen_round.cells:
+            drawing.write_plan(path, [*run.plan.values(), *chosen_round.cells], run)
+        added = len(chosen_round.cells)
+        say(*rounds.describe_round(chosen_round))
+    if run.bias_plan is not None:
+        lines, rows = rounds.add_batch(run)
+        added += rows
+        say(*lines)
+    return chosen_round, added
+
+
+def _load_what_goes_on(configfile: Path, goal: "Goal | None") -> Run:
+    """The run. Raises InputError where no study in it goes on: before the workflow, which may take days."""
+    run = load_run(configfile)
+    if goal is None and run.bias_plan is None:
+        raise InputError(
+            f"{configfile}: no study in it continues without a goal.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width.",
+        )
+    return run
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # lm-eval's own command line.
 
 
+@root.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    help="Run lm-eval's own command line. `run --model lm-validity` scores with shared contexts.",
+)
 def lm_eval(context: typer.Context) -> None:
     """Hand the arguments to lm-eval's own command line, after registering the model `lm-validity`."""
     from lm_eval.__main__ import cli_evaluate
@@ -268,36 +467,24 @@ def lm_eval(context: typer.Context) -> None:
 # ----------------------------------------------------------------------------------------------------------------------
 # `lm-validity filter …`: choose items of a benchmark, and judge the choice where it was not made.
 
-filters = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
-TEXTS = "The documents' texts (JSON lines or parquet)."
-Documents = Annotated[Path, typer.Argument(help=TEXTS)]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the kept ids, the judgement and the task.")]
+filters = options.make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
+root.add_typer(filters, name="filter")
 
 
-@filters.command("apply")
+@command(filters)
 def apply(
-    recipe: Annotated[Path, typer.Argument(help="The filters and their settings (YAML).")],
-    output: Output,
-    items: Annotated[Path | None, typer.Option(help="items.parquet")] = None,
-    documents: Annotated[Path | None, typer.Option(help=TEXTS)] = None,
-    models: Annotated[
-        Path | None, typer.Option(help="Models sheet, whose sizes or architectures are left out in turn.")
-    ] = None,
-    controls: Annotated[
-        int, typer.Option(min=1, help="Number of random choices of the same size, for comparison.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
-) -> None:
+    recipe: Path, output: Path, items: Path | None = None, documents: Path | None = None, models: Path | None = None,
+    controls: int = 200, seed: int = 0,
+) -> None:  # fmt: skip
     """Run a recipe's filters. Write the kept ids, an lm-eval task, and how well the filters work on other models."""
     from lm_validity.studies.signal.filters.recipe import Tables, apply_recipe, read_recipe
 
     tables = Tables(items, documents, models)
-    for line in apply_recipe(read_recipe(recipe, _make_judge), output, tables, controls, seed):
-        say(line)
+    say(*apply_recipe(read_recipe(recipe, _make_judge), output, tables, controls, seed))
 
 
-@filters.command("leakage")
-def leakage(documents: Documents) -> None:
+@command(filters)
+def leakage(documents: Path) -> None:
     """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.kinds import leakage_rates
     from lm_validity.tables.items import read_documents
@@ -308,18 +495,11 @@ def leakage(documents: Documents) -> None:
         say(f"gold answers in the examples before it: {rates.examples:.4f}")
 
 
-@filters.command("align")
+@command(filters)
 def align(
-    documents: Documents,
-    output: Output,
-    model: Annotated[str, typer.Option(help="Folder of a local model, or the name of a model at the endpoint.")],
-    url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint. It ends in /v1.")] = None,
-    key_variable: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
-    dtype: Annotated[str, typer.Option(help="Precision of a local model.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="Device of a local model.")] = "cpu",
-    items: Annotated[int, typer.Option(min=1, help="Questions drawn at random.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the drawn questions.")] = 0,
-) -> None:
+    documents: Path, output: Path, model: str, url: str | None = None, key_variable: str | None = None,
+    dtype: str = "bfloat16", device: str = "cpu", items: int = 50, seed: int = 0,
+) -> None:  # fmt: skip
     """Say what share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
     from lm_validity.studies.signal.filters.recipe import VerdictCache, alignment
@@ -340,7 +520,7 @@ def align(
 def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
     """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
     model."""
-    from lm_validity.studies.signal.filters.recipe import EndpointJudge, Judge, UnanimousJudge
+    from lm_validity.studies.signal.filters.recipe import JUDGE_SETTINGS, EndpointJudge, Judge, UnanimousJudge
 
     settings = dict(settings)
     if "model" not in settings:
@@ -356,7 +536,5 @@ def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
 
             judge = LocalJudge(settings.pop("model"), **{"dtype": "bfloat16", **settings})
     except TypeError as error:
-        from lm_validity.studies.signal.filters.recipe import JUDGE_SETTINGS
-
         raise InputError(f"llm_judge: {error}.", f"its settings are {', '.join(JUDGE_SETTINGS)}.") from error
     return UnanimousJudge(judge, name, cache, promptings)

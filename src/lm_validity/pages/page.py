@@ -516,12 +516,12 @@ def _check_names(page: Page) -> None:
 
 @cache
 def environment() -> "Environment":
-    """Jinja's environment of the templates beside this module, each compiled once: everything is escaped."""
+    """Jinja's environment of the templates beside this module, each compiled once: all but Markdown is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     templates = Environment(
         loader=PackageLoader("lm_validity.pages", "assets"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
+        autoescape=select_autoescape(disabled_extensions=("md.j2",), default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from lm_validity.config.rows import read_rows
 from lm_validity.config.sheets import AcceptedLoss
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import absent, write_text
+from lm_validity.pages.page import from_template
 from lm_validity.results.put import Rows
 from lm_validity.results.sections import write_rows
 from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, table_kind
@@ -121,51 +122,45 @@ class Compared:
 def compare(first: str, second: str, source: Path | None, request: Comparing, items: Path | None = None) -> Compared:
     """Compare two models: names of `source` (scores.parquet, or a folder that holds it), or without one two files or
     folders of result files. Raises InputError as `gather` and `compare_counted`, and for a bad margin or point."""
-    with two_models(first, second, source, items, request.options) as sources:
-        sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
-        margins, models = _margins(request.margin), (sources.first, sources.second)
-        counted = count_scores(Sources(sources.scores, None, sources.benchmarks), only=models, unlike=request.unlike)
+    with two_models(first, second, source, items, request.options) as models:
+        sources = replace(models.sources, benchmarks=request.benchmarks or models.sources.benchmarks)
+        margins, names = _margins(request.margin), (models.first, models.second)
+        answers = None if sources.items is None else Path(sources.items)
+        counted = count_scores(sources, only=names, unlike=request.unlike)
         one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
         at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
-        comparison = compare_counted(*models, counted_there, sources.items, unlike=request.unlike)
-        lines = [
+        comparison = compare_counted(*names, counted_there, answers, unlike=request.unlike)
+        lines = (
             *(note for note in counted.notes if note.startswith(ASSUMED)),  # first: the verdict stands on it
-            *sources.lines,
+            *models.lines,
             *counted.kept_out,
             *difference_notes(counted_there.differing, len(counted_there.benchmarks)),
             *point_lines,
             *comparison.doubts,
-        ]
-        notes = tuple(note for note in comparison.notes if note not in lines)
-        comparison = replace(comparison, notes=notes)
+        )
+        comparison = replace(comparison, notes=tuple(note for note in comparison.notes if note not in lines))
         _check_margins(request.margin, margins, comparison)
         judgements = judged(comparison, margins)
         rows = comparison_rows(comparison, judgements)
         if request.for_page:
-            training_rows(rows, comparison, counted, sources.items)
-        check = _self_check(sources, margins, request.unlike) if request.self_check else None
-        flips = _flips(sources, counted_there, comparison)
-        return Compared(
-            comparison, judgements, rows, tuple(lines), flips, check, point_lines[0] if point_lines else None
-        )
+            training_rows(rows, comparison, counted, answers)
+        check = _self_check(names, sources, margins, request.unlike) if request.self_check else None
+        flips, point = _flips(sources, counted_there, comparison), next(iter(point_lines), None)
+        return Compared(comparison, judgements, rows, lines, flips, check, point)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The two models: by name in a table of scores, or as two files or folders.
 
 
-@dataclass(frozen=True)
-class TwoModels:
-    """Two models of one table of scores, with what lies beside it. folder: of what is there for a while only."""
+class TwoModels(NamedTuple):
+    """Two models of one table of scores, with what lies beside it, and lines on what an import left out."""
 
     first: str
     second: str
-    folder: Path
-    scores: Path
-    items: Path | None = None
-    benchmarks: Path | None = None
-    lines: tuple[str, ...] = field(default=())
+    sources: Sources
+    lines: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -176,27 +171,19 @@ def two_models(
     options: how files are imported.
     Raises InputError as `gather`, in the words of what was given, and for a name that no model or several have."""
     if source is not None and not source.exists():
-        order = (
-            f"the folder comes last: compare {second} {source} {first}." if Path(first).is_dir() else "check the path."
-        )
-        raise absent(source, "file or folder", order)
+        order = f"the folder comes last: compare {second} {source} {first}."
+        raise absent(source, "file or folder", order if Path(first).is_dir() else "check the path.")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            yield (
-                _of_folders(first, second, folder, options)
-                if source is None
-                else _of_table(first, second, source, items, folder, options)
-            )
+            if source is None:
+                yield _of_folders(first, second, folder, options)
+            else:
+                yield _of_table(first, second, source, items, folder, options)
         except InputError as error:  # about a table that will have been there only for a while
-            source_name = str(source or f"{first} and {second}")
-            places = {
-                str(folder / "items.parquet"): f"{first} and {second}",
-                str(folder / "1"): first,
-                str(folder / "2"): second,
-                str(folder / "scores.parquet"): source_name,
-            }
-            raise error.reworded(places) from error
+            places = {"items.parquet": f"{first} and {second}", "1": first, "2": second}
+            places["scores.parquet"] = str(source or f"{first} and {second}")
+            raise error.reworded({str(folder / part): words for part, words in places.items()}) from error
 
 
 def _of_table(
@@ -212,26 +199,17 @@ def _of_table(
         _write_sheet_and_settings(folder, gathered.groups, gathered.settings)
         scores, items = folder / "scores.parquet", items or gathered.items
         lines = _left_out(gathered)
-    beside = scores.with_name("items.parquet")
-    sheet, benchmarks_path = scores.with_name(MODELS), scores.with_name(BENCHMARKS)
-    names = read_scores(scores)["model"].unique().tolist()
-    labels = dict[str, list[str]]()
-    if sheet.is_file():
-        for model, label in read_model_facts(sheet)[["model", "label"]].itertuples(index=False):
-            if model in names and isinstance(label, str):
-                labels.setdefault(label, []).append(model)
-    for name in names:
-        if (short := name.rsplit("/", 1)[-1]) != name:
-            labels.setdefault(short, []).append(name)
-    return TwoModels(
-        _named(first, names, labels, source),
-        _named(second, names, labels, source),
-        folder,
-        scores,
-        items or (beside if beside.is_file() else None),
-        benchmarks_path if benchmarks_path.is_file() else None,
-        lines,
+    items_beside, sheet, benchmarks = (
+        path if (path := scores.with_name(name)).is_file() else None for name in ("items.parquet", MODELS, BENCHMARKS)
     )
+    names = read_scores(scores)["model"].unique().tolist()
+    facts = [] if sheet is None else read_model_facts(sheet)[["model", "label"]].itertuples(index=False)
+    labels = dict[str, set[str]]()
+    for model, label in (*facts, *((name, name.rsplit("/", 1)[-1]) for name in names)):
+        if model in names and isinstance(label, str) and label != model:
+            labels.setdefault(label, set()).add(model)
+    first, second = (_named(text, names, labels, source) for text in (first, second))
+    return TwoModels(first, second, Sources(scores, None, benchmarks, items or items_beside), lines)
 
 
 def _gathered(name: str, folder: Path, options: ImportOptions) -> Gathered:
@@ -254,11 +232,9 @@ def _left_out(gathered: Gathered) -> tuple[str, ...]:
     return tuple(line for line in gathered.lines if line.startswith(("No finite", "Left out", NO_ERRORS)))
 
 
-def _named(text: str, names: Sequence[str], labels: dict[str, list[str]], source: Path) -> str:
+def _named(text: str, names: Sequence[str], labels: Mapping[str, set[str]], source: Path) -> str:
     """The model that a reader means. Raises InputError where none or several are called so."""
-    if text in names:
-        return text
-    models = sorted(set(labels.get(text, ())))
+    models = [text] if text in names else sorted(labels.get(text, ()))
     if len(models) == 1:
         return models[0]
     if models:
@@ -269,7 +245,7 @@ def _named(text: str, names: Sequence[str], labels: dict[str, list[str]], source
 
 def _of_folders(first: str, second: str, folder: Path, options: ImportOptions) -> TwoModels:
     """The one model of each of two files or folders, which may have the same name in both."""
-    gathered, models = [], []
+    gathered, models = list[Gathered](), list[str]()
     if os.path.realpath(first) == os.path.realpath(second):
         raise InputError(f"{first} and {second}: one place, where two models are compared.", "name two of them.")
     for index, name in enumerate((first, second)):
@@ -277,48 +253,36 @@ def _of_folders(first: str, second: str, folder: Path, options: ImportOptions) -
             raise absent(name, "file or folder", "for two models of a page, name its folder: compare A B FOLDER.")
         subfolder = folder / str(index + 1)
         subfolder.mkdir()
-        imported = _gathered(name, subfolder, options)
-        of_models = sorted(read_scores(subfolder / "scores.parquet")["model"].unique())
-        if len(of_models) > 1:
+        gathered.append(_gathered(name, subfolder, options))
+        models_there = sorted(read_scores(subfolder / "scores.parquet")["model"].unique())
+        if len(models_there) > 1:
             raise InputError(
-                f"{name}: {count(len(of_models), 'model')} ({listing(of_models, 3)}), where one is compared.",
-                f"name two of them: lm-validity compare {shlex.join([*of_models[:2], name])}",
+                f"{name}: {count(len(models_there), 'model')} ({listing(models_there, 3)}), where one is compared.",
+                f"name two of them: lm-validity compare {shlex.join([*models_there[:2], name])}",
             )
-        gathered.append(imported)
-        models += of_models
+        models += models_there
     if models[0] == models[1]:
-        models = [f"{Path(name).name or name}" for name in (first, second)]
+        models = [Path(name).name or name for name in (first, second)]
         models = [first, second] if models[0] == models[1] else models
-    frames = [imported.scores.assign(model=model) for imported, model in zip(gathered, models, strict=True)]  # type: ignore[union-attr]
-    scores = pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
-    write_table(scores.reindex(columns=SCORES.names), SCORES, folder / "scores.parquet")
-    items = [imported.items for imported in gathered]
-    joined = None
-    if all(items):
-        tables = [
-            open_items(path).to_table().drop_columns(["model"]).append_column("model", pa.array([model] * rows))
-            for path, model, rows in (
-                (p, m, open_items(p).count_rows()) for p, m in zip(items, models, strict=True) if p
-            )
-        ]
-        joined = folder / "items.parquet"
-        pq.write_table(pa.concat_tables(tables, promote_options="default"), joined)
-    settings = [
-        imported.settings.assign(model=model)
-        for imported, model in zip(gathered, models, strict=True)
-        if imported.settings is not None
+    parts = list(zip(gathered, models, strict=True))
+    frames = [
+        part.scores.dropna(axis=1, how="all").assign(model=model) for part, model in parts if part.scores is not None
     ]
+    scores, items = pd.concat(frames, ignore_index=True).reindex(columns=SCORES.names), None
+    write_table(scores, SCORES, folder / "scores.parquet")
+    if all(part.items for part in gathered):
+        tables = [open_items(part.items).to_table().drop_columns(["model"]) for part in gathered if part.items]
+        named = [
+            table.append_column("model", pa.array([model] * len(table)))
+            for table, model in zip(tables, models, strict=True)
+        ]
+        items = folder / "items.parquet"
+        pq.write_table(pa.concat_tables(named, promote_options="default"), items)
+    settings = [part.settings.assign(model=model) for part, model in parts if part.settings is not None]
     joined_groups = {**gathered[0].groups, **gathered[1].groups}
     _write_sheet_and_settings(folder, joined_groups, pd.concat(settings, ignore_index=True) if settings else None)
-    return TwoModels(
-        models[0],
-        models[1],
-        folder,
-        folder / "scores.parquet",
-        joined,
-        folder / BENCHMARKS,
-        tuple(line for imported in gathered for line in _left_out(imported)),
-    )
+    sources = Sources(folder / "scores.parquet", None, folder / BENCHMARKS, items)
+    return TwoModels(models[0], models[1], sources, tuple(line for part in gathered for line in _left_out(part)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -365,15 +329,12 @@ def _check_margins(text: str | None, margins: Margins, comparison: Comparison) -
 # Items that changed, and the gate tried on a model against itself.
 
 
-def _flips(sources: TwoModels, counted: Counted, comparison: Comparison) -> pd.DataFrame:
+def _flips(sources: Sources, counted: Counted, comparison: Comparison) -> pd.DataFrame:
     """Items that one of the two alone gets right: `benchmark, protocol, doc_id, subject, right, first_answer,
     second_answer`; answers where they are known: the text written, or the number of the likeliest choice."""
     columns = ["benchmark", "protocol", "doc_id", "subject", "right", "first_answer", "second_answer"]
-    paired = {
-        (row.benchmark, row.protocol)
-        for row in comparison.differences
-        if row.paired is not None and row.paired.first_only is not None
-    }
+    paired = {(row.benchmark, row.protocol) for row in comparison.differences
+              if row.paired is not None and row.paired.first_only is not None}  # fmt: skip
     if sources.items is None or not paired:
         return pd.DataFrame(columns=columns)
     frame = model_answers(sources.items, counted.rows, ["response", "choice_loglikelihoods"])
@@ -386,11 +347,12 @@ def _flips(sources: TwoModels, counted: Counted, comparison: Comparison) -> pd.D
     frame = frame.drop_duplicates(["model", *key], keep="last")
     first, second = (
         frame[frame["model"] == model].set_index(key)[["correct", "answer"]].add_prefix(side)
-        for model, side in ((sources.first, "first_"), (sources.second, "second_"))
+        for model, side in ((comparison.first, "first_"), (comparison.second, "second_"))
     )
     joined = first.join(second, how="inner").reset_index()
     joined = joined[joined["first_correct"] != joined["second_correct"]]
-    joined["right"] = np.where(joined["first_correct"] > joined["second_correct"], sources.first, sources.second)
+    is_first = joined["first_correct"] > joined["second_correct"]
+    joined["right"] = np.where(is_first, comparison.first, comparison.second)
     return joined[columns].reset_index(drop=True)
 
 
@@ -399,10 +361,10 @@ def _likeliest(values: np.ndarray | None) -> str | None:
     return f"choice {int(np.argmax(values))}" if isinstance(values, np.ndarray) and len(values) else None
 
 
-def _self_check(sources: TwoModels, margins: Margins, unlike: Unlike) -> str:
+def _self_check(models: Sequence[str], sources: Sources, margins: Margins, unlike: Unlike) -> str:
     """How often this gate calls a model worse than itself, over the ordered pairs of its runs, by the same tests."""
     scores, lines = read_scores(sources.scores), []
-    for model in (sources.first, sources.second):
+    for model in models:
         of_model = scores[(scores["model"] == model) & scores["run"].notna()]
         runs = sorted(of_model["run"].unique())
         if len(runs) < 2:
@@ -453,10 +415,8 @@ def terminal_lines(compared: Compared) -> list[str]:
         lines.append(f"{count(further, 'more note')} on the page (--output).")
     lines += [f"{compared.place(judgement)}: {verdict_words(judgement)}." for judgement in compared.together]
     single = [judgement for judgement in compared.judgements if judgement.benchmark is not None]
-    if worse := list(
-        dict.fromkeys(str(judgement.benchmark) for judgement in single if judgement.verdict.decision == "worse")
-    ):
-        lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
+    if worse := [str(judgement.benchmark) for judgement in single if judgement.verdict.decision == "worse"]:
+        lines.append(f"Worse on at least one, after Holm: {listing(list(dict.fromkeys(worse)), 4)}.")
     if compared.self_check is not None:
         lines.append(compared.self_check)
     room, ordered = MOST_LINES - len(lines) - 2, sorted(single, key=_interest)
@@ -495,38 +455,15 @@ def write_page(compared: Compared, output: Path) -> None:
 
 def write_markdown(compared: Compared, path: Path) -> None:
     """A comment for a pull request: the verdict, what differs, and a table."""
-    comparison = compared.comparison
-    first, second = comparison.first, comparison.second
-    lines = [f"<!-- {MARK} -->", f"### {second} against {first}: {compared.decision}", ""]
-    lines += [f"{compared.place(judgement)}: **{verdict_words(judgement)}**." for judgement in compared.together]
-    lines += ["", *(f"- {line}" for line in compared.notes)] if compared.notes else []
-    lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
-    for judgement in compared.judgements:
-        if judgement.benchmark is not None:
-            name = compared.place(judgement).replace("|", "\\|")
-            lines.append(f"| {name} | {verdict_words(judgement)} | {to_decide(judgement)} |")
-    if len(compared.flips):
-        won = int((compared.flips["right"] == second).sum())
-        lines += ["", f"Items right with {second} alone: {won}; with {first} alone: {len(compared.flips) - won}."]
-    write_text(path, "\n".join([*lines, ""]))
+    write_text(path, _from_template("compare.md.j2", compared))
 
 
 def write_junit(compared: Compared, path: Path) -> None:
     """A test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
+    write_text(path, _from_template("junit.xml.j2", compared))
+
+
+def _from_template(template: str, compared: Compared) -> str:
     decisions = [judgement.verdict.decision for judgement in compared.judgements]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"{compared.comparison.second} against {compared.comparison.first}",
-        tests=str(len(decisions)),
-        failures=str(decisions.count("worse")),
-        skipped=str(decisions.count("not known")),
-    )
-    tags = {"worse": "failure", "not known": "skipped"}
-    for judgement in compared.judgements:
-        name = judgement.benchmark or "all together"
-        case = ElementTree.SubElement(suite, "testcase", classname=judgement.protocol, name=name)
-        if tag := tags.get(judgement.verdict.decision):
-            ElementTree.SubElement(case, tag, message=verdict_words(judgement))
-    suite.insert(0, ElementTree.Comment(f" {MARK} "))
-    ElementTree.indent(suite)
-    write_text(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
+    words = {"verdict_words": verdict_words, "to_decide": to_decide, "mark": MARK}
+    return from_template(template, compared=compared, decisions=decisions, **words)

@@ -16,6 +16,7 @@ from lm_validity.pages.svg import NAMES, Axis, rug, shortened, svg, text, ticks
 from lm_validity.results.put import Rows
 from lm_validity.results.sections import MOST_CELLS, POINTS, Heat
 from lm_validity.site.cards.values import CardSources
+from lm_validity.site.gather import Sheets
 from lm_validity.statistics import NORMAL_95
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.counted import Sources
@@ -28,15 +29,9 @@ NO_ERROR = Missing("The score has no standard error.")
 # The page on the data themselves: what came in, what was guessed, what could not be written.
 
 
-def data_page(
-    scores: pd.DataFrame,
-    models: pd.DataFrame,
-    benchmarks: pd.DataFrame,
-    lines: list[str],
-    sources: CardSources,
-    source: str = "",
-) -> Page:
+def data_page(scores: pd.DataFrame, sheets: Sheets, lines: list[str], sources: CardSources, source: str = "") -> Page:
     """The scores that count, the two sheets with what was guessed, and the import's summary. `source`: of the data."""
+    models, benchmarks = sheets
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
     unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])

@@ -1,6 +1,7 @@
 """A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
 
 import json
+import posixpath
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,10 +27,10 @@ from lm_validity.pages.page import (
 from lm_validity.pages.svg import NAMES
 from lm_validity.site.cards.card import FOLDER, Card, drawn_taus, make_card, outcome, write_cards
 from lm_validity.site.cards.values import CardSources, known, value_of
-from lm_validity.site.table import benchmark_table, rules
+from lm_validity.site.table import benchmark_table
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.settings import Difference
-from lm_validity.words import count, scale_of
+from lm_validity.words import count, percent, scale_of
 
 ORDER = (
     "beside", "ranking", "compare", "agreement", "factors", "readiness", "signal", "items", "bias", "computation",
@@ -69,26 +70,20 @@ def build_site(
                 shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
     if not documents:
         raise InputError("no report to build a site from.", "name at least one report folder.")
-    names = sorted(
-        documents, key=lambda study_name: (ORDER.index(study_name) if study_name in ORDER else len(ORDER), study_name)
-    )
-    links = [Link(documents[study_name]["title"], f"{study_name}/index.html") for study_name in names]
-    made = [make_card(cards, study_name) for study_name in cards.sheet["benchmark"]] if cards else []
+    names = sorted(documents, key=lambda study: (ORDER.index(study) if study in ORDER else len(ORDER), study))
+    links = [Link(documents[study]["title"], f"{study}/index.html") for study in names]
+    made = [make_card(cards, benchmark) for benchmark in cards.sheet["benchmark"]] if cards else []
     first = Link("Benchmarks" if made else "Answers", "index.html")
 
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
-    for study_name in names:
-        write_html(
-            documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing, source=source
-        )
+    feet = {"missing": list(missing), "source": source}
+    for study in names:
+        write_html(documents[study], output / study, navigation=seen_from("../"), missing=missing, source=source)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing, source) if made else {}
-    page = first_page([documents[study_name] for study_name in names], cards, made, folders, name, about)
-    write_text(
-        output / "index.html",
-        from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), source=source, **page),
-    )
+    page = first_page([documents[study] for study in names], cards, made, folders, name, about) | feet
+    write_text(output / "index.html", from_template("index.html.j2", navigation=seen_from(""), **page))
     if single_file:
         into_one_file(output)
     return output / "index.html"
@@ -116,7 +111,6 @@ def first_page(
     table = benchmark_table(sources, cards, folders) if sources and cards else None
     answers = chosen_answers(documents)
     pictures = [cell.picture for row in table.rows for cell in row.cells] if table else []
-    columns = [column.key for column in table.columns] if table else []
     how_many = f"these {len(cards)}" if len(cards) > 1 else "this" if cards else "these"
     benchmarks = "benchmark" if len(cards) == 1 else "benchmarks"
     lead = [f"The run {name}."] if name else []
@@ -125,15 +119,15 @@ def first_page(
         "title": f"How far can {how_many} {benchmarks} be trusted?",
         "about": " ".join([*lead, about]).strip(),
         "description": " ".join(f"{answer['sentence'].rstrip('.')}." for answer in answers),
-        "style": asset("page.css") + _tabs_style(columns),
         "answers": answers,
         "not_measured": _invitation(sources, cards),
         "table": table,
         "legend": legend_of(pictures),
-        "rules": rules(sources.settings, columns) if sources else [],
+        "cards": sources.settings if sources else None,
         "limits": _limits(documents),
         "documents": documents,
         "outcome": outcome,
+        "percent": percent,
     }
 
 
@@ -217,15 +211,12 @@ def _settings_differing(differing: Sequence[Difference]) -> list[str]:
     return [name if len(words) > 1 else min(words) for name, words in by_name.items()]
 
 
-def _tabs_style(keys: Sequence[str]) -> str:
-    """On narrow screens the tab that is chosen shows its column."""
-    rules = [
-        f"#q-{key}:checked~table.m .c-{key}{{display:table-cell}}"
-        f"#q-{key}:checked~.tabs label[for=q-{key}]{{background:var(--ink);color:var(--paper);border-color:var(--ink)}}"
-        f"#q-{key}:focus-visible~.tabs label[for=q-{key}]{{outline:2px solid var(--accent);outline-offset:2px}}"
-        for key in keys
-    ]
-    return f"@media screen and (max-width:1000px){{{''.join(rules)}}}" if keys else ""
+_UNMEASURED = {
+    "agreement": "Do the benchmarks agree on which model is better? That needs scores of three models on two "
+    "benchmarks.",
+    "signal": "Do scores improve steadily in training? That needs scores of three checkpoints of a model.",
+    "bias": "Does having seen test text change scores? That needs models trained with and without it.",
+}
 
 
 def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | None:
@@ -240,13 +231,7 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | Non
         )
     if "agreement" in sources.results and not then:
         return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
-    if "agreement" not in sources.results:
-        return "Do the benchmarks agree on which model is better? That needs scores of three models on two benchmarks."
-    if "signal" not in sources.results:
-        return "Do scores improve steadily in training? That needs scores of three checkpoints of a model."
-    if "bias" not in sources.results:
-        return "Does having seen test text change scores? That needs models trained with and without it."
-    return None
+    return next((words for report, words in _UNMEASURED.items() if report not in sources.results), None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -269,8 +254,8 @@ def into_one_file(site: Path) -> None:
     for path in paths:
         html = (site / path).read_text(encoding="utf-8")
         if data := _DATA.search(html):
-            folder = (site / path).parent
-            held = _text_of(folder / data[1])
+            rows = (site / path).parent / data[1]  # not there where the page has no folds that need it
+            held = rows.read_text(encoding="utf-8") if rows.is_file() else ""
             html = html.replace(data[0], f'<div id="data" hidden></div><script>{held}</script>', 1)
         pages[path] = _LINK.sub(partial(_kept, page_of_link=path, pages=set(paths)), html)
     router = asset("one_file.js")
@@ -286,11 +271,6 @@ def into_one_file(site: Path) -> None:
     write_text(site / "index.html", pages["index.html"].replace(_LAST, document, 1))
 
 
-def _text_of(path: Path) -> str:
-    """The text of a file beside a page; nothing where the page has no folds that need it."""
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
 def _shortened(html: str) -> str:
     """The page with marks in place of the style and script that all pages share."""
     return html.replace(asset("page.css"), STYLE, 1).replace(asset("page.js"), SCRIPT, 1)
@@ -298,10 +278,5 @@ def _shortened(html: str) -> str:
 
 def _kept(link: re.Match[str], page_of_link: str, pages: set[str]) -> str:
     """The link where it leads to a page of the site, else the same element without an address."""
-    parts = [*page_of_link.split("/")[:-1]]
-    for part in link[2].split("/"):
-        if part == "..":
-            parts = parts[:-1]
-        elif part not in ("", "."):
-            parts.append(part)
-    return link[0] if "/".join(parts) in pages else f"<a{link[1]}"
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(page_of_link), link[2]))
+    return link[0] if target in pages else f"<a{link[1]}"

@@ -33,6 +33,13 @@ _MARKS = {
 }
 
 
+class Sheets(NamedTuple):
+    """The models sheet and the benchmarks sheet of a site."""
+
+    models: pd.DataFrame
+    benchmarks: pd.DataFrame
+
+
 @dataclass
 class Gathered:
     """Tables by kind. `facts`: columns of the models sheet that result files say, by model. `groups`: of each benchmark
@@ -56,27 +63,27 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     searched for files of the known formats. Raises InputError for a path that is not there, two tables of items, trials
     or selections, different scores of one thing in two tables, and as `import_files` does.
     """
-    paths = list(paths)
-    tables, results = _sorted_out(paths)
-    gathered = Gathered()
-    score_tables = tables.get("scores", [])
+    tables, gathered = _sorted_out(paths), Gathered()
+    score_tables, results = tables.get("scores", []), tables.get("", [])
     _check_options(options, score_tables, results)
     frames = [read_scores(path) for path in score_tables]
     gathered.lines += [f"{path}: no rows." for path, frame in zip(score_tables, frames, strict=True) if frame.empty]
-    for path in score_tables:
-        gathered.facts = {**gathered.facts, **_facts_beside(path)}
     for kind in ("items", "trials", "selections"):
         if kind in tables:
             setattr(gathered, kind, _only(kind, tables[kind]))
-    unread = [path.parent for path in score_tables if gathered.items is None and _has_items(path.parent)]
-    gathered.lines += [f"{folder}/items.parquet is not read: give the folder, {folder}." for folder in unread]
+    for path in score_tables:
+        log = read_json_or(path.with_name("import.json"), {})  # what an import wrote of the models
+        facts = log.get("facts") if isinstance(log, dict) else None
+        gathered.facts = {**gathered.facts, **(facts if isinstance(facts, dict) else {})}
+        if gathered.items is None and path.with_name("items.parquet").is_file():
+            gathered.lines.append(f"{path.parent}/items.parquet is not read: give the folder, {path.parent}.")
     if results:
-        scores, log = import_files(results, folder, options)
+        scores, imported = import_files(results, folder, options)
         frames.append(scores)
-        gathered.lines += log.lines(scores)
-        gathered.facts, gathered.groups = {**gathered.facts, **log.facts}, log.groups
-        gathered.line = log.line
-        if log.items:
+        gathered.lines += imported.lines(scores)
+        gathered.facts, gathered.groups = {**gathered.facts, **imported.facts}, imported.groups
+        gathered.line = imported.line
+        if imported.items:
             gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
         names = [*map(str, score_tables), *(["the files"] if results else [])]
@@ -90,22 +97,11 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     return gathered
 
 
-def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
-    """What an import wrote of the models beside its table of scores, for the models sheet."""
-    log = read_json_or(path.with_name("import.json"), {})
-    facts = log.get("facts") if isinstance(log, dict) else None
-    return facts if isinstance(facts, dict) else {}
-
-
 def table_kind(path: Path) -> str | None:
     """Which of our tables a parquet file is: scores, items, trials or selections; None for one of others."""
     with readable(path):
         columns = set(pq.read_schema(path).names)
     return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
-
-
-def _has_items(folder: Path) -> bool:
-    return (folder / "items.parquet").is_file()
 
 
 def _check_options(options: ImportOptions, tables: Iterable[Path], results: Collection[Path]) -> None:
@@ -115,57 +111,43 @@ def _check_options(options: ImportOptions, tables: Iterable[Path], results: Coll
             raise InputError(
                 f"{path}: a table written by lm-validity has the protocol of each score.", "leave out PROTOCOL=."
             )
-    if not results and (typed := _said_of_files(options)):
-        raise InputError(
-            f"{typed}: tables written by lm-validity are read as they are.",
-            f"leave it out, or make new ones: lm-validity import {join(map(str, tables))} {typed} --output FOLDER.",
-        )
-
-
-def _said_of_files(options: ImportOptions) -> str | None:
-    """The first option that says something of result files, as it was typed; None for none."""
     settings: dict[str, object] = {"--protocol": options.protocol, "--prepared-on": options.prepared_on}
     settings |= {"--columns": options.columns, "--reading": options.reading}
     typed = [f"{name} {quote(str(value))}" for name, value in settings.items() if value is not None]
     typed += [f"--model {quote(f'{path}={name}')}" for path, name in options.names.items()]
-    return next(iter(typed), None)
-
-
-class _SortedOut(NamedTuple):
-    """Our tables by kind, and the rest, which is imported."""
-
-    tables: dict[str, list[Path]]
-    results: list[Path]
-
-
-def _sorted_out(paths: Iterable[str | Path]) -> _SortedOut:
-    """What the paths are; a table of ours is told by its columns."""
-    tables: dict[str, list[Path]] = {}
-    results = []
-    for path in map(Path, paths):
-        tables_of_path = (
-            _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+    if not results and typed:
+        raise InputError(
+            f"{typed[0]}: tables written by lm-validity are read as they are.",
+            f"leave it out, or make new ones: lm-validity import {join(map(str, tables))} {typed[0]} --output FOLDER.",
         )
-        kinds = {table: kind for table in tables_of_path if (kind := table_kind(table))}
+
+
+def _sorted_out(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
+    """Our tables among the paths by kind, told by their columns, and under "" the rest, which is imported."""
+    sorted_paths = dict[str, list[Path]]()
+    for path in map(Path, paths):
+        tables = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        kinds = {table: kind for table in tables if (kind := table_kind(table))}
         for table, kind in kinds.items():
-            tables.setdefault(kind, []).append(table)
+            sorted_paths.setdefault(kind, []).append(table)
+        if kinds:
+            continue
         is_report = (path / "page.json").is_file() and (path / "results.parquet").is_file()
-        if not kinds and path.is_dir() and (is_report or made_of_results(path)):
+        if path.is_dir() and (is_report or made_of_results(path)):
             raise InputError(
                 f"{path}: a report that this program wrote, not the scores it is of.",
                 "give scores.parquet of the site, or the run's folder.",
             )
         sheets = sheets_in(path) if path.is_dir() else {}
-        if not kinds:
-            results += sorted({*path.iterdir()} - {*sheets.values()}) if sheets else [path]
-    return _SortedOut(tables, results)
+        sorted_paths.setdefault("", []).extend(sorted({*path.iterdir()} - {*sheets.values()}) if sheets else [path])
+    return sorted_paths
 
 
 def _tables_in(folder: Path) -> list[Path]:
-    for folder_of_tables in (folder, folder / "tables"):
-        tables_here = [path for kind in _MARKS if (path := folder_of_tables / f"{kind}.parquet").is_file()]
-        if any(path.stem in ("scores", "trials") for path in tables_here):
-            return tables_here
+    for place in (folder, folder / "tables"):
+        tables = [path for kind in _MARKS if (path := place / f"{kind}.parquet").is_file()]
+        if any(path.stem in ("scores", "trials") for path in tables):
+            return tables
     return []
 
 

@@ -72,11 +72,8 @@ class OwnTask:
     @property
     def studies(self) -> tuple[str, ...]:
         """The studies that its run computes cells for. Curves are of direct scores, so `signal` needs no training."""
-        return (
-            tuple(study for study in STUDIES if study in self.base.configuration.studies)
-            if self.trains
-            else ("signal",)
-        )
+        studies = tuple(study for study in STUDIES if study in self.base.configuration.studies)
+        return studies if self.trains else ("signal",)
 
     def lines(self) -> list[str]:
         """What will be computed, for a terminal."""
@@ -125,8 +122,8 @@ def write_run(task: OwnTask) -> Run:
     """Write the configuration and sheets of the task's run, and join it to the configured run's store and records."""
     task.folder.mkdir(parents=True, exist_ok=True)
     sheets = {"models": task.folder / "models.tsv", "benchmarks": task.folder / "benchmarks.tsv"}
-    write_text(sheets["models"], _as_tsv(_models(task)))
-    write_text(sheets["benchmarks"], _as_tsv(pd.DataFrame([task.row | {"studies": ",".join(task.studies)}])))
+    _write_tsv(sheets["models"], _models(task))
+    _write_tsv(sheets["benchmarks"], pd.DataFrame([task.row | {"studies": ",".join(task.studies)}]))
     values = key_values(task.base.configuration)
     values |= {key: str(path) for key, path in sheets.items()}
     values |= {"name": task.results.name, "studies": list(task.studies), "miniature": None, "bias": None}
@@ -156,11 +153,11 @@ def write_own_report(task: OwnTask) -> list[str]:
         _join(parts, schema, task.folder / "tables" / f"{name}.parquet")
     shutil.rmtree(finished)
     sheet = task.folder / "all_benchmarks.tsv"
-    sheet_rows = read_text_rows(_sheet_path(task.base.configuration.benchmarks), LAYOUT).frame()
-    write_text(sheet, _as_tsv(pd.concat([sheet_rows, pd.DataFrame([task.row])]).fillna("")))
     settings, report = task.base.configuration, task.results / "report"
+    sheet_rows = read_text_rows(Path(settings.benchmarks or ""), LAYOUT).frame()
+    _write_tsv(sheet, pd.concat([sheet_rows, pd.DataFrame([task.row])]).fillna(""))
     inputs = Given(
-        models=_sheet_path(settings.models),
+        models=Path(settings.models or ""),
         benchmarks=sheet,
         section=settings.reports,
         cards=settings.cards,
@@ -184,10 +181,8 @@ def _plan(task: OwnTask) -> Path:
     pairs = [] if task.base.plan else list(product(models, benchmarks))
     pairs += [(model, task.name) for model in models if "agreement" in task.studies]
     cells = [*(task.base.plan or {}).values(), *(PlannedCell(model=m, benchmark=b) for m, b in pairs)]
-    path = task.folder / "plan.tsv"
-    write_text(
-        path, _as_tsv(pd.DataFrame([cell.model_dump() for cell in cells], columns=list(PlannedCell.model_fields)))
-    )
+    path, columns = task.folder / "plan.tsv", list(PlannedCell.model_fields)
+    _write_tsv(path, pd.DataFrame([cell.model_dump() for cell in cells], columns=columns))
     return path
 
 
@@ -239,15 +234,13 @@ def _check_id(path: Path, name: str, base: Run) -> None:
 def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> dict[str, str]:
     """The metric of the report's scores, as `report` guesses it, and whether a higher value is better: columns of the
     benchmarks sheet."""
-    order = (*PREFERRED, "bits_per_byte")
-    metric = min(
-        directions, key=lambda key: order.index(name) if (name := key.partition(",")[0]) in order else len(order)
-    )
-    better = directions[metric]
-    better = metric_direction(metric) if better is None else better
+    order = [*PREFERRED, "bits_per_byte"]
+    names = {key: key.partition(",")[0] for key in directions}
+    metric = min(directions, key=lambda key: order.index(names[key]) if names[key] in order else len(order))
+    better = metric_direction(metric) if directions[metric] is None else directions[metric]
     if better is None:
         raise InputError(
-            f"{path}: the task does not say whether a higher {metric.partition(',')[0]} is better.",
+            f"{path}: the task does not say whether a higher {names[metric]} is better.",
             "add higher_is_better to the metric in the file.",
         )
     return {"metric": metric, "higher_is_better": str(int(better))}
@@ -269,18 +262,12 @@ def _copy_task(path: Path, folder: Path) -> Path:
     return folder
 
 
-def _sheet_path(sheet: str | None) -> Path:
-    """A sheet that the configuration of a run of models has."""
-    assert sheet is not None
-    return Path(sheet)
-
-
 def _models(task: OwnTask) -> pd.DataFrame:
     """The models sheet of the configured run, as texts, with paths as they are seen from the new sheet.
 
     Direct only: the models take part in `signal`, which scores without training, those of `agreement` at their end.
     """
-    sheet = _sheet_path(task.base.configuration.models)
+    sheet = Path(task.base.configuration.models or "")
     frame = read_text_rows(sheet, LAYOUT).frame()
     frame["path"] = [row.path for row in task.base.models.values()]
     if "adapter" in frame:
@@ -297,9 +284,8 @@ def _models(task: OwnTask) -> pd.DataFrame:
     return frame
 
 
-def _as_tsv(frame: pd.DataFrame) -> str:
-    result: str = frame.to_csv(sep="\t", index=False, lineterminator="\n")
-    return result
+def _write_tsv(path: Path, frame: pd.DataFrame) -> None:
+    write_text(path, frame.to_csv(sep="\t", index=False, lineterminator="\n"))
 
 
 def _join(parts: list[Path], schema: pa.Schema, path: Path) -> None:

@@ -1,29 +1,34 @@
-"""lm-validity report: everything that it was given, every report that the data allow, one site."""
+"""`lm-validity report`: all that it was given, every report that the data allow, one site. And the site of a run."""
 
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import pandas as pd
+import pyarrow.parquet as pq
 
-from lm_validity.config.load import read_cells
+from lm_validity.config.load import Run, read_cells
 from lm_validity.config.rows import parse_group
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_from, replaced_folder, write_text
-from lm_validity.pages.page import write_page
+from lm_validity.files import commit_of, made_from, read_json, replaced_folder, write_text
+from lm_validity.pages.page import write_html, write_page
 from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.data import Beside, add_beside, beside_page, data_page
 from lm_validity.site.first_page import ORDER, build_site
-from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, gather
+from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, Sheets, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import Sources, check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.merge import Merger
 from lm_validity.tables.metrics import PERPLEXITY
 from lm_validity.tables.schema import (
     DIRECT,
@@ -39,7 +44,7 @@ from lm_validity.tables.schema import (
     write_table,
 )
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
-from lm_validity.words import listing
+from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which reports the data allow, and their writing.
@@ -86,13 +91,6 @@ class ReportJob:
         return cls(name, folder / name, sources, options)
 
 
-class Sheets(NamedTuple):
-    """The models sheet and the benchmarks sheet of a site."""
-
-    models: pd.DataFrame
-    benchmarks: pd.DataFrame
-
-
 class Chosen(NamedTuple):
     """The reports to write, and why the others cannot be written, by name."""
 
@@ -110,22 +108,19 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     absent: dict[str, str] = {}
     items = gathered.items
     sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS, items, inputs.plan)
-    own_models = (
-        () if inputs.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
-    )
     if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
         compared, benchmark_count = _compared(pd.read_parquet(sources.scores), sheets)
         if len(compared) < LEAST_MODELS or benchmark_count < LEAST_BENCHMARKS:
-            absent |= dict.fromkeys(
-                ("agreement", "factors"), _too_few(compared, benchmark_count, gathered.scores, sheets)
-            )
+            reason = _too_few(compared, benchmark_count, gathered.scores, sheets)
+            absent |= dict.fromkeys(("agreement", "factors"), reason)
             jobs += _of_few(compared, sources, folder, inputs)
         else:
             jobs += agreement_jobs(folder, sources, inputs, gathered.selections)
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
+            own_models = () if inputs.beside is None else tuple(sorted(gathered.scores["model"].unique()))
             jobs.append(ReportJob.of(folder, "signal", sources, section=inputs.section, own_models=own_models))
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
@@ -149,45 +144,32 @@ def agreement_jobs(folder: Path, sources: Sources, inputs: Given, selections: Pa
     return jobs
 
 
-class Written(NamedTuple):
-    """The names of the reports that were written, and why the others were not, by name."""
+_FUNCTIONS = {
+    "agreement": "studies.agreement.report:report_agreement",
+    "factors": "studies.agreement.factors:report_factors",
+    "readiness": "studies.agreement.readiness:report_readiness",
+    "signal": "studies.signal.report:report_signal",
+    "items": "studies.items.report:report_items",
+    "ranking": "studies.items.ranking:report_ranking",
+    "compare": "site.compare:report_comparison",
+    "bias": "studies.bias.page:report_bias",
+}
 
-    names: set[str]
-    failed: dict[str, str]
 
-
-def run_reports(jobs: list[ReportJob], tell: Tell = lambda *lines: None) -> Written:
-    """Write the reports. `tell` gets a line for each; what is wrong with the data of one keeps no other from being
-    written."""
-    from lm_validity.site.compare import report_comparison
-    from lm_validity.studies.agreement.factors import report_factors
-    from lm_validity.studies.agreement.readiness import report_readiness
-    from lm_validity.studies.agreement.report import report_agreement
-    from lm_validity.studies.bias.page import report_bias
-    from lm_validity.studies.items.ranking import report_ranking
-    from lm_validity.studies.items.report import report_items
-    from lm_validity.studies.signal.report import report_signal
-
-    functions: dict[str, Callable[..., None]] = {
-        "agreement": report_agreement,
-        "factors": report_factors,
-        "readiness": report_readiness,
-        "signal": report_signal,
-        "items": report_items,
-        "ranking": report_ranking,
-        "compare": report_comparison,
-        "bias": report_bias,
-    }
+def run_reports(jobs: list[ReportJob], tell: Tell = lambda *lines: None) -> dict[str, str]:
+    """Write the reports; why some were not, by name. `tell` gets a line for each; what is wrong with the data of one
+    keeps no other from being written."""
     failed = dict[str, str]()
     for job in jobs:
         start = time.monotonic()
+        write: Callable[..., None] = resolve_name(f"lm_validity.{_FUNCTIONS[job.name]}")
         try:
-            functions[job.name](job.sources, job.output, **job.options)
+            write(job.sources, job.output, **job.options)
         except InputError as error:
             failed[job.name] = f"{error.problem} {error.hint[:1].upper()}{error.hint[1:]}"
         else:
             tell(f"Written: {job.name}, {time.monotonic() - start:.0f} s")
-    return Written({job.name for job in jobs} - set(failed), failed)
+    return failed
 
 
 class _InCommonUse(NamedTuple):
@@ -264,7 +246,7 @@ def report_site(
         models, benchmarks = given.models or sheets.get("models"), given.benchmarks or sheets.get("benchmarks")
         given_inputs = replace(given, models=models, benchmarks=benchmarks)
     sheets_given = {MODELS: given_inputs.models, BENCHMARKS: given_inputs.benchmarks}
-    sheets_kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
+    kept_sheets = [name for name, path in sheets_given.items() if path and path.resolve() == (output / name).resolve()]
     inputs = (*paths, given_inputs.beside, given_inputs.splits)
     failure: InputError | None = None
     notes_told = list[str]()
@@ -273,21 +255,18 @@ def report_site(
         notes_told.extend(lines)
         tell(*lines)
 
-    with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=sheets_kept) as folder:
+    with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=kept_sheets) as folder:
         gathered = gather(paths, folder, given_inputs.options)
         keep(*gathered.lines, *(f"Sheet: {path}" for path in sheets_given.values() if path is not None))
-        tables = _tables(gathered, given_inputs, folder)
-        keep(*tables.lines)
+        tables = _write_tables(gathered, given_inputs, folder, keep)
         try:
-            source = made_from(paths)
-            keep(*_write_reports(gathered, tables, given_inputs, folder, source, tell))
+            keep(*_write_reports(gathered, tables, given_inputs, folder, made_from(paths), tell))
         except InputError as error:
             if tables.sheets is None or (output / "index.html").exists():
                 raise
             failure = error.reworded({str(folder): str(output)})
-            for held_path in folder.iterdir():
-                if held_path.is_dir():
-                    shutil.rmtree(held_path)
+            for held_path in filter(Path.is_dir, list(folder.iterdir())):
+                shutil.rmtree(held_path)
     if failure is not None:
         reading = ", and reading.yaml with --reading" if (output / "reading.yaml").is_file() else ""
         advice = f" Scores and sheets are in {output}: correct the sheets, and pass them with --models and --benchmarks"
@@ -296,94 +275,63 @@ def report_site(
 
 
 class _Tables(NamedTuple):
-    """What was written before the reports: the models beside and the sheets, where there are scores, and what to print
-    of them."""
+    """What was written before the reports, where there are scores: the models beside and the sheets."""
 
     beside: Beside | None
     sheets: Sheets | None
-    lines: list[str]
 
 
-def _tables(gathered: Gathered, inputs: Given, folder: Path) -> _Tables:
-    """Write the scores and the two sheets, where there are scores."""
+def _write_tables(gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -> _Tables:
+    """Write the scores, the two sheets and the settings, where there are scores; say where settings differ."""
     if gathered.scores is None:
-        return _Tables(None, None, [])
+        return _Tables(None, None)
     scores, beside = add_beside(gathered.scores, inputs.beside)
-    sheets, notes = _sheets(scores, gathered, inputs, folder)
-    lines = [*guess_lines(*sheets, scores), *notes]
-    write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
-    lines += _settings_lines(gathered.settings, folder, inputs)
-    return _Tables(beside, sheets, lines)
-
-
-def _settings_lines(settings: pd.DataFrame | None, folder: Path, inputs: Given) -> list[str]:
-    """Writes the settings beside the scores in `folder`, and says where they differ between models."""
-    if settings is None:
-        return []
-    path = folder / FILE
-    write_table(settings, SETTINGS, path)
-    try:
+    sheets = _sheets(scores, gathered, inputs, folder, tell)
+    write_table(with_tokens(scores, sheets.models), SCORES, folder / "scores.parquet")
+    if (settings := gathered.settings) is None:
+        return _Tables(beside, sheets)
+    write_table(settings, SETTINGS, folder / FILE)
+    with suppress(InputError):  # each report says by itself why it cannot be written
         sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
         counted = count_scores(sources, unlike="kept" if inputs.mix_versions else "out")
-        notes = (*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
-    except InputError:
-        notes = ()  # each report says by itself why it cannot be written
+        tell(*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
     if inputs.mix_versions:
-        write_table(without_kinds(settings), SETTINGS, path)
-    return list(notes)
-
-
-def _is_same(path: Path, second: Path) -> bool:
-    return path.resolve() == second.resolve()
+        write_table(without_kinds(settings), SETTINGS, folder / FILE)
+    return _Tables(beside, sheets)
 
 
 def _write_reports(
     gathered: Gathered, tables: _Tables, inputs: Given, folder: Path, source: str, tell: Tell
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    beside, sheets = tables.beside, tables.sheets
-    jobs, absent = choose_reports(gathered, sheets, folder, inputs)
-    written, failed = run_reports(jobs, tell)
-    # the folder is a draft, whose name nobody finds
-    absent = {name: reason.replace(f"{folder}/", "") for name, reason in (absent | failed).items()}
-    if not written:
-        reasons = " ".join(f"{names.capitalize()}: {reason}" for names, reason in _by_reason(absent))
+    jobs, absent = choose_reports(gathered, tables.sheets, folder, inputs)
+    failed = run_reports(jobs, tell)
+    pages = [job.output for job in jobs if job.name not in failed]
+    names = dict[str, list[str]]()  # by reason; the folder is a draft, whose name nobody finds
+    for name, reason in (absent | failed).items():
+        names.setdefault(reason.replace(f"{folder}/", ""), []).append(name)
+    absent_by_reason = [(" or ".join(names_of_reason), reason) for reason, names_of_reason in names.items()]
+    if not pages:
+        reasons = " ".join(f"{absent_names.capitalize()}: {reason}" for absent_names, reason in absent_by_reason)
         advice = "add results of more models" + ("." if inputs.beside else ", or published scores with --beside.")
         hint = "correct the data or the sheets." if jobs else advice
         raise InputError(f"no report can be written from these data. {reasons}", hint)
-    pages = [job.output for job in jobs if job.name in written]
-    if beside is not None:
-        page = beside_page(beside, Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS))
-        write_page(page, folder / "beside")
-        pages.append(folder / "beside")
     cards = None
-    if gathered.scores is not None:
-        sources = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
-        cards = CardSources(*sources, inputs.splits, inputs.cards, inputs.source)
-    if sheets is not None and cards is not None:
-        scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, cards, source), folder / "data")
+    sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
+    if tables.beside is not None:
+        pages.append(folder / "beside")
+        write_page(beside_page(tables.beside, sources), pages[-1])
+    if tables.sheets is not None:
+        files = (Path(sources.scores), folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
+        cards = CardSources(*files, inputs.splits, inputs.cards, inputs.source)
         pages.append(folder / "data")
+        scores = pd.read_parquet(sources.scores)
+        write_page(data_page(scores, tables.sheets, gathered.lines, cards, source), pages[-1])
     build_site(pages, folder, cards=cards, about=gathered.line, source=source, single_file=inputs.single_file)
-    return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
+    return [f"No {absent_names} report: {reason}" for absent_names, reason in absent_by_reason]
 
 
-def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The names of the reports that are absent for one reason, and the reason."""
-    names: dict[str, list[str]] = {}
-    for name, reason in absent.items():
-        names.setdefault(reason, []).append(name)
-    return [(" or ".join(of_reason), reason) for reason, of_reason in names.items()]
-
-
-class _Filled(NamedTuple):
-    """The two sheets as they are used, and what to print of them."""
-
-    sheets: Sheets
-    notes: list[str]
-
-
-def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Path) -> _Filled:
+def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -> Sheets:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, gathered.facts), guess_benchmarks(scores, gathered.groups)
     groups = [parse_group(text) for text in inputs.agreement.groups]
@@ -405,7 +353,8 @@ def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Pat
         group_members(models[models["model"].isin(scores["model"].unique())], group, inputs.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
-    return _Filled(Sheets(models, benchmarks), notes)
+    tell(*guess_lines(models, benchmarks, scores), *notes)
+    return Sheets(models, benchmarks)
 
 
 def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str) -> list[str]:
@@ -433,3 +382,90 @@ def with_tokens(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     step = scores["model"].map(models.set_index("model")["tokens_per_step"].astype("float64"))
     tokens = scores["iteration"].astype("float64") * step / 1e9
     return scores.assign(tokens_b=scores["tokens_b"].astype("float64").fillna(tokens))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The site of a run, and the reports of an unfinished one from the cells that exist.
+
+SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
+
+
+def about_run(run: Run) -> str:
+    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
+    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
+    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
+
+
+def write_run_site(run: Run, reports: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> Path:
+    """Write the site of a run's reports into `folder`/report, with cards of the tables in `folder`/tables; its first
+    page is returned. The bias study alone has no benchmarks with scores, and no cards. `missing`: as `build_site`."""
+    tables, splits, configured, cards = folder / "tables", run.results / "splits", run.configuration, None
+    scores, items = tables / "scores.parquet", tables / "items.parquet"
+    if configured.benchmarks is not None and scores.is_file():
+        of_items = run.results / "reports" / "items"  # written only when somebody asks for it
+        options = {"scores": scores, "items": items, "benchmarks": configured.benchmarks, "output": of_items}
+        written = " ".join(f"--{name} {value}" for name, value in options.items())
+        cards = CardSources(
+            scores,
+            Path(configured.benchmarks),
+            [*reports, of_items],
+            Path(configured.models) if configured.models else None,
+            items if items.is_file() else None,
+            splits if splits.is_dir() else None,
+            configured.cards,
+            f"the run {run.name}",
+            f"lm-validity report items {written} && lm-validity build-site",
+            missing,
+        )
+    name = f"{run.name} (replayed scores: no model was run)" if configured.replay else run.name
+    source = f"the run {run.name} ({commit_of(Path.cwd())})"
+    about = about_run(run)
+    return build_site(reports, folder / "report", cards=cards, missing=missing, name=name, about=about, source=source)
+
+
+def write_partial_reports(run: Run) -> list[str]:
+    """Write results/<run>/partial/{tables,reports,report}; lines on how much is missing and where the page is.
+
+    Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
+    with the cells at hand is left out and said on standard error.
+    """
+    folder, studies = run.results / "partial", set(run.configuration.studies)
+    tables, merger = folder / "tables", Merger(run, partial=True)
+    if studies & {"agreement", "signal"}:
+        merger.write_scores(tables)
+        merger.write_items(tables)
+    if "bias" in studies:
+        merger.write_trials(tables)
+    missing = [cell.describe() for cell in merger.missing]
+    lines = [f"{count(len(missing), 'result')} still missing (not counting intermediate steps)."]
+    files = [path for name in ("scores", "trials") if (path := tables / f"{name}.parquet").is_file()]
+    jobs = _run_jobs(run, folder) if any(pq.read_metadata(path).num_rows for path in files) else []
+    failed = run_reports(jobs)
+    for name, problem in failed.items():
+        print(f"report {name}: {problem}", file=sys.stderr)
+    written = [job.output for job in jobs if job.name not in failed]
+    for report in written if missing else ():
+        mark_unfinished(report, missing)
+    if not written:
+        return [*lines, "No report is possible yet."]
+    return [*lines, f"partial report: {write_run_site(run, written, folder, missing)}"]
+
+
+def mark_unfinished(folder: Path, missing: list[str]) -> None:
+    """Say on a report's own page which cells it does without."""
+    write_html(read_json(folder / "page.json"), folder, missing=missing)
+
+
+def _run_jobs(run: Run, folder: Path) -> list[ReportJob]:
+    """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
+    tables, reports, configured, jobs = folder / "tables", folder / "reports", run.configuration, list[ReportJob]()
+    items, studies = tables / "items.parquet", configured.studies
+    sources = Sources(tables / "scores.parquet", configured.models, configured.benchmarks, items, configured.plan)
+    if "agreement" in studies:
+        inputs = Given(section=configured.reports, agreement=configured.agreement)
+        jobs += agreement_jobs(reports, sources, inputs, tables / "selections.parquet")
+    if "signal" in studies:
+        jobs.append(ReportJob.of(reports, "signal", sources, section=configured.reports))
+    if "bias" in studies:
+        jobs.append(ReportJob.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
+    return jobs

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import floor
 from operator import itemgetter
 from typing import NamedTuple
@@ -10,23 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from lm_validity.config.sections import Cards
 from lm_validity.pages import svg as draw
 from lm_validity.results.put import Row, Rows, ends_of
-from lm_validity.site.cards.card import (
-    FOLDER,
-    Card,
-    between,
-    ceiling_of,
-    drawn_taus,
-    gap_words,
-    in_points,
-    mean_curve,
-    range_words,
-    separated,
-)
-from lm_validity.site.cards.values import CardSources, known, shown, value_of, value_text
-from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Mark
+from lm_validity.site.cards import card as parts
+from lm_validity.site.cards import values as facts
+from lm_validity.site.cards.card import Card
+from lm_validity.site.cards.values import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, CardSources, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import beginnings, decimal, percent
 
@@ -42,7 +32,7 @@ class TableCell(NamedTuple):
 
     sort: float | None
     picture: Markup = Markup("")
-    mark: Mark | None = None
+    mark: facts.Mark | None = None
     words: str = ""
     counts: tuple[tuple[str, int], ...] = ()
     gap_reason: str | None = None
@@ -134,8 +124,8 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
         BenchmarkRow(
             card.benchmark,
             draw.shortened(card.benchmark, LONGEST),
-            value_text(card.rows, "category") or "",
-            f"{FOLDER}/{folders[card.benchmark]}/index.html",
+            facts.value_text(card.rows, "category") or "",
+            f"{parts.FOLDER}/{folders[card.benchmark]}/index.html",
             [cells[index]._replace(gap_reason=_gap_reason(column, card, cells[index])) for column, cells in made],
             groups.get(card.benchmark, ""),
             answers="".join(f"{key}:{card.verdict.marks[key].outcome};" for key in ("ranks", "apart")),
@@ -166,7 +156,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
 def groups_of(cards: Sequence[Card]) -> dict[str, str]:
     """The group of each benchmark that has one: how the names of at least five begin, else a category of several."""
     groups = beginnings([card.benchmark for card in cards], LEAST_IN_GROUP)
-    categories = {card.benchmark: shown(row) for card in cards
+    categories = {card.benchmark: facts.shown(row) for card in cards
                   if card.benchmark not in groups and (row := known(card.rows, "category")) is not None}  # fmt: skip
     several = {name for name, number in Counter(categories.values()).items() if 1 < number < len(cards)}
     return groups | {benchmark: name for benchmark, name in categories.items() if name in several}
@@ -217,15 +207,15 @@ def _gap_reason(column: Column, card: Card, cell: TableCell) -> str | None:
 
 
 def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
-    taus = [drawn_taus(card.rows, "tau") for card in cards]
+    taus = [parts.drawn_taus(card.rows, "tau") for card in cards]
     trained = any("train_before_test" in taus_of_card for taus_of_card in taus)
     low = _lowest(row for taus_of_card in taus for row in taus_of_card.values())
-    low_similar = _lowest(row for card in cards for row in drawn_taus(card.rows, "tau_within_2").values())
+    low_similar = _lowest(row for card in cards for row in parts.drawn_taus(card.rows, "tau_within_2").values())
     similar = 150 if sources.curves.empty else 110  # beside what curves say there is less room
     wide = (200 if sources.curves.empty else 165) if trained else similar
-    sizes = any(card.rows.all("separated_within_2") and separated(card.rows) for card in cards)
+    sizes = any(card.rows.all("separated_within_2") and parts.separated(card.rows) for card in cards)
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
-    units = "points" if all(in_points(card.rows) for card in cards) else "points, or in units of the score"
+    units = "points" if all(parts.in_points(card.rows) for card in cards) else "points, or in units of the score"
     many, limits = len(sources.last_scores["model"].unique()) > draw.MOST_TICKS, sources.settings
     ticked = f"a tick for each model, shades for over {draw.MOST_TICKS}" if many else "one tick for each model"
     kind = "t" if trained and not any("direct" in taus_of_card for taus_of_card in taus) else "d"
@@ -278,8 +268,8 @@ def scores_cell(column: Column, sources: CardSources, card: Card) -> TableCell:
         return EMPTY
     scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in PROTOCOLS}
     scores = {protocol: values for protocol, values in scores.items() if len(values)}
-    words, highest = range_words(card.rows, scores).replace("**", ""), float(frame["value"].max())
-    is_corpus = value_text(card.rows, "output_type") == "loglikelihood_rolling"
+    words, highest = parts.range_words(card.rows, scores).replace("**", ""), float(frame["value"].max())
+    is_corpus = facts.value_text(card.rows, "output_type") == "loglikelihood_rolling"
     if is_corpus or not frame["value"].between(-1, 1).all() or column.axis is None:
         return TableCell(highest, words=words.partition(",")[0].rpartition(" ")[0])
     marks, high = [], 12 if len(scores) == 1 else 9
@@ -289,7 +279,7 @@ def scores_cell(column: Column, sources: CardSources, card: Card) -> TableCell:
     return TableCell(highest, column.drawn(f"Scores of {frame['model'].nunique()} models: {words}", marks))
 
 
-def _dots_cell(column: Column, label: str, shown_rows: Mapping[str, Row], mark: Mark, rows: Rows | None = None,
+def _dots_cell(column: Column, label: str, shown_rows: Mapping[str, Row], mark: facts.Mark, rows: Rows | None = None,
                write: Callable[[float], str] = decimal) -> TableCell:  # fmt: skip
     """A dot on its interval for each of several kinds of marks; `rows` have the noise ceilings of these numbers."""
     if not shown_rows or column.axis is None:
@@ -297,33 +287,33 @@ def _dots_cell(column: Column, label: str, shown_rows: Mapping[str, Row], mark: 
     marks, words = [], []
     for index, (kind, row) in enumerate(shown_rows.items()):
         y, value = (14 if len(shown_rows) == 1 else 9 + 10 * index), row.value or 0.0
-        ceiling = None if rows is None else ceiling_of(rows, row)
+        ceiling = None if rows is None else parts.ceiling_of(rows, row)
         if ceiling is not None:
             x = column.axis(ceiling.value or 0.0)
             marks.append(draw.line(x, y - 4.5, x, y + 4.5, "s cl"))
         marks.append(draw.estimate(column.axis, value, ends_of(row), y, kind))
         name = f"{draw.NAMES[row.protocol]} " if row.protocol else ""
         limit = f", noise ceiling {decimal(ceiling.value)}" if ceiling is not None else ""
-        words.append(f"{name}{write(value)}{between(row, write)}{limit}")
+        words.append(f"{name}{write(value)}{parts.between(row, write)}{limit}")
     first = next(iter(shown_rows.values()))
     return TableCell(first.value, column.drawn(f"{label}: {'; '.join(words)}", marks), mark)
 
 
 def _tau_cell(column: Column, card: Card, quantity: str, question: str) -> TableCell:
-    taus = {draw.KINDS[protocol]: row for protocol, row in drawn_taus(card.rows, quantity).items()}
+    taus = {draw.KINDS[protocol]: row for protocol, row in parts.drawn_taus(card.rows, quantity).items()}
     return _dots_cell(column, "Agreement with the other benchmarks", taus, card.verdict.marks[question], card.rows)
 
 
 def _apart_cell(column: Column, card: Card) -> TableCell:
-    row = separated(card.rows)
+    row = parts.separated(card.rows)
     is_similar = row is not None and row.quantity == "separated_within_2"
     label = f"Pairs of models told apart, {'at most 2× apart in size' if is_similar else 'of all pairs'}"
     return _dots_cell(column, label, {"k": row} if row else {}, card.verdict.marks["apart"], write=percent)
 
 
 def _gap_cell(column: Column, card: Card) -> TableCell:
-    gaps = [row for protocol in PROTOCOLS if (row := known(card.rows, f"smallest_difference.{protocol}"))]
-    return TableCell(gaps[0].value, words=gap_words(card.rows, gaps[0]).removesuffix(" points")) if gaps else EMPTY
+    gap = next(iter(facts.by_protocol(card.rows, "smallest_difference").values()), None)
+    return TableCell(gap.value, words=parts.gap_words(card.rows, gap).removesuffix(" points")) if gap else EMPTY
 
 
 def steady_cell(column: Column, sources: CardSources, card: Card) -> TableCell:
@@ -333,23 +323,27 @@ def steady_cell(column: Column, sources: CardSources, card: Card) -> TableCell:
     quality = known(card.rows, "signal_quality")
     if frame.empty:
         return EMPTY
-    sort, (progress, scores) = quality.value if quality else None, mean_curve(frame)
+    sort, (progress, scores) = quality.value if quality else None, parts.mean_curve(frame)
     if len(progress) < 2:
         return TableCell(sort, words="no common points") if mark.outcome == NOT_MEASURED else TableCell(sort, mark=mark)
-    mean, chance = scores.mean(axis=0), value_of(card.rows, "chance")
+    mean, chance = scores.mean(axis=0), facts.value_of(card.rows, "chance")
     ends = [*mean, *([] if chance is None else [chance])]
     x_axis, up = draw.Axis(progress[0], progress[-1], 2, column.width - 2), draw.Axis(min(ends), max(ends), 26, 3)
     level = 26.0 if chance is None else up(chance)
     base = draw.line(2, level, column.width - 2, level, "ax" if chance is None else "chance")
     path = draw.curve([*map(x_axis, progress)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
-    words = f"signal quality {decimal(quality.value)}{between(quality)}" if quality else "too few checkpoints for more"
+    words = (
+        f"signal quality {decimal(quality.value)}{parts.between(quality)}"
+        if quality
+        else "too few checkpoints for more"
+    )
     label = f"Mean score of {len(scores)} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; {words}"
     return TableCell(sort, column.drawn(label, (base, path)), mark)
 
 
 def _ready_cell(column: Column, card: Card) -> TableCell:
     mark = card.verdict.marks["ready"]
-    settled = [value for key in column.rests_on if (value := value_of(card.rows, key)) is not None]
+    settled = [value for key in column.rests_on if (value := facts.value_of(card.rows, key)) is not None]
     return EMPTY if mark.outcome == NOT_MEASURED else TableCell(settled[0] if settled else None, mark=mark)
 
 
@@ -359,36 +353,8 @@ def _bias_cell(column: Column, card: Card) -> TableCell:
     if row is None:
         return EMPTY
     widest = max(0.05, *(abs(end) for end in (row.value or 0.0, *(ends_of(row) or ()))))
-    marks = [draw.estimate(draw.Axis(-widest, widest, 5, column.width - 5), row.value, ends_of(row), 14, "k")]
-    marks.insert(0, draw.ticks(draw.Axis(-widest, widest, 5, column.width - 5), (-widest, 0, widest), 2, 26))
-    words = (
-        f"{draw.points(row.value or 0.0, 1, signed=True)}{between(row, lambda end: draw.points(end, 1, signed=True))}"
-    )
+    axis, write = draw.Axis(-widest, widest, 5, column.width - 5), partial(draw.points, digits=1, signed=True)
+    marks = [draw.ticks(axis, (-widest, 0, widest), 2, 26), draw.estimate(axis, row.value, ends_of(row), 14, "k")]
+    words = f"{write(row.value or 0.0)}{parts.between(row, write)}"
     label = f"Test text seen changes the score by {words} points"
     return TableCell(row.value, column.drawn(label, marks), card.verdict.marks["bias"])
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the words of the table mean.
-
-
-def rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
-    """What the words of the table mean, by question."""
-    meanings = {
-        "ranks": ("Ranks like the others", f"The mean agreement (Kendall's tau) with the other benchmarks is at least "
-                  f"{limits.agrees:g}. We say “no” only if noise alone could not explain it. Direct: each model as it "
-                  "is. After training: train before test. “Only”: the other way it does not. A half mark with a dotted "
-                  "edge: the other way is not known. The noise ceiling is the agreement that would be seen if all "
-                  "benchmarks ordered the models identically and only item noise differed."),
-        "apart": ("Tells apart", f"At least {percent(limits.separated)} of the pairs of models have scores that differ "
-                  f"by more than noise. No: fewer than {percent(limits.not_separated)}. In part: between the two."),
-        "gap": ("Smallest gap", "Two models this far apart are told apart four times out of five by a test that "
-                "ignores which items they share."),
-        "steady": ("Steady", "Scores improve more steadily than a random walk (false discovery rate 5%). The "
-                   "absence of “steady” is not evidence of the opposite."),
-        "ready": ("Ready early", f"By {percent(limits.early)} of training the mean score is above chance for good, "
-                  "and models that can be told apart are nearly in their final order."),
-        "bias": ("Seen test text", "Raises, lowers: having read the test's texts in pretraining surely does so. No: it "
-                 f"changes the score by less than {100 * limits.bias:g} points."),
-    }  # fmt: skip
-    return [meanings[key] for key in columns if key in meanings]

@@ -34,7 +34,7 @@ def study(monkeypatch, tmp_path):
 
 
 def prefetch(model: str) -> None:
-    jobs._make_prefetch("models")(model, Path("run.yaml"))
+    jobs.PREFETCH["models"](model, Path("run.yaml"))
     assert read_json("results/run/prefetch/models/" + model + ".json") == {"model": model, "sources": {}}
 
 

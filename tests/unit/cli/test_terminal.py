@@ -64,7 +64,7 @@ def test_h_is_help_everywhere(command, tmp_path, words):
     assert done.returncode == 0 and done.stdout.startswith("Usage: ")
 
 
-@pytest.mark.parametrize("imported", ["typer", "lm_validity.cli", "lm_validity.cli.imports"])
+@pytest.mark.parametrize("imported", ["typer", "lm_validity.cli", "lm_validity.cli.reports"])
 def test_ctrl_c_while_python_imports_is_one_line(tmp_path, imported):
     """Python says on standard error which module it has imported; the signal follows at once."""
     command = [sys.executable, "-X", "importtime", "-m", "lm_validity", "status"]

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.monitor.conftest import run_all
 
 from lm_validity.cells.replay import read_served
-from lm_validity.cli import plan as command
+from lm_validity.cli import study as command
 from lm_validity.config.load import load_run, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.render import describe_plan, render_matrix, render_page, render_summary

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.config.test_bias_configuration import make_run  # noqa: F401 (a fixture)
 from tests.unit.run.test_planned_grid import description
 
-from lm_validity.cli import plan as command
+from lm_validity.cli import study as command
 from lm_validity.cli.reports import bias as report_command
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError

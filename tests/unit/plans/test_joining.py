@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import built, finished_once, made_up  # noqa: F401 (fixtures)
 
-from lm_validity.cli import plan as command
+from lm_validity.cli import study as command
 from lm_validity.config.load import JOINS, load_run, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.status import Estimator, training_costs

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import MADE_UP, built, finished_once, made_up, prefetch, run_all  # noqa: F401 (fixtures)
 
-from lm_validity.cli import plan as command
+from lm_validity.cli import study as command
 from lm_validity.config.load import BY_SCORES, RULED_OUT, load_run, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.render import hours_in_words
@@ -261,7 +261,7 @@ time.sleep(60)
 def test_who_interrupts_the_rounds_lets_the_workflow_stop_its_jobs_and_ends_them(tmp_path, number, to_all, ends, code):
     """Ctrl-C goes to both processes, as a terminal sends it; SIGTERM to the first one only."""
     (tmp_path / "slow.py").write_text(STOPPED)
-    program = "import sys; from lm_validity.cli.plan import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
+    program = "import sys; from lm_validity.cli.study import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
     arguments = (sys.executable, "-c", program, sys.executable, "slow.py", ends)
     with subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True) as process:
         while not (tmp_path / "ready").exists():

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from lm_validity.cli import jobs as commands
+from lm_validity.cli import register_commands
 from lm_validity.config.load import load_run
 from lm_validity.run.rules import RULES, read_cell, rule_of
 from lm_validity.run.rules.base import Rule
@@ -24,9 +23,7 @@ def test_a_rule_has_a_worker_a_command_and_a_snakemake_rule(rule):
     worker = getattr(importlib.import_module(module), name)
     assert hasattr(worker, "compute") if rule.in_store else callable(worker)
     assert not rule.in_store or type(rule).recipe is not Rule.recipe
-    app = typer.Typer()
-    commands.register(app)
-    (command,) = [one for one in app.registered_commands if one.callback.__name__ == rule.name]
+    (command,) = [one for one in register_commands().registered_commands if one.callback.__name__ == rule.name]
     assert command.callback.__doc__ == rule.summary
     (text,) = [text for text in SMK.values() if re.search(rf"^rule {rule.name}:", text, re.MULTILINE)]
     own = re.search(rf"^rule {rule.name}:.*?(?=^rule |\Z)", text, re.MULTILINE | re.DOTALL)[0]

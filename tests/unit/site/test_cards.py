@@ -17,18 +17,23 @@ from lm_validity.pages.page import Page
 from lm_validity.results.put import Rows
 from lm_validity.results.sections import write_rows
 from lm_validity.site.cards.card import Card, card_html, card_markdown, folder_name, make_card
-from lm_validity.site.cards.values import CardSources, basis_words, known, shown, tokens_words, value_of
-from lm_validity.site.cards.verdict import (
+from lm_validity.site.cards.values import (
     CLAUSES,
-    CORPUS,
+    CORPUS_ALONE,
     NO,
     NOT_KNOWN,
     NOT_MEASURED,
     PARTLY,
     UNDECIDED,
     YES,
+    CardSources,
+    basis_words,
+    known,
     make_verdict,
     sentence_of,
+    shown,
+    tokens_words,
+    value_of,
 )
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.counted import Sources
@@ -212,7 +217,7 @@ def test_both_protocols_give_one_answer(direct, trained):
 def test_a_verdict_is_the_first_two_clauses_that_hold_in_at_most_12_words():
     """Any two clauses of the closed list; of those of one question never two hold."""
     pairs = itertools.combinations((words.format(share="100%") for words, _ in CLAUSES.values()), 2)
-    assert max(len(sentence.split()) for sentence in [*map(sentence_of, pairs), CORPUS, UNDECIDED]) == 12
+    assert max(len(sentence.split()) for sentence in [*map(sentence_of, pairs), CORPUS_ALONE, UNDECIDED]) == 12
     numbers = {APART: (0.9, 0.95), "reliability__direct": (0.85, 0.95), "tau__direct": (0.55, 0.65)}
     assert verdict_of(**numbers).sentence == "Tells similar models apart; ranks models like the others."
     del numbers["tau__direct"]
@@ -221,7 +226,7 @@ def test_a_verdict_is_the_first_two_clauses_that_hold_in_at_most_12_words():
     assert verdict_of().sentence == UNDECIDED
     corpus = Rows("card")
     corpus.put("output_type", "loglikelihood_rolling", "text")
-    assert make_verdict(corpus, LIMITS).sentence == CORPUS
+    assert make_verdict(corpus, LIMITS).sentence == CORPUS_ALONE
 
 
 class _Tags(HTMLParser):

@@ -11,7 +11,7 @@ import typer
 from scipy import stats
 from typer.testing import CliRunner
 
-from lm_validity.cli import imports
+from lm_validity.cli import reports
 from lm_validity.cli.reports import compare
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
@@ -380,7 +380,7 @@ def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):
     path.write_text("model,benchmark,metric,value,n_items\nx/ant,mmlu,acc,.64,1000\nx/bee,mmlu,acc,.70,1000\n")
     outcome = run("ant", "bee", path, "--gate")
     assert outcome.exit_code == 3 and "error=COLUMN(items)" in outcome.output
-    CliRunner().invoke(imports.app, [str(path), "--output", str(tmp_path / "tables")])
+    CliRunner().invoke(reports.imports, [str(path), "--output", str(tmp_path / "tables")])
     outcome = run("ant", "bee", tmp_path / "tables")
     assert "COLUMN" not in outcome.output  # what would not work with a table of ours is not advised
     with pytest.raises(InputError, match="read as they are"):  # what is said of files is not passed over

@@ -9,7 +9,7 @@ from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Finding, Page, write_page
 from lm_validity.site.first_page import build_site
-from lm_validity.site.run import SYNTHETIC, about_run
+from lm_validity.site.report import SYNTHETIC, about_run
 
 ROOT = Path(__file__).parents[3]
 

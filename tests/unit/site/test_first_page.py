@@ -13,8 +13,7 @@ from lm_validity.pages.page import Answer, Page, page_document, write_page
 from lm_validity.pages.svg import svg
 from lm_validity.results.put import Rows
 from lm_validity.site.cards.card import make_card
-from lm_validity.site.cards.values import CardSources, known, value_of
-from lm_validity.site.cards.verdict import NOT_KNOWN, YES, make_verdict
+from lm_validity.site.cards.values import NOT_KNOWN, YES, CardSources, known, make_verdict, value_of
 from lm_validity.site.first_page import _sampled, _settings_differing, build_site, chosen_answers
 from lm_validity.site.table import benchmark_table
 from lm_validity.studies.agreement.report import report_agreement

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
-from lm_validity.cli import imports
+from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.evaluations import with_directions, write_every_eval_ever
 from lm_validity.tables.formats.import_files import import_files
@@ -217,15 +217,15 @@ def test_the_commands(tmp_path):
     (tmp_path / "b.csv").write_text("benchmark,metric\nx,acc\n")
     command = ["every-eval-ever", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
     command += ["--organization", "me"]
-    assert isinstance(CliRunner().invoke(imports.exports, command[1:]).exception, InputError)
-    done = CliRunner().invoke(imports.exports, [*command[1:], "--benchmarks", str(tmp_path / "b.csv")])
+    assert isinstance(CliRunner().invoke(reports.exports, command[1:]).exception, InputError)
+    done = CliRunner().invoke(reports.exports, [*command[1:], "--benchmarks", str(tmp_path / "b.csv")])
     assert done.exit_code == 0 and "1 files" in done.output
     wrong = CliRunner().invoke(
-        imports.exports, [*command[1:], "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
+        reports.exports, [*command[1:], "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
     )
     assert isinstance(wrong.exception, InputError)
     back = [str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
-    assert CliRunner().invoke(imports.app, back).exit_code == 0
+    assert CliRunner().invoke(reports.imports, back).exit_code == 0
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
 
 

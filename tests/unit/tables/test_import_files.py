@@ -8,7 +8,7 @@ import pytest
 from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
-from lm_validity.cli import imports, reports
+from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.files import replaced_folder
 from lm_validity.tables.counted import report_rows
@@ -127,7 +127,7 @@ def test_two_folders_of_two_protocols(tmp_path):
     put(tmp_path / "base" / "a.json", result("/x/a", 0.1))
     put(tmp_path / "tuned" / "a.json", result("/y/a", 0.2))
     command = [f"direct={tmp_path / 'base'}", f"train_before_test={tmp_path / 'tuned'}", "--output"]
-    done = CliRunner().invoke(imports.app, [*command, str(tmp_path / "out"), "--prepared-on", "others"])
+    done = CliRunner().invoke(reports.imports, [*command, str(tmp_path / "out"), "--prepared-on", "others"])
     assert done.exit_code == 0, done.output
     scores = read_scores(tmp_path / "out" / "scores.parquet").set_index("protocol")
     assert scores["value"].to_dict() == {"direct": 0.1, "train_before_test": 0.2}

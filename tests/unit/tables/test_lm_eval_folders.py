@@ -6,7 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from lm_validity.cli import imports
+from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions, date_in
@@ -182,11 +182,11 @@ def test_the_command_prints_a_summary_and_names_models(tmp_path):
     put(tmp_path, "in/x/results.json", result(None))
     put(tmp_path, "in/y.json", {})
     command = [str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--model", f"{tmp_path}/in/x=org/x"]
-    done = CliRunner().invoke(imports.app, command)
+    done = CliRunner().invoke(reports.imports, command)
     assert done.exit_code == 0 and "1 score" in done.output and "y.json" in done.output
     assert read_scores(tmp_path / "out" / "scores.parquet")["model"].tolist() == ["org/x"]
     for wrong in ("org/x", "=x", f"{tmp_path}/absent=x"):
-        done = CliRunner().invoke(imports.app, [*command[:-1], wrong])
+        done = CliRunner().invoke(reports.imports, [*command[:-1], wrong])
         assert isinstance(done.exception, InputError)
 
 

@@ -18,17 +18,7 @@ from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Link, Outcome, Panel, from_template, legend_of, write_csv
 from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import POINTS, Dots, Lines, Points, Series
-from lm_validity.site.cards.values import (
-    QUANTITIES,
-    CardSources,
-    basis_words,
-    card_rows,
-    known,
-    shown,
-    tokens_words,
-    value_of,
-)
-from lm_validity.site.cards.verdict import NOT_KNOWN, NOT_MEASURED, PARTLY, Verdict, make_verdict
+from lm_validity.site.cards import values as facts
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal, explain_protocols, percent
@@ -36,6 +26,16 @@ from lm_validity.words import UNDER, count, decimal, explain_protocols, percent
 FORMAT = 3  # of card.json; a change that a reader of it has to know raises it
 FOLDER = "cards"
 SHARES = (0.0, 0.5, 0.8, 1.0)
+
+
+class MeasuredLine(NamedTuple):
+    """A quantity of a card's table, with all its numbers."""
+
+    label: str
+    estimates: list[str]
+    explanation: str
+    basis: str
+    no_interval: list[str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Card:
     benchmark: str
     source: str
     rows: Rows
-    verdict: Verdict
+    verdict: facts.Verdict
     panels: Sequence[Panel] = ()
     notes: tuple[str, ...] = ()
     trained_here: bool = False
@@ -57,16 +57,65 @@ class Card:
             "sentence": self.verdict.sentence,
             "statements": [asdict(statement) for statement in self.verdict.statements],
         }
-        verdict |= {"not_known": self.verdict.subjects(NOT_KNOWN), "not_measured": self.verdict.subjects(NOT_MEASURED)}
+        verdict |= {
+            "not_known": self.verdict.subjects(facts.NOT_KNOWN),
+            "not_measured": self.verdict.subjects(facts.NOT_MEASURED),
+        }
         rows = [row._asdict() for row in self.rows]
         start = {"format": FORMAT, "benchmark": self.benchmark, "source": self.source}
         return {**start, "verdict": verdict, "rows": rows, "notes": list(self.notes)}
 
+    @property
+    def checks(self) -> list[tuple[str, facts.Mark]]:
+        """What was also checked: its name and its mark."""
+        marks = [(rule.checked, self.verdict.marks[name]) for name, rule in facts.RULES.items() if rule.checked]
+        return [(name, mark) for name, mark in marks if mark.outcome != facts.NOT_MEASURED]
 
-def make_card(sources: CardSources, benchmark: str) -> Card:
+    @property
+    def lacked(self) -> list[str]:
+        """What was not measured, by its short names."""
+        measured = {statement.rule for statement in self.verdict.statements if statement.outcome != facts.NOT_MEASURED}
+        measured |= {"signal"} if measured & {"settled", "steady", "ready"} else set()
+        return [rule.lacked for name, rule in facts.RULES.items() if rule.lacked and name not in measured]
+
+    @property
+    def scope(self) -> str:
+        """What the card speaks for: which models, and what the protocols mean."""
+        models = [row for row in self.rows.all("models") if row.value is not None]
+        counts = "; ".join(f"{count(int(row.value or 0), 'model')} {UNDER[str(row.protocol)]}" for row in models)
+        explained = explain_protocols([str(row.protocol) for row in models], trained_here=self.trained_here)
+        return f"From {self.source}: {counts}. For other kinds of models it may differ. {explained}"
+
+    @property
+    def measured(self) -> dict[str, list[MeasuredLine]]:
+        """The numbers that are known, a line for each quantity, by section."""
+        sections = dict[str, list[MeasuredLine]]()
+        for name, quantity in facts.QUANTITIES.items():
+            numbers = [row for row in self.rows.all(name) if row.value is not None or row.text is not None]
+            if numbers:
+                written = [" ".join(filter(None, (facts.shown(row), UNDER.get(row.protocol or "")))) for row in numbers]
+                basis = "; ".join(dict.fromkeys(filter(None, map(facts.basis_words, numbers))))
+                reasons = list(dict.fromkeys(row.reason for row in numbers if row.reason))
+                line = MeasuredLine(quantity.label, written, quantity.explanation, basis, reasons)
+                sections.setdefault(quantity.section, []).append(line)
+        return sections
+
+    @property
+    def gaps(self) -> list[tuple[str, str]]:
+        """What is not measured: the labels of quantities that are missing for one reason, and the reason."""
+        reasons = dict[str, dict[str, None]]()
+        for row in self.rows:
+            if row.value is None and row.text is None and row.reason:
+                several = any(row_too.value is not None for row_too in self.rows.all(row.quantity))
+                under = f", {UNDER[row.protocol]}" if row.protocol and several else ""
+                reasons.setdefault(row.reason, {})[f"{facts.QUANTITIES[row.quantity].label}{under}"] = None
+        return [("; ".join(labels), reason) for reason, labels in reasons.items()]
+
+
+def make_card(sources: facts.CardSources, benchmark: str) -> Card:
     """The card of a benchmark that has scores."""
-    rows = card_rows(sources, benchmark)
-    verdict = make_verdict(rows, sources.settings)
+    rows = facts.card_rows(sources, benchmark)
+    verdict = facts.make_verdict(rows, sources.settings)
     panels, source = card_panels(sources, benchmark, rows, verdict), sources.source or "these results"
     return Card(benchmark, source, rows, verdict, panels, sources.notes(benchmark), sources.trained_here(benchmark))
 
@@ -77,12 +126,12 @@ def make_card(sources: CardSources, benchmark: str) -> Card:
 
 def outcome(answer: str) -> Outcome:
     """The mark's word for a rule's answer: `in part` for PARTLY, else the answer itself."""
-    return cast(Outcome, "in part" if answer == PARTLY else answer)
+    return cast(Outcome, "in part" if answer == facts.PARTLY else answer)
 
 
 def ceiling_of(rows: Rows, tau: Row) -> Row | None:
     """The noise ceiling of an agreement, where it is shown."""
-    ceiling = known(rows, f"{tau.quantity.replace('tau', 'tau_ceiling')}.{tau.protocol}")
+    ceiling = facts.known(rows, f"{tau.quantity.replace('tau', 'tau_ceiling')}.{tau.protocol}")
     is_shown = ceiling is not None and not math.isnan(shown_ceiling(ceiling.value or 0.0, tau.value or 0.0))
     return ceiling if is_shown else None
 
@@ -106,21 +155,21 @@ def gap_words(rows: Rows, gap: Row) -> str:
 
 def drawn_taus(rows: Rows, quantity: str) -> dict[str, Row]:
     """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
-    taus = {protocol: row for protocol in PROTOCOLS if (row := known(rows, f"{quantity}.{protocol}"))}
+    taus = facts.by_protocol(rows, quantity)
     return {protocol: row for protocol, row in taus.items() if ends_of(row)} or taus
 
 
 def separated(rows: Rows) -> Row | None:
     """The share of pairs of similar models that it tells apart; of all pairs without sizes."""
     keys = (f"separated_{name}.{protocol}" for protocol in PROTOCOLS for name in ("within_2", "all"))
-    return next(filter(None, (known(rows, key) for key in keys)), None)
+    return next(filter(None, (facts.known(rows, key) for key in keys)), None)
 
 
 def range_words(rows: Rows, scores: Mapping[str, np.ndarray]) -> str:
     """`**0.00 to 0.26** direct, **0.05 to 0.32** train before test`."""
     parts = []
     for protocol, values in scores.items():
-        low, high = (value_of(rows, f"{end}.{protocol}") for end in ("lowest", "highest"))
+        low, high = (facts.value_of(rows, f"{end}.{protocol}") for end in ("lowest", "highest"))
         ends = values.min() if low is None else low, values.max() if high is None else high
         parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {draw.NAMES[protocol]}")
     return ", ".join(parts)
@@ -147,7 +196,7 @@ def mean_curve(frame: pd.DataFrame) -> MeanCurve:
 # The panels of a card.
 
 
-def card_panels(sources: CardSources, benchmark: str, rows: Rows, verdict: Verdict) -> list[Panel]:
+def card_panels(sources: facts.CardSources, benchmark: str, rows: Rows, verdict: facts.Verdict) -> list[Panel]:
     """Up to five questions, the first of those that the data answer."""
     made = (
         _ranks_panel(rows, verdict),
@@ -171,12 +220,12 @@ def _drawn(rows: Rows, label: str, lines: Iterable[tuple[str, Row]], unit: str =
     return Dots(series, label, dashed=dashed, unit=unit).draw(rows).svg
 
 
-def _marked(question: str, words: str, picture: Markup, verdict: Verdict, rule: str) -> Panel:
+def _marked(question: str, words: str, picture: Markup, verdict: facts.Verdict, rule: str) -> Panel:
     mark = verdict.marks[rule]
     return Panel(question, words, picture, outcome(mark.outcome), mark.word)
 
 
-def _ranks_panel(rows: Rows, verdict: Verdict) -> Panel | None:
+def _ranks_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
     """Agreement over all models, then among models of similar size."""
     overall, lines = drawn_taus(rows, "tau"), list[tuple[str, Row]]()
     if not overall:
@@ -197,7 +246,7 @@ def _ranks_panel(rows: Rows, verdict: Verdict) -> Panel | None:
     return _marked("Does it rank models like the others?", words, picture, verdict, "ranks")
 
 
-def _apart_panel(rows: Rows, verdict: Verdict) -> Panel | None:
+def _apart_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
     row = separated(rows)
     if row is None:
         return None
@@ -209,7 +258,7 @@ def _apart_panel(rows: Rows, verdict: Verdict) -> Panel | None:
     return _marked(question, words, picture, verdict, "apart")
 
 
-def _scores_panel(sources: CardSources, benchmark: str, rows: Rows) -> Panel | None:
+def _scores_panel(sources: facts.CardSources, benchmark: str, rows: Rows) -> Panel | None:
     """Scores of all models by size, where sizes are known."""
     frame, dots = sources.scores_of(benchmark), Rows("card")
     if frame["model"].map(sources.sizes).nunique() < 2:
@@ -226,8 +275,8 @@ def _scores_panel(sources: CardSources, benchmark: str, rows: Rows) -> Panel | N
 
 def _lead_panel(rows: Rows) -> Panel | None:
     """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
-    leads = [row for protocol in PROTOCOLS if (row := known(rows, f"lead.{protocol}"))]
-    change = known(rows, "readiness_change")
+    leads = [*facts.by_protocol(rows, "lead").values()]
+    change = facts.known(rows, "readiness_change")
     if change is None or len(leads) < len(PROTOCOLS):
         return None
     pair = ", after training ".join(
@@ -241,7 +290,7 @@ def _lead_panel(rows: Rows) -> Panel | None:
 
 
 def _gap_panel(rows: Rows) -> Panel | None:
-    gaps = [row for protocol in PROTOCOLS if (row := known(rows, f"smallest_difference.{protocol}"))]
+    gaps = [*facts.by_protocol(rows, "smallest_difference").values()]
     if not gaps:
         return None
     lines = [(draw.NAMES[row.protocol or "direct"], row) for row in gaps]
@@ -250,7 +299,7 @@ def _gap_panel(rows: Rows) -> Panel | None:
     return Panel("Smallest gap it can detect", words, _drawn(rows, label, lines, unit))
 
 
-def _training_panel(sources: CardSources, benchmark: str, rows: Rows, verdict: Verdict) -> Panel | None:
+def _training_panel(sources: facts.CardSources, benchmark: str, rows: Rows, verdict: facts.Verdict) -> Panel | None:
     """The models' mean score along training, in a band from the lowest to the highest."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     progress, scores = mean_curve(frame) if len(frame) else MeanCurve(np.empty(0), np.empty((0, 0)))
@@ -260,13 +309,13 @@ def _training_panel(sources: CardSources, benchmark: str, rows: Rows, verdict: V
     for index, position in enumerate(progress):
         ends = float(scores[:, index].min()), float(scores[:, index].max())
         dots.put("score", float(scores[:, index].mean()), "score", {"models": ends}, at=float(position))
-    quality, models = known(rows, "signal_quality"), count(frame["model"].nunique(), "model")
+    quality, models = facts.known(rows, "signal_quality"), count(frame["model"].nunique(), "model")
     words = f"**Signal quality {decimal(quality.value)}**{between(quality)}; {models}" if quality else models
-    settled, starts = known(rows, "settled_from"), value_of(rows, "signal_from")
-    words += "" if starts is None else f"; above chance from {tokens_words(starts)}"
+    settled, starts = facts.known(rows, "settled_from"), facts.value_of(rows, "signal_from")
+    words += "" if starts is None else f"; above chance from {facts.tokens_words(starts)}"
     if settled is not None and (ends_of_order := ends_of(settled)) is not None:
-        words += f"; order settles by {tokens_words(ends_of_order[1])}"
-    unit, chance = "billion tokens" if sources.in_tokens else "steps", value_of(rows, "chance")
+        words += f"; order settles by {facts.tokens_words(ends_of_order[1])}"
+    unit, chance = "billion tokens" if sources.in_tokens else "steps", facts.value_of(rows, "chance")
     words += f"; over {progress[-1]:,.3g} {unit}"
     chart = Lines([Series("score", {}, mark="k")], "at", f"Mean score of {models}, in a band from lowest to highest",
                   unit, height=110, dashed=() if chance is None else (chance,), zero=False)  # fmt: skip
@@ -276,135 +325,32 @@ def _training_panel(sources: CardSources, benchmark: str, rows: Rows, verdict: V
 # ----------------------------------------------------------------------------------------------------------------------
 # The page.
 
-# rule -> what "also checked", or the line of unmeasured things, calls it
-CHECKED = {
-    "reliable": "Reliable scores",
-    "ready": "Ready early in training",
-    "ceiling": "Models at its ceiling",
-    "leakage": "Splits overlap",
-    "prompts": "Depends on the prompt",
-    "suspicious": "Faulty items",
-    "bias": "Test text seen changes scores",
-}
-_LACKED = {
-    "agrees": "agreement",
-    "separates": "telling models apart",
-    "reliable": "reliability",
-    "training": "training a model again",
-    "signal": "scores in training",
-    "bias": "effect of test text seen",
-    "leakage": "overlap of splits",
-    "prompts": "prompts",
-    "suspicious": "faulty items",
-    "ceiling": "ceiling",
-}
-
 
 def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = "") -> str:
     """The card as a page of a site; `navigation`: of the site, the table of all benchmarks first."""
-    measured = {statement.rule for statement in card.verdict.statements if statement.outcome != NOT_MEASURED}
-    measured |= {"signal"} if measured & {"settled", "steady", "ready"} else set()
-    items, described = known(card.rows, "items"), [known(card.rows, name) for name in ("category", "output_type")]
-    about = [shown(row) for row in described if row is not None]
-    models = [row.value or 0.0 for row in card.rows.all("models") if row.value is not None]
+    about = [
+        facts.shown(row) for name in ("category", "output_type") if (row := facts.known(card.rows, name)) is not None
+    ]
+    models, items = (
+        [row.value for row in card.rows.all("models") if row.value is not None],
+        facts.known(card.rows, "items"),
+    )
     about += [count(int(max(models)), "model")] if models else []
     about += [f"{items.value:,.0f} items"] if items is not None else []
-    return from_template(
-        "card.html.j2",
-        title=f"{card.benchmark}: {card.verdict.sentence}",
-        navigation=navigation,
-        missing=list(missing),
-        source=source,
-        card=card,
-        about=" · ".join(about),
-        legend=legend_of([panel.svg for panel in card.panels]),
-        checks=[(name, outcome(mark), word) for name, mark, word in _checks(card)],
-        lacked=[name for rule, name in _LACKED.items() if rule not in measured],
-        scope=_scope(card),
-        sections=_measured(card.rows),
-        gaps=_gaps(card.rows),
-    )
+    words = {"title": f"{card.benchmark}: {card.verdict.sentence}", "about": " · ".join(about)}
+    site = {"navigation": navigation, "missing": list(missing), "source": source}
+    legend = legend_of([panel.svg for panel in card.panels])
+    return from_template("card.html.j2", card=card, outcome=outcome, legend=legend, **words, **site)
 
-
-def _checks(card: Card) -> list[tuple[str, str, str]]:
-    """What was also checked: its name, the outcome and the word of its mark."""
-    marks = ((name, card.verdict.marks[rule]) for rule, name in CHECKED.items())
-    return [(name, mark.outcome, mark.word) for name, mark in marks if mark.outcome != NOT_MEASURED]
-
-
-def _scope(card: Card) -> str:
-    models = [row for row in card.rows.all("models") if row.value is not None]
-    counts = "; ".join(f"{count(int(row.value or 0), 'model')} {UNDER[str(row.protocol)]}" for row in models)
-    explained = explain_protocols([str(row.protocol) for row in models], trained_here=card.trained_here)
-    return f"From {card.source}: {counts}. For other kinds of models it may differ. {explained}"
-
-
-class MeasuredLine(NamedTuple):
-    """A quantity of a card's table, with all its numbers."""
-
-    label: str
-    estimates: list[str]
-    explanation: str
-    basis: str
-    no_interval: list[str]
-
-
-def _measured(rows: Rows) -> dict[str, list[MeasuredLine]]:
-    """The numbers that are known, a line for each quantity, by section."""
-    sections = dict[str, list[MeasuredLine]]()
-    for name, quantity in QUANTITIES.items():
-        numbers = [row for row in rows.all(name) if row.value is not None or row.text is not None]
-        if numbers:
-            written = [" ".join(filter(None, (shown(row), UNDER.get(row.protocol or "")))) for row in numbers]
-            basis = "; ".join(dict.fromkeys(filter(None, map(basis_words, numbers))))
-            reasons = list(dict.fromkeys(row.reason for row in numbers if row.reason))
-            line = MeasuredLine(quantity.label, written, quantity.explanation, basis, reasons)
-            sections.setdefault(quantity.section, []).append(line)
-    return sections
-
-
-def _gaps(rows: Rows) -> list[tuple[str, str]]:
-    """What is not measured: the labels of quantities that are missing for one reason, and the reason."""
-    reasons = dict[str, dict[str, None]]()
-    for row in rows:
-        if row.value is None and row.text is None and row.reason:
-            several = any(row_too.value is not None for row_too in rows.all(row.quantity))
-            under = f", {UNDER[row.protocol]}" if row.protocol and several else ""
-            reasons.setdefault(row.reason, {})[f"{QUANTITIES[row.quantity].label}{under}"] = None
-    return [("; ".join(labels), reason) for reason, labels in reasons.items()]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The card as Markdown, for a data set's README.
 
 _MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})
 
 
 def card_markdown(card: Card) -> str:
-    """The verdict and a small table; then the values that are measured, and what is not."""
-
-    def line(*cells: str) -> str:
-        return f"| {' | '.join(cell.translate(_MARKED) for cell in cells)} |"
-
-    name, verdict = (text.translate(_MARKED) for text in (card.benchmark, card.verdict.sentence))
-    lines = [f"## {name}: how far can it be trusted?", "", f"**{verdict}**", "", "| | | |", "|---|---|---|"]
-    lines += [
-        line(line_shown.question, line_shown.word or line_shown.outcome or "", line_shown.text.replace("**", ""))
-        for line_shown in card.panels
-    ]
-    lines += [line(checked, word, "") for checked, _, word in _checks(card)]
-    lines += ["", f"{_scope(card).translate(_MARKED)} Intervals are 95% intervals, in brackets.", ""]
-    for title, measured in _measured(card.rows).items():
-        lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
-        lines += [
-            *(line(line_shown.label, ", ".join(line_shown.estimates), line_shown.basis) for line_shown in measured),
-            "",
-        ]
-    gaps = [f"{labels}: {reason}" for labels, reason in _gaps(card.rows)]
-    for title, sentences in (("Not measured", gaps), ("Notes on these data", card.notes)):
-        lines += [f"### {title}", "", *(f"- {text.translate(_MARKED)}" for text in sentences), ""] if sentences else []
-    lines += ["Made by lm-validity from the results named above; its documentation on cards explains each line.", ""]
-    return "\n".join(lines)
+    """The card as Markdown, for a data set's README: the verdict and a small table; then the values that are measured,
+    and what is not."""
+    gaps = [f"{labels}: {reason}" for labels, reason in card.gaps]
+    return from_template("card.md.j2", card=card, gaps=gaps, plain=lambda text: text.translate(_MARKED))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -424,9 +370,11 @@ def write_cards(
         write_json(folder / "card.json", card.to_json())
         write_text(folder / "card.md", card_markdown(card))
         write_text(folder / "index.html", card_html(card, navigation, missing, source))
-    keys = [key for name in QUANTITIES for key in (name, *(f"{name}.{protocol}" for protocol in PROTOCOLS))]
-    keys = [key for key in keys if any(value_of(card.rows, key) is not None for card in cards)]
-    lines = [[card.benchmark, card.verdict.sentence, *(value_of(card.rows, key) for key in keys)] for card in cards]
+    keys = [key for name in facts.QUANTITIES for key in (name, *(f"{name}.{protocol}" for protocol in PROTOCOLS))]
+    keys = [key for key in keys if any(facts.value_of(card.rows, key) is not None for card in cards)]
+    lines = [
+        [card.benchmark, card.verdict.sentence, *(facts.value_of(card.rows, key) for key in keys)] for card in cards
+    ]
     write_csv(output / "tables" / "benchmarks.csv", ["benchmark", "verdict", *keys], lines)
     return folders
 

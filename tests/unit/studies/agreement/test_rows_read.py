@@ -19,7 +19,7 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.site.run import mark_unfinished
+from lm_validity.site.report import mark_unfinished
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement

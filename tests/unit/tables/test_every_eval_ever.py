@@ -101,13 +101,6 @@ def test_percentages_become_fractions(read):
     assert scores[["value", "stderr"]].iloc[0].tolist() == [0.75, 0.02]
 
 
-def test_a_negative_standard_error_is_refused(read):
-    details = {"score": 0.5, "uncertainty": {"standard_error": {"value": -0.1}}}
-    bad = document(result(score_details=details), model="org/b")
-    scores, log = read(document(result()), bad)
-    assert set(scores["model"]) == {"org/a"} and "-0.1" in log.skipped[0][1]
-
-
 def test_lm_evals_filters_and_revisions(read):
     """What the format's own converter makes of lm-eval's files."""
     results = [

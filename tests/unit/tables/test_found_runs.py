@@ -1,4 +1,5 @@
-"""Runs of sampled answers as each format has them: scores by run, items by run, and what is no run."""
+"""Runs of sampled answers as each format has them: scores by run, items by run; anything else is a conflict, a copy or
+newer."""
 
 import json
 
@@ -6,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.schema import ITEMS, read_table
 
@@ -173,3 +175,51 @@ def test_choices_of_lighteval_are_not_sampled(tmp_path):
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
     choices = scores[scores["benchmark"] == "arc"]
     assert choices["run"].isna().all() and choices["value"].tolist() == [0.5]
+
+
+def of_seed(folder, value, seed, day, generation, kind="generate_until"):
+    """A result file of lm-eval with a seed."""
+    document = {
+        "results": {"sums": {"exact_match,none": value, "exact_match_stderr,none": 0.05}},
+        "configs": {"sums": {"output_type": kind, "generation_kwargs": generation}},
+        "config": {"model": "vllm", "model_args": f"pretrained=org/a,seed={seed}", "random_seed": seed},
+        "model_name": "org/a", "date": float(day),
+    }  # fmt: skip
+    write(folder / f"results_2026-01-0{day}T00-00-00.000000.json", document)
+
+
+DRAWN = {"do_sample": True, "temperature": 0.8}
+
+
+def test_sampled_files_of_lm_eval_are_runs_in_the_order_of_their_seeds(tmp_path):
+    for day, (seed, value) in enumerate(((3, 0.6), (1, 0.4), (2, 0.5)), 1):
+        of_seed(tmp_path / "in", value, seed, day, DRAWN)
+    assert by_run(imported(tmp_path)[0], "org/a") == {0: 0.4, 1: 0.5, 2: 0.6}
+
+
+def of_lighteval(folder, value, seed, temperature):
+    general = {"model_name": "org/a", "generation_parameters": {"seed": seed, "temperature": temperature, "top_p": 0.9}}
+    document = {"config_general": general, "results": {"custom|sums|0": {"match": value, "match_stderr": 0.05}}}
+    write(folder / f"results_2026-01-0{seed + 1}T00-00-00.000000.json", document)
+
+
+def test_a_copy_of_a_run_is_no_run(tmp_path):
+    for folder in ("in/one", "in/copy"):
+        of_lighteval(tmp_path / folder, 0.4, 0, 0.6)
+        of_lighteval(tmp_path / folder, 0.5, 1, 0.6)
+    assert by_run(imported(tmp_path)[0], "org/a") == {0: 0.4, 1: 0.5}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        lambda folder: [of_seed(folder, 0.2 * n, n, n, {"do_sample": False, "temperature": 0.8}) for n in (1, 2)],
+        lambda folder: [of_seed(folder, 0.2 * n, n, n, DRAWN, "multiple_choice") for n in (1, 2)],
+        lambda folder: [of_lighteval(folder, 0.4, 0, 0.6), of_lighteval(folder, 0.5, 1, 0.9)],
+    ],
+    ids=["greedy", "choices", "temperatures"],
+)
+def test_what_is_no_run_of_one_score_is_a_conflict(tmp_path, files):
+    files(tmp_path / "in")
+    with pytest.raises(InputError, match="different values"):
+        import_files([tmp_path / "in"], tmp_path / "out")

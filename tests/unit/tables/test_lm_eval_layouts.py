@@ -8,7 +8,7 @@ from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
-from lm_validity.tables.schema import SCORES, read_table, write_table
+from lm_validity.tables.schema import SCORES
 
 
 def read_lm_eval(paths):
@@ -66,7 +66,7 @@ VERSION_0_4_13 = {
         "nq_open": {"exact_match": True},
         "group": {"acc": True},
     },
-    "n-samples": {"arc_easy": {"original": 9, "effective": 9}},
+    "n-samples": {"arc_easy": {"original": 9, "effective": 9.0}},
     "config": {"model": "hf", "model_args": {"pretrained": "gpt2"}},
     "model_source": "hf",
     "model_name": "gpt2",
@@ -126,11 +126,3 @@ def test_a_part_or_a_value_of_the_wrong_type_is_named_before_a_table_is_written(
     with pytest.raises(InputError) as error:
         read_lm_eval([path])
     assert str(error.value).startswith(str(path)) and said in str(error.value)
-
-
-def test_a_whole_count_written_as_a_fraction_is_read(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(VERSION_0_4_13 | {"n-samples": {"arc_easy": {"effective": 9.0}}}))
-    write_table(read_lm_eval([path]), SCORES, tmp_path / "scores.parquet")
-    read = read_table(tmp_path / "scores.parquet", SCORES).set_index("benchmark")
-    assert set(read["n_items"]["arc_easy"]) == {9}

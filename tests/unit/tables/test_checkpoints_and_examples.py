@@ -10,7 +10,7 @@ from tests.unit.tables.conftest import read_files
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.counted import Sources, report_rows
-from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Point, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, parse_arguments, training_point
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 
@@ -45,26 +45,27 @@ def score_table(path, rows: list[dict]):
 @pytest.mark.parametrize(
     ("arguments", "point"),
     [
-        ("pretrained=a", Point()),
-        ("pretrained=a,revision=main", Point()),
-        ("pretrained=a,revision=None", Point()),
-        ({"pretrained": "a", "revision": None}, Point()),
-        ("pretrained=a,revision=step1000", Point("step1000", 1000)),
-        ("pretrained=a, revision=step0 ,dtype=float16", Point("step0", 0)),
-        ({"pretrained": "a", "revision": "global_step-5000"}, Point("global_step-5000", 5000)),
-        ("pretrained=a,revision=iter_0002000", Point("iter_0002000", 2000)),
-        ("pretrained=a,step=250", Point("step250", 250)),
-        ({"pretrained": "a", "step": 250}, Point("step250", 250)),
-        ("pretrained=a,subfolder=checkpoints/step7", Point("checkpoints/step7", 7)),
-        ("pretrained=a,revision=stage1-step1000-tokens4B", Point("stage1-step1000-tokens4B", 1000, 4.0)),
-        ("pretrained=a,revision=stage2-ingredient1-step1000-tokens4B", Point("stage2-ingredient1-step1000-tokens4B")),
-        ("pretrained=a,revision=step10k", Point("step10k")),
-        ("pretrained=a,revision=footstep7", Point("footstep7")),
-        ("pretrained=a,revision=v1.1", Point("v1.1")),
+        ("pretrained=a", ("final",)),
+        ("pretrained=a,revision=main", ("final",)),
+        ("pretrained=a,revision=None", ("final",)),
+        ({"pretrained": "a", "revision": None}, ("final",)),
+        ("pretrained=a,revision=step1000", ("step1000", 1000)),
+        ("pretrained=a, revision=step0 ,dtype=float16", ("step0", 0)),
+        ({"pretrained": "a", "revision": "global_step-5000"}, ("global_step-5000", 5000)),
+        ("pretrained=a,revision=iter_0002000", ("iter_0002000", 2000)),
+        ("pretrained=a,step=250", ("step250", 250)),
+        ({"pretrained": "a", "step": 250}, ("step250", 250)),
+        ("pretrained=a,subfolder=checkpoints/step7", ("checkpoints/step7", 7)),
+        ("pretrained=a,revision=stage1-step1000-tokens4B", ("stage1-step1000-tokens4B", 1000, 4.0)),
+        ("pretrained=a,revision=stage2-ingredient1-step1000-tokens4B", ("stage2-ingredient1-step1000-tokens4B",)),
+        ("pretrained=a,revision=step10k", ("step10k",)),
+        ("pretrained=a,revision=footstep7", ("footstep7",)),
+        ("pretrained=a,revision=v1.1", ("v1.1",)),
     ],
 )
 def test_points_of_training(arguments, point):
-    assert training_point(parse_arguments(arguments)) == point
+    expected = dict(zip(("checkpoint", "iteration", "tokens_b"), (*point, None, None), strict=False))
+    assert training_point(parse_arguments(arguments)) == expected
 
 
 def test_checkpoints_and_numbers_of_examples_are_scores_of_their_own(tmp_path):

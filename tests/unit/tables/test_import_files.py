@@ -90,8 +90,8 @@ PLACES = {
 def test_names_and_checkpoints_in_the_paths_of_models(raw, meant):
     place = model_place(raw)
     digits = "".join(filter(str.isdigit, meant[1]))
-    assert (place.name, place.point.checkpoint) == meant
-    assert place.point.iteration == (int(digits) if digits else None)
+    assert (place.name, place.point["checkpoint"]) == meant
+    assert place.point["iteration"] == (int(digits) if digits else None)
 
 
 def test_checkpoint_folders_are_checkpoints_of_one_model(tmp_path):

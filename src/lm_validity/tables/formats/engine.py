@@ -184,18 +184,15 @@ class Place(NamedTuple):
             return self.path if paths == "%" else paths[1:]
         for path in paths.split("|"):
             name, colon, way = path.rpartition(":")
-            found = self._beside(name) if colon else self.root if way.startswith("^") else self.value
+            if colon and name not in self.beside:
+                file = self.path.with_name(name)
+                self.beside[name] = read_json_file(file) if file.is_file() else None
+            found = self.beside[name] if colon else self.root if way.startswith("^") else self.value
             for key in filter(None, way.lstrip("^").split(".")):
                 found = found.get(key) if isinstance(found, dict) else None
             if found is not None and found != "":
                 return found
         return None
-
-    def _beside(self, name: str) -> Any:
-        if name not in self.beside:
-            path = self.path.with_name(name)
-            self.beside[name] = read_json_file(path) if path.is_file() else None
-        return self.beside[name]
 
     def take(self, columns: Columns) -> Document:
         """The values of sources by column; a function is asked only where one of its paths leads to something."""
@@ -243,7 +240,7 @@ class Spec:
         try:
             documents = [] if opened.path.name in self.beside else self.load(opened)
             return [file for document in documents for file in self._read(opened, document)]
-        except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
+        except (AttributeError, TypeError, KeyError, ValueError, IndexError, RecursionError) as error:
             described = f"{type(error).__name__}: {first_line(error)}"
             problem = f"{opened.path}: not as {self.name} writes its files ({described})."
             raise InputError(problem, "has somebody edited it? else write its scores as a table.") from error
@@ -272,8 +269,8 @@ class Spec:
             if not opened.model:
                 name = checked("model", place.name, f"{path}, the model {name!r}")
                 facts |= {"path": place.path} if place.path != name else {}
-                if common.get("checkpoint", "final") == "final" and place.point.iteration is not None:
-                    common |= place.point.claim()
+                if common.get("checkpoint", "final") == "final" and place.point["iteration"] is not None:
+                    common |= place.point
             common["model"] = name
             fields["facts"] = {name: facts} if facts else {}
         file = ScoreFile(

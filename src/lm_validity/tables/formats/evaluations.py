@@ -174,7 +174,7 @@ INSPECT = Spec(
         "benchmark": ("^eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
         "num_fewshot": ("^eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
-        "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)}).claim()),
+        "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)})),
         "date": ("^eval.created", lambda text: date_in(str(text))),
         "limited": (f"{_CONFIG}.limit|{_CONFIG}.sample_id", lambda limit: True),
         "weights": ("^eval.model", "^eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
@@ -284,7 +284,7 @@ def _point(details: object, of_model: object) -> Mapping[str, object]:
     if own := _own(details):
         return {name: parsed(own.get(name)) if name in _NUMBERS else own.get(name) for name in _OF_FILE}
     arguments, revision = parse_arguments(part(of_model).get("model_args")), part(of_model).get("revision")
-    return training_point(arguments | ({"revision": str(revision)} if revision else {})).claim()
+    return training_point(arguments | ({"revision": str(revision)} if revision else {}))
 
 
 def _load(opened: Opened) -> list[Any]:

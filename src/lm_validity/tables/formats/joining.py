@@ -88,8 +88,6 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
 
 def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
     """How each score was made, as far as its file says so; None where no file does."""
-    if not any(frame["made"]):
-        return None
     names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
     said = pd.DataFrame([*frame["made"]], index=frame.index, dtype=object).reindex(columns=names)
     table = frame[list(SETTINGS_KEY)].join(said)[said.notna().any(axis=1)]

@@ -68,9 +68,9 @@ def _point_of(document: Document, path: Path) -> Claim:
     """Checkpoint and prompt."""
     arguments = document["arguments"]
     point = score_files.training_point(arguments)
-    if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
+    if point["checkpoint"] == "final" and not {"revision", "step"} & set(arguments):
         point = score_files.training_point({"revision": path.stem}, only_steps=True)
-    return {**point.claim(), "prompt": "chat" if document.get("chat_template") else "plain"}
+    return {**point, "prompt": "chat" if document.get("chat_template") else "plain"}
 
 
 def _weights(arguments: dict[str, str], name: object) -> str:
@@ -137,12 +137,8 @@ def _groups(document: Document) -> dict[str, list[str]]:
 
 def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
     """Everything in a group, in the groups of it too."""
-    members, waiting = set[str](), [name]
-    while waiting:
-        new = set(map(str, subtasks.get(waiting.pop(), ()))) - members
-        members |= new
-        waiting += new
-    return members
+    members = set(map(str, subtasks.get(name, ())))
+    return members.union(*(_below(member, subtasks) for member in members))
 
 
 def _scores(root: Place) -> Iterator[tuple[object, Document]]:

@@ -217,18 +217,12 @@ class ImportLog:
             write_text(output / "reading.yaml", self.reading)
         if self.settings is not None:
             write_table(self.settings, SETTINGS, output / "settings.parquet")
-        record = {
-            "files": self.files,
-            "formats": self.formats,
+        names = ("files", "formats", "items", "facts", "notes", "repeated", "other_files")
+        record = {name: getattr(self, name) for name in names} | {
             "scores": len(scores),
-            "items": self.items,
             "models": sorted(scores["model"].unique()),
             "benchmarks": sorted(scores["benchmark"].unique()),
-            "facts": self.facts,
-            "notes": self.notes,
-            "repeated": self.repeated,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
-            "other_files": self.other_files,
         }
         write_json(output / "import.json", record)
 
@@ -358,16 +352,9 @@ _CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
 
 
-class Point(NamedTuple):
-    """A point of training: `checkpoint` is `final` for the finished model."""
-
-    checkpoint: str = "final"
-    iteration: int | None = None
-    tokens_b: float | None = None
-
-    def claim(self) -> Claim:
-        """What claims of this point have in common."""
-        return {"checkpoint": self.checkpoint, "iteration": self.iteration, "tokens_b": self.tokens_b}
+def _point(checkpoint: str = "final", iteration: int | None = None, tokens_b: float | None = None) -> Claim:
+    """A point of training, as claims of it have it: `checkpoint` is `final` for the finished model."""
+    return {"checkpoint": checkpoint, "iteration": iteration, "tokens_b": tokens_b}
 
 
 def parse_arguments(arguments: object) -> dict[str, str]:
@@ -380,7 +367,7 @@ def parse_arguments(arguments: object) -> dict[str, str]:
     return {}
 
 
-def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Point:
+def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Claim:
     """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
 
     The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its
@@ -392,17 +379,17 @@ def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Po
     names = [name for name in names if name.lower() not in _FINISHED]
     step = arguments.get("step", "")
     if step.isascii() and step.isdigit() and len(step) < 16:
-        return Point("/".join([*names, f"step{int(step)}"]), int(step))
+        return _point("/".join([*names, f"step{int(step)}"]), int(step))
     names += [step] if step else []
     if not names:
-        return Point()
+        return _point()
     name = "/".join(names)
     later = _LATER_STAGE.search(name)
     steps, tokens = _STEPS.findall(name), _TOKENS.findall(name)
     iteration = int(steps[-1]) if steps and not later else None
     if only_steps:
-        return Point() if iteration is None else Point(f"step{iteration}", iteration)
-    return Point(name, iteration, float(tokens[-1]) if tokens and not later else None)
+        return _point() if iteration is None else _point(f"step{iteration}", iteration)
+    return _point(name, iteration, float(tokens[-1]) if tokens and not later else None)
 
 
 class ModelPlace(NamedTuple):
@@ -410,7 +397,7 @@ class ModelPlace(NamedTuple):
 
     name: str
     path: str
-    point: Point
+    point: Claim
 
 
 def model_place(raw: str) -> ModelPlace:
@@ -421,10 +408,10 @@ def model_place(raw: str) -> ModelPlace:
     folder, or the hub id of a folder in the hub's cache.
     """
     parts = [part for part in raw.split("/") if part not in ("", ".")]
-    point = Point()
+    point = _point()
     folder = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
     if folder is not None:
-        point = Point(parts.pop(), int(folder[1]))
+        point = _point(parts.pop(), int(folder[1]))
     if not parts:  # the root of a disk, which has no name: `check_rows` asks for one
         return ModelPlace("", raw, point)
     local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (folder is not None and len(parts) > 1)

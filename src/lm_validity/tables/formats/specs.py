@@ -215,7 +215,7 @@ LIGHTEVAL = Spec(
     {
         "model": f"{_GENERAL}.model_name|{_MODEL}.model_name",
         "": (_MODEL, lambda config: training_point(
-            {key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)}).claim()),
+            {key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})),
         "prompt": (f"{_MODEL}.override_chat_template", f"{_GENERAL}.use_chat_template",
                    lambda override, use: "chat" if override or use else None),
         "limited": (f"{_GENERAL}.max_samples", lambda limit: True),

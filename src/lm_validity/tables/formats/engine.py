@@ -20,19 +20,9 @@ import pyarrow as pa
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, absent, check_encodable
+from lm_validity.tables import schema
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, model_place
-from lm_validity.tables.schema import (
-    DEFAULTS,
-    ITEMS,
-    SCORES,
-    SETTINGS,
-    SETTINGS_KEY,
-    Claim,
-    Facts,
-    Item,
-    as_record,
-    may_hold,
-)
+from lm_validity.tables.schema import DEFAULTS, ITEMS, SCORES, SETTINGS, SETTINGS_KEY, Claim, Facts, Item
 from lm_validity.words import count
 
 Source = str | tuple[Any, ...]
@@ -46,7 +36,7 @@ _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 # Values of others' files, checked before they become a column of a table.
 
 _TYPES = {pa.string(): str, pa.bool_(): bool, pa.float64(): float, pa.int64(): int}
-_KINDS = {field.name: _TYPES.get(field.type, str) for schema in (ITEMS, SETTINGS, SCORES) for field in schema}
+_KINDS = {field.name: _TYPES.get(field.type, str) for columns in (ITEMS, SETTINGS, SCORES) for field in columns}
 _PROBLEMS = {
     str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is not a whole number"
 }  # fmt: skip
@@ -126,6 +116,23 @@ def date_of(*values: object) -> float | None:
     return None
 
 
+# What names a model's weights, or says where and how fast it runs: no settings
+_NO_SETTINGS = frozenset(
+    ("model_name", "model", "pretrained", "path", "engine", "revision", "subfolder", "step", "peft", "delta",
+     "base_model", "delta_weights", "adapter_weights", "generation_parameters", "device", "device_map", "parallelize",
+     "model_parallel", "trust_remote_code", "batch_size", "max_batch_size", "cache_dir", "compile", "token",
+     "use_fast_tokenizer", "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "offload_folder",
+     "max_memory_per_gpu", "max_cpu_memory", "low_cpu_mem_usage", "swap_space", "use_accelerate", "base_url",
+     "num_concurrent")
+)  # fmt: skip
+
+
+def as_text(*settings: object) -> str:
+    """What changes scores beside weights and task, as one text."""
+    pairs = [pair for each in settings for pair in sorted(part(each).items())]
+    return ",".join(f"{name}={value}" for name, value in pairs if name not in _NO_SETTINGS and value is not None)
+
+
 def is_sampled(options: Document) -> bool:
     """Whether answers were drawn at random, by the options of generation as a file has them: numbers or texts."""
     warm = (finite(parsed(options.get("temperature"))) or 0) > 0
@@ -146,7 +153,7 @@ def fitting(column: str, value: object) -> Any:
 def checked(column: str, value: object, where: str) -> Any:
     """The value as its column holds it. Raises InputError, with the place, for what it cannot have, null too."""
     kind, fits = _KINDS.get(column, str), fitting(column, value)
-    if fits is None or not may_hold(column, fits):
+    if fits is None or not schema.may_hold(column, fits):
         problem = "is out of range" if fits is not None and kind is not str else _PROBLEMS[kind]
         hint = "name it: --model 'PATH=NAME'." if column == "model" else _MEND
         raise InputError(f"{where}, {column!r}: {repr(value)[:60]} {problem}.", hint)
@@ -274,7 +281,7 @@ class Spec:
             common["model"] = name
             fields["facts"] = {name: facts} if facts else {}
         file = ScoreFile(
-            path, rows, as_record(Claim, common), missing=missing, stamp=date_in(path.stem),
+            path, rows, schema.as_record(Claim, common), missing=missing, stamp=date_in(path.stem),
             by_path="model" in common and not own_name, **fields,
         )  # fmt: skip
         files = of_answers(file) if any("doc_id" in row for row in rows) else [file]

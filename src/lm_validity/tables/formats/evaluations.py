@@ -40,7 +40,6 @@ _LOG_HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
 _ERRORS = frozenset(("stderr", "bootstrap_stderr"))
 _MEANS = ("accuracy", "mean")  # the metrics of which `stderr` is the standard error, and answers have values
 _NO_SCORES = _ERRORS | {"std", "var"}
-_HUB = ("hf/", "vllm/", "sglang/")  # providers whose models are called by their hub ids
 _SHOTS = ("num_fewshot", "fewshot", "shots")  # of a task's arguments
 _ZSTANDARD, _HEADER = 93, 30  # the compression of a zip's member; bytes of its header before name and extra field
 _SAME = 1e-6  # of a score and the mean of its answers
@@ -152,12 +151,6 @@ def _log_items(root: Place, score: Claim, *, by_epoch: bool) -> Iterator[Item]:
     return (item for item in engine.items_of(answers) if item["correct"] is not None)
 
 
-def _model(name: object) -> object:
-    for provider in _HUB:
-        name = name.removeprefix(provider) if isinstance(name, str) else name
-    return name
-
-
 def _limit(limit: Any) -> Any:
     return limit[1] - limit[0] if isinstance(limit, list) and len(limit) == 2 else limit
 
@@ -170,7 +163,8 @@ INSPECT = Spec(
         and {"status", "plan"} <= set(opened.document)),
     _log_scores,
     {
-        "model": ("^eval.model_args.model_path|^eval.model", _model),
+        # of providers whose models are called by their hub ids, these
+        "model": ("^eval.model_args.model_path|^eval.model", lambda name: re.sub("^(hf|vllm|sglang)/", "", name)),
         "benchmark": ("^eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
         "num_fewshot": ("^eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),

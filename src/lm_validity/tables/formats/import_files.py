@@ -29,18 +29,10 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.asking import Reader, meaning, size
-from lm_validity.tables.formats import evaluations, lm_eval, specs
+from lm_validity.tables.formats import evaluations, lm_eval, score_files, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, score_table, with_runs, write_items
-from lm_validity.tables.formats.score_files import (
-    Found,
-    ImportLog,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    find_files,
-    with_progress,
-)
+from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile, with_progress
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS, Columns
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item, as_record
@@ -95,7 +87,7 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
     for path in paths:
         is_archive = path.is_file() and path.name.endswith(_ARCHIVES) and not path.name.endswith(_READ_PACKED)
         places += [] if is_archive else [path]
-        below = [] if path.is_file() else [each.path for each in find_files([path], _ARCHIVES).files]
+        below = [] if path.is_file() else [each.path for each in score_files.find_files([path], _ARCHIVES).files]
         for archive in [path] if is_archive else [each for each in below if each.name.endswith(_ARCHIVES)]:
             # as the user's folders are called, since these may name models
             above = root / str(len(log.origins))
@@ -148,7 +140,7 @@ def _import(
 def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> list[ScoreFile]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
     suffixes = {*READABLE, *(suffix for file_format in FORMATS for suffix in file_format.suffixes)}
-    files, other_files, own_tables = find_files(paths, tuple(suffixes))
+    files, other_files, own_tables = score_files.find_files(paths, tuple(suffixes))
     files = [file for file in files if file.named or not file.path.name.endswith(_ARCHIVES)]  # the others are unpacked
     log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})

@@ -26,13 +26,6 @@ HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 _NO_METRICS = ("alias", "name", "bypass", "run_stats", "sample_len", "sample_count", "samples")
 _SAME = 1e-6  # of a mean over runs and the mean of these
 _COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
-# Arguments of a model that name its weights, or say where and how fast it runs
-_NO_SETTINGS = frozenset(
-    ("pretrained", "model", "path", "engine", "revision", "subfolder", "step", "peft", "delta", "device", "device_map",
-     "parallelize", "trust_remote_code", "batch_size", "max_batch_size", "cache_dir", "token", "use_fast_tokenizer",
-     "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_memory_per_gpu", "max_cpu_memory",
-     "offload_folder", "low_cpu_mem_usage", "swap_space", "use_accelerate", "base_url", "num_concurrent")
-)  # fmt: skip
 _SAID = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")  # further settings
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
@@ -94,11 +87,9 @@ def _sampled(document: Document) -> set[str]:
 
 def _settings(document: Document) -> str:
     """What changes scores beside weights and task, as one text; without the seed of what was sampled."""
-    left_out = _NO_SETTINGS | ({"seed"} if _sampled(document) else set())
-    settings = {name: value for name, value in document["arguments"].items() if name not in left_out}
-    said = {"gen_kwargs": document["config"].get("gen_kwargs")} | {name: document.get(name) for name in _SAID}
-    settings |= {name: str(value) for name, value in said.items() if value}
-    return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
+    said = {name: document.get(name) or None for name in _SAID}
+    said["gen_kwargs"] = document["config"].get("gen_kwargs") or None
+    return engine.as_text(document["arguments"] | said | ({"seed": None} if _sampled(document) else {}))
 
 
 def _identity(document: Document) -> dict[str, str]:

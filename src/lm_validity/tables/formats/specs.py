@@ -111,8 +111,6 @@ HELM = Spec(
 _AVERAGE = ":_average"
 _FEWEST_TASKS = 3  # of a group whose mean counts in their place
 _WEIGHTS = ("revision", "subfolder", "base_model", "delta_weights", "adapter_weights")
-_NO_SETTINGS = (*_WEIGHTS, "model_name", "batch_size", "device", "model_parallel", "cache_dir", "compile",
-                "generation_parameters")  # fmt: skip
 # Metrics of likelihoods, which no sampling changes
 _LIKELIHOOD = re.compile(
     r"(acc|acc_norm\w*|loglikelihood\w*|mc[12]|truthfulqa_mc\w*|ppl|\w*perplexity|bits_per_byte|mrr|recall@\d+)"
@@ -142,7 +140,7 @@ def _lighteval(root: Place) -> Entries:
         if group != name and len(inside) >= _FEWEST_TASKS and len({frozenset(results[task]) for task in inside}) == 1:
             group_of |= dict.fromkeys(inside, group)
             members[key] = inside
-    options = root.find(f"{_GENERAL}.generation_parameters|{_MODEL}.generation_parameters") or {}
+    options = root.find(_OPTIONS) or {}
     seed = "" if options.get("seed") is None else str(options["seed"])
     for key, inside in members.items():
         suite, name, shots = tasks[key]
@@ -163,7 +161,9 @@ def _lighteval(root: Place) -> Entries:
                 errors = [finite(results[task].get(f"{metric}_stderr")) for task in inside]
                 of_mean = None if None in errors else math.hypot(*filter(None, errors)) / len(errors)
                 error = of_mean if len(inside) > 1 else errors[0]
-                cell = {"value": value, "stderr": error, "higher_is_better": _lighteval_direction(configs[0], metric)}
+                declared = objects(configs[0].get("metrics") or configs[0].get("metric"))
+                ways = [each.get("higher_is_better") for each in declared if each.get("metric_name") == metric]
+                cell = {"value": value, "stderr": error, "higher_is_better": ways[0] if ways else None}
                 yield key, shared | {"metric": metric_key(metric)} | cell
 
 
@@ -186,21 +186,8 @@ def _total(configs: list[Document], name: str) -> int | None:
     return sum(numbers) if len(numbers) == len(configs) else None
 
 
-def _lighteval_direction(config: Document, metric: str) -> object:
-    entries = objects(config.get("metrics") or config.get("metric"))
-    found = [entry.get("higher_is_better") for entry in entries if entry.get("metric_name") == metric]
-    return engine.fitting("higher_is_better", found[0]) if found else None
-
-
-def _lighteval_settings(general: Document) -> str:
-    config = part(general, "model_config")
-    options = part(general, "generation_parameters") or part(config, "generation_parameters")
-    settings = [f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS]
-    settings += [f"{key}={value}" for key, value in sorted(options.items()) if key != "seed" and value is not None]
-    return ",".join(settings)
-
-
 _GENERAL, _MODEL = "^config_general", "^config_general.model_config"
+_OPTIONS = f"{_GENERAL}.generation_parameters|{_MODEL}.generation_parameters"
 
 
 def _generation(name: str) -> str:
@@ -220,7 +207,7 @@ LIGHTEVAL = Spec(
                    lambda override, use: "chat" if override or use else None),
         "limited": (f"{_GENERAL}.max_samples", lambda limit: True),
         "weights": (_MODEL, lambda config: "@".join(str(config[key]) for key in _WEIGHTS if config.get(key))),
-        "settings": (_GENERAL, _lighteval_settings),
+        "settings": (_MODEL, _OPTIONS, lambda config, options: engine.as_text(config, {**part(options), "seed": None})),
         "harness_version": (f"{_GENERAL}.lighteval_sha", lambda version: None if version == "?" else version),
         "chat_template": (f"{_MODEL}.override_chat_template", f"{_GENERAL}.use_chat_template",
                           lambda override, use: override or use),

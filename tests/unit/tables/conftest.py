@@ -1,5 +1,6 @@
 """Scores of files, read as `lm-validity import` does."""
 
+import json
 import tempfile
 from dataclasses import replace
 
@@ -12,3 +13,10 @@ def read_files(paths, options, log):
         scores, found = import_files(paths, folder, replace(options, strict=log.strict))
     vars(log).update(vars(found))
     return scores
+
+
+def put(path, content):
+    """Write a text, or a value as JSON; the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import put
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
@@ -39,11 +40,6 @@ def check_items(items: pd.DataFrame, answers=ANSWERS) -> None:
     np.testing.assert_array_equal(table, answers)
 
 
-def write(path, content) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-
-
 def lm_eval(tmp_path, run, answers, *, temperature=0.7, results=True, samples=True):
     """A result file of lm-eval and its samples."""
     date = f"2026-01-0{run + 1}T10-00-00.000000"
@@ -54,14 +50,14 @@ def lm_eval(tmp_path, run, answers, *, temperature=0.7, results=True, samples=Tr
         arguments = {"model": "hf", "model_args": "pretrained=acme/ant", "random_seed": run, "torch_seed": run}
         metrics = {"alias": "sums", "exact_match,strict": float(answers.mean()), "exact_match_stderr,strict": 0.1}
         document = {"results": {"sums": metrics}, "configs": {"sums": config}, "config": arguments}
-        write(folder / f"results_{date}.json", document | {"model_name": "acme/ant"})
+        put(folder / f"results_{date}.json", document | {"model_name": "acme/ant"})
     lines = [
         {"doc_id": n, "doc": {}, "target": "1", "filter": "strict", "metrics": ["exact_match"], "resps": [[str(value)]],
          "exact_match": float(value), "arguments": {"gen_args_0": {"arg_0": "q", "arg_1": keywords}}}
         for n, value in enumerate(answers)
     ]  # fmt: skip
     if samples:
-        write(folder / f"samples_sums_{date}.jsonl", "\n".join(map(json.dumps, lines)))
+        put(folder / f"samples_sums_{date}.jsonl", "\n".join(map(json.dumps, lines)))
 
 
 @pytest.mark.parametrize("results", [True, False])
@@ -104,7 +100,7 @@ def inspect_log(path, day, answers, *, epochs=1, reported=None, temperature=0.7)
     """`answers` (epochs, items)."""
     answers = np.atleast_2d(answers)
     value = float(answers.mean()) if reported is None else reported
-    write(
+    put(
         path,
         {
             "status": "success",
@@ -152,7 +148,7 @@ def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
     solved = [10, 12, 14]
     runs = [{"repetition": n + 1, "num_total": 30, "num_solved": s, "accuracy": s / 30} for n, s in enumerate(solved)]
     metrics = {"num_total": 30, "run_stats": runs, "accuracy_avg": 0.4, "accuracy_std_err": 0.038, "num_repeat": 3}
-    write(tmp_path / "in/results.json", {"results": {"AIME24": metrics}, "config": {}, "model_name": "acme/ant"})
+    put(tmp_path / "in/results.json", {"results": {"AIME24": metrics}, "config": {}, "model_name": "acme/ant"})
     scores, *_ = imported(tmp_path)
     assert by_run(scores) == {n: round(s / 30, 9) for n, s in enumerate(solved)}
     assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
@@ -165,7 +161,7 @@ def lighteval(tmp_path, run, value):
     general = {"model_name": "acme/ant", "generation_parameters": parameters, "max_samples": None}
     config = {"lighteval|sums": {"generation_size": 512}, "leaderboard|arc": {"generation_size": 1}}
     name = f"results_2026-01-0{run + 1}T10-00-00.000000.json"
-    write(tmp_path / "in" / name, {"config_general": general, "results": tasks, "config_tasks": config})
+    put(tmp_path / "in" / name, {"config_general": general, "results": tasks, "config_tasks": config})
 
 
 def test_choices_of_lighteval_are_not_sampled(tmp_path):
@@ -185,7 +181,7 @@ def of_seed(folder, value, seed, day, generation, kind="generate_until"):
         "config": {"model": "vllm", "model_args": f"pretrained=org/a,seed={seed}", "random_seed": seed},
         "model_name": "org/a", "date": float(day),
     }  # fmt: skip
-    write(folder / f"results_2026-01-0{day}T00-00-00.000000.json", document)
+    put(folder / f"results_2026-01-0{day}T00-00-00.000000.json", document)
 
 
 DRAWN = {"do_sample": True, "temperature": 0.8}
@@ -200,7 +196,7 @@ def test_sampled_files_of_lm_eval_are_runs_in_the_order_of_their_seeds(tmp_path)
 def of_lighteval(folder, value, seed, temperature):
     general = {"model_name": "org/a", "generation_parameters": {"seed": seed, "temperature": temperature, "top_p": 0.9}}
     document = {"config_general": general, "results": {"custom|sums|0": {"match": value, "match_stderr": 0.05}}}
-    write(folder / f"results_2026-01-0{seed + 1}T00-00-00.000000.json", document)
+    put(folder / f"results_2026-01-0{seed + 1}T00-00-00.000000.json", document)
 
 
 def test_a_copy_of_a_run_is_no_run(tmp_path):

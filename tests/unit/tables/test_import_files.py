@@ -5,7 +5,7 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import put, read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import reports
@@ -16,11 +16,6 @@ from lm_validity.tables.formats.engine import checked
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, model_place
 from lm_validity.tables.schema import SCORES, read_scores, write_table
-
-
-def put(path, document) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
 
 
 def result(model: str, accuracy: float = 0.5, task: str = "quiz", arguments: str = "", **more) -> dict:

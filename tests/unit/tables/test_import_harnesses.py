@@ -1,10 +1,8 @@
 """What small harnesses write."""
 
-import json
-
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import put, read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
@@ -16,9 +14,7 @@ def read(tmp_path):
 
     def make(files: dict, **options):
         for name, content in files.items():
-            path = tmp_path / "in" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+            put(tmp_path / "in" / name, content)
         scores = read_files([tmp_path], ImportOptions(), log := ImportLog(**options))
         return scores.set_index("model"), log
 

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from tests.unit.tables.conftest import put
 from typer.testing import CliRunner
 
 from lm_validity.cli import reports
@@ -18,19 +19,13 @@ def result(model: str | None = "org/a", accuracy: float = 0.5, **more) -> dict:
     return document if model is None else document | {"model_name": model}
 
 
-def put(folder, name: str, content) -> None:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-
-
 @pytest.fixture
 def imported(tmp_path):
     """Imports a folder of the files given; the scores as read back, and the log."""
 
     def make(files: dict, strict: bool = False, names: dict | None = None):
         for name, content in files.items():
-            put(tmp_path / "in", name, content)
+            put(tmp_path / "in" / name, content)
         names = {(tmp_path / "in" / path).resolve(): name for path, name in (names or {}).items()}
         _, log = import_files([tmp_path / "in"], tmp_path / "out", ImportOptions(strict=strict, names=names or {}))
         return read_scores(tmp_path / "out" / "scores.parquet"), log
@@ -63,13 +58,6 @@ def test_the_newest_of_several_dates_counts(imported):
     # the file's own date counts before that of its name
     scores, _ = imported(files | {"b/results_2020-01-01T00-00-00.json": result(accuracy=0.4, date=2e9)})
     assert scores["value"].tolist() == [0.4]
-
-
-def test_a_few_documents_do_not_replace_all_of_them(imported):
-    limited = {"config": {"limit": 10}}
-    files = {"results_2024-01-01.json": result(), "results_2024-01-02.json": result(accuracy=0.1, **limited)}
-    scores, log = imported(files)
-    assert scores["value"].tolist() == [0.5] and any("--limit" in note for note in log.notes)
 
 
 FOREIGN = {
@@ -106,8 +94,8 @@ def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
 
 
 def test_a_broken_file_that_was_named_is_refused(tmp_path):
-    put(tmp_path, "good.json", result())
-    put(tmp_path, "broken.json", "{")
+    put(tmp_path / "good.json", result())
+    put(tmp_path / "broken.json", "{")
     with pytest.raises(InputError, match=r"broken\.json: cannot be read"):
         import_files([tmp_path / "good.json", tmp_path / "broken.json"], tmp_path / "out")
     with pytest.raises(InputError, match="no such file or folder"):
@@ -174,8 +162,8 @@ def test_a_step_in_the_name_of_a_file_without_a_revision(imported):
 
 
 def test_the_command_prints_a_summary_and_names_models(tmp_path):
-    put(tmp_path, "in/x/results.json", result(None))
-    put(tmp_path, "in/y.json", {})
+    put(tmp_path / "in/x/results.json", result(None))
+    put(tmp_path / "in/y.json", {})
     command = [str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--model", f"{tmp_path}/in/x=org/x"]
     done = CliRunner().invoke(reports.imports, command)
     assert done.exit_code == 0 and "1 score" in done.output and "y.json" in done.output
@@ -187,11 +175,11 @@ def test_the_command_prints_a_summary_and_names_models(tmp_path):
 
 def test_files_that_no_table_can_hold_are_skipped(imported, tmp_path):
     """Half of a surrogate pair, bytes that are no text, numbers that are too large."""
-    put(tmp_path / "in", "half.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d"}')
-    put(tmp_path / "in", "whole.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d\\ude00"}')
+    put(tmp_path / "in" / "half.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d"}')
+    put(tmp_path / "in" / "whole.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d\\ude00"}')
     (tmp_path / "in" / "bytes.json").write_bytes(b'{"results": \xff}')
-    put(tmp_path / "in", "large.json", result("b", **{"n-shot": {"quiz": 10**30}}))
-    put(tmp_path / "in", "LICENSE", "a text")
+    put(tmp_path / "in" / "large.json", result("b", **{"n-shot": {"quiz": 10**30}}))
+    put(tmp_path / "in" / "LICENSE", "a text")
     config = {"model_args": f"revision=step{10**20}"}
     scores, log = imported({"many.json": result("c", config=config)})
     assert sorted(os.path.basename(path) for path, _ in log.skipped) == ["bytes.json", "half.json", "large.json"]

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import put, read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
@@ -14,11 +14,6 @@ from lm_validity.tables.schema import SCORES
 def read_lm_eval(paths):
     """The scores of lm-eval's files, none of which may be left out."""
     return read_files(paths, ImportOptions(), ImportLog(strict=True))
-
-
-def write(path, document: dict):
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
 
 
 VERSION_0_3 = {
@@ -96,13 +91,13 @@ def test_layouts_of_several_versions(document, tmp_path):
 
 
 def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
-    first = write(tmp_path / "a.json", VERSION_0_4_13)
-    other = write(tmp_path / "b.json", VERSION_0_4_13 | {"model_name": "other", "chat_template": "{{ x }}"})
+    first = put(tmp_path / "a.json", VERSION_0_4_13)
+    other = put(tmp_path / "b.json", VERSION_0_4_13 | {"model_name": "other", "chat_template": "{{ x }}"})
     frame = read_lm_eval([first, other])
     assert list(frame.columns) == SCORES.names
     assert set(frame["model"]) == {"gpt2", "other"} and set(frame["prompt"]) == {"plain", "chat"}
     assert len(read_lm_eval([first, first])) == 4  # one file, named twice
-    again = write(tmp_path / "again.json", VERSION_0_4_13)
+    again = put(tmp_path / "again.json", VERSION_0_4_13)
     with pytest.raises(InputError, match="4 scores also in"):
         read_lm_eval([first, again])
 

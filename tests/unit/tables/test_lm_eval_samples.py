@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import put
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
@@ -126,8 +127,7 @@ def test_documents_and_answers():
 
 
 def write_lines(path, lines: list[dict]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def quiz_lines(correct, gold=None) -> list[dict]:

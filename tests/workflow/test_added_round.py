@@ -68,18 +68,13 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
     assert batches and not any(".round2" in batch for batch in batches)
 
 
-def rounds(project: Project) -> str:
-    """What `lm-validity plan run` says, with Snakemake's own words; the goal takes every cell."""
-    snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
-    done = project.lm_validity("plan", "run", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
-    assert "goal tau=0.9999999 is reached" in done.stdout
-    return done.stdout + done.stderr
-
-
 @pytest.mark.slow
-def test_rounds_until_a_goal_with_real_snakemake_and_again_after_an_interruption(planned, tmp_path):
+def test_rounds_until_a_goal_with_real_snakemake(planned, tmp_path):
     project = planned.copy_to(tmp_path / "whole")
-    said, before = rounds(project), planned.sidecars("replay")
+    before, snakemake = project.sidecars("replay"), ("--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
+    done = project.lm_validity("plan", "run", "--goal", "tau=.9999999", *CONFIG, "--", "scores", *snakemake)
+    said = done.stdout + done.stderr
+    assert "goal tau=0.9999999 is reached" in done.stdout, "the goal takes every cell"
     plan = pd.read_csv(project.folder / "plan.tsv", sep="\t")
     number = plan["round"].max()
     assert number >= 3 and len(re.findall(r"^round \d+: ", said, re.MULTILINE)) == number - 1
@@ -88,9 +83,3 @@ def test_rounds_until_a_goal_with_real_snakemake_and_again_after_an_interruption
     assert {(model, name.split(".")[0]) for _, model, name in cells} == set(
         zip(plan.model, plan.benchmark, strict=True)
     )
-    # a round is planned, and the command ends before its cells are computed
-    interrupted = planned.copy_to(tmp_path / "interrupted")
-    interrupted.lm_validity("plan", "next", "--goal", "tau=.9999999", *CONFIG)
-    rounds(interrupted)
-    assert (interrupted.folder / "plan.tsv").read_bytes() == (project.folder / "plan.tsv").read_bytes()
-    assert interrupted.tables("replay") == project.tables("replay")

@@ -18,7 +18,7 @@ from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or, report_problems
 from lm_validity.monitor.status import RunState, controller_since, orphan_jobs
-from lm_validity.run.cell import Cell, Job, label, made_by, read_record_or
+from lm_validity.run.cell import Cell, label, made_by, read_record_or
 from lm_validity.run.inputs import HubModel, task_problems, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
@@ -66,7 +66,7 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     for cell in workspace.grid.cells():
         try:
             if workspace.outdated(cell) == cell:
-                entry = workspace.manifests.entry(cell)
+                entry = workspace.entry(cell)
                 if entry is None or entry.folder is None:
                     outdated[cell] = CHOSE_ANOTHER
                 else:
@@ -372,14 +372,11 @@ def missing_inputs(run: Run) -> list[str]:
     """Records and documents that are gone though there are manifests of the jobs that read them: Snakemake, which looks
     at the last files first, does not make them again."""
     grid = Grid(run)
-    read = {path for job in grid.jobs.values() if _is_listed(grid, job) for path in grid.inputs(job)}
+    listed = (job for job in grid.jobs.values() if all(Path(path).is_file() for path in grid.manifests(job)))
+    read = {path for job in listed for path in grid.inputs(job)}
     divided = {Path(path).parent.name for path in read if Path(path).is_relative_to(run.results / "splits")}
     read |= {f"{run.results}/prefetch/benchmarks/{benchmark}.json" for benchmark in divided}
     return sorted(path for path in read - set(grid.all_manifests()) if not Path(path).is_file())
-
-
-def _is_listed(grid: Grid, job: Job[Cell]) -> bool:
-    return all(Path(path).is_file() for path in grid.manifests(job))
 
 
 def leases(run: Run, *, stale: bool) -> list[Problem]:

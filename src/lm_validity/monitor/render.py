@@ -378,7 +378,7 @@ def render_stale(state: RunState, planned: Iterable[Job[Cell]], configfile: str)
 
 def _is_gone(state: RunState, cell: Cell) -> bool:
     """Whether its manifest says that it is done, and what it lists is not in the store."""
-    entry = state.workspace.manifests.entry(cell)
+    entry = state.workspace.entry(cell)
     return entry is not None and not all(map(state.workspace.store.has, entry.folders))
 
 
@@ -404,7 +404,7 @@ def _table(estimator: Estimator) -> list[str]:
 
 def _memory(estimator: Estimator) -> list[str]:
     """A line for each size class: what a job's first attempt asks for, what is expected and what was measured."""
-    lines, rows = ["memory per job, by size class:"], estimator.workload.used_rows
+    lines, rows = ["memory per job, by size class:"], Grid(estimator.run).used_rows
     for name in dict.fromkeys(row.size_class for row in rows):
         of_class = [row for row in rows if row.size_class == name]
         asked = size_class(estimator.run, of_class[0])

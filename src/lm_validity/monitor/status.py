@@ -114,7 +114,7 @@ class RunState:
 
     def _entry(self, cell: Cell) -> Entry | None:
         try:
-            return self.workspace.manifests.entry(cell)
+            return self.workspace.entry(cell)
         except InputError:
             return None
 
@@ -454,7 +454,7 @@ def unplanned_pairs(run: Run) -> list[Pair]:
     grid = Grid(run)
     return [
         (model.model, benchmark)
-        for model in grid.agreement_models
+        for model in grid.models("agreement")
         for benchmark in grid.benchmarks("agreement")
         if not grid.is_planned(model.model, benchmark)
     ]

@@ -217,11 +217,6 @@ class Workload:
         self.assumed: dict[str, set[str]] = {}
         self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
-    @property
-    def used_rows(self) -> list[Model | BiasModel]:
-        """The rows of every model that a study of the run uses."""
-        return Participants(self.run).used_rows
-
     def parameters(self, row: Model | BiasModel) -> float:
         """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
         return self._parameters(*kind_and_id(row))
@@ -375,23 +370,6 @@ def read_failures(run: Run) -> dict[Cell, str]:
     return failures
 
 
-class Manifests:
-    """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
-
-    def __init__(self, grid: Grid, *, also_aside: bool = False):
-        self.grid, self.also_aside = grid, also_aside
-        self._read: dict[str, dict[Cell, Entry]] = {}
-
-    def entry(self, cell: Cell) -> Entry | None:
-        """The entry of a cell, or None where its manifest does not exist (yet)."""
-        path = self.grid.manifest_of(cell)
-        if path not in self._read:
-            places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
-            manifest = next((existing for existing in places if Path(existing).is_file()), None)
-            self._read[path] = {entry.cell: entry for entry in read_manifest(manifest)} if manifest else {}
-        return self._read[path].get(cell)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 
 MAKE_AGAIN = "delete it where it is there, and run the workflow again: finished cells stay."
@@ -404,7 +382,8 @@ class Workspace:
         self.run, self.grid = run, Grid(run)
         self._json: dict[str, Any] = {}  # name -> one of the records of `run.cell`, as its reader declares it
         self.store = Store(run.results / "store")
-        self.manifests = Manifests(self.grid, also_aside=also_aside)
+        self._suffixes = ("", ASIDE) if also_aside else ("",)
+        self._entries: dict[str, dict[Cell, Entry]] = {}  # by manifest
         self._outdated: dict[Cell, Cell | None] = {}
 
     @cached_property
@@ -514,7 +493,7 @@ class Workspace:
         return self._outdated[cell]
 
     def _is_outdated(self, cell: Cell) -> bool:
-        rule, entry = rule_of(cell), self.manifests.entry(cell)
+        rule, entry = rule_of(cell), self.entry(cell)
         if entry is None or entry.status != "done":
             return False
         if entry.folder is not None:
@@ -526,9 +505,18 @@ class Workspace:
 
     # ---- what a cell depends on --------------------------------------------------------------------------------
 
+    def entry(self, cell: Cell) -> Entry | None:
+        """The entry of a cell, or None where its manifest does not exist (yet). Each manifest is read once; one that
+        is set aside only where asked for."""
+        path = self.grid.manifest_of(cell)
+        if path not in self._entries:
+            manifest = next((path + end for end in self._suffixes if Path(path + end).is_file()), None)
+            self._entries[path] = {entry.cell: entry for entry in read_manifest(manifest)} if manifest else {}
+        return self._entries[path].get(cell)
+
     def finished(self, cell: Cell) -> records.FinishedCell:
         """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
-        entry = self.manifests.entry(cell)
+        entry = self.entry(cell)
         if entry is None:
             raise InputError(f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.", MAKE_AGAIN)
         if entry.status != "done":
@@ -542,7 +530,7 @@ class Workspace:
     def selection(self, cell: BenchmarkCell) -> Choice:
         """The choice that `select_adapter` made for (model, benchmark, seed). Raises MissingCell where it failed."""
         choosing = cell._replace(rule=SELECT_ADAPTER.name, run=None)
-        entry = self.manifests.entry(choosing)
+        entry = self.entry(choosing)
         if entry is None:
             where = self.grid.manifest_of(choosing)
             raise InputError(f"{where}: no selection of {cell.model} {cell.name} is in it.", MAKE_AGAIN)

@@ -46,7 +46,7 @@ class Merger:
     def __init__(self, run: Run, *, partial: bool = False):
         self.run, self.partial = run, partial
         self.workspace = Workspace(run, also_aside=partial)
-        self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
+        self.grid, self.store = self.workspace.grid, self.workspace.store
         self.failures = read_failures(run)
         self._missing: dict[Cell, AbsentCell] = {}
         self.versions: Counter[str] = Counter()  # of libraries, by the scores that were merged
@@ -124,7 +124,7 @@ class Merger:
         stored have none."""
         losses = []
         for cell in (cell for job in self.grid.jobs.values() for cell in job.cells):
-            entry = self.manifests.entry(cell)
+            entry = self.workspace.entry(cell)
             done = rule_of(cell) is FINETUNE_ADAPTER and entry is not None and entry.status == "done"
             if entry is None or not done or not (self.store.path(entry.in_store) / STEPS).is_file():
                 continue
@@ -212,7 +212,7 @@ class Merger:
         selection = SELECT_PROMPT.choice_for(self.grid, cell)
         if selection is None or selection not in self.grid.job_of:
             return True
-        entry = self.manifests.entry(selection)
+        entry = self.workspace.entry(selection)
         chosen = entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt
         return chosen and self.workspace.outdated(selection) is None
 
@@ -248,7 +248,7 @@ class Merger:
             reason = "" if outdated == cell else f"depends on {label(outdated)}, which was "
             self._lacks(cell, f"{reason}finished under another recipe, not yet under this one")
             return None
-        entry = self.manifests.entry(cell)
+        entry = self.workspace.entry(cell)
         if entry is not None and entry.status == "done":
             if entry.folder is None or self.store.has(entry.folder):
                 return entry

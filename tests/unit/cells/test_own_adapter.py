@@ -445,7 +445,7 @@ def test_adapters_as_rows_share_the_load_of_their_base(tmp_path, monkeypatch, lo
     (job,) = workspace.grid.jobs.values()
     assert models_of(job) == ("wrong", *rows) and job.batch.endswith(".all-adapters.plain")
     run_all(workspace, "evaluate_model")
-    entries = [workspace.manifests.entry(cell) for cell in job.cells]
+    entries = [workspace.entry(cell) for cell in job.cells]
     assert {entry.cell.model for entry in entries if entry.status == "failed"} == {"wrong"}
     assert loads == ["wrong", "m"]
 

@@ -208,15 +208,6 @@ def test_a_plan_of_everything_saves_nothing(made_up, capsys):
     assert len(read_plan("whole.tsv", *names(made_up))) == 18 and " 0 hours saved" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [{}, {"output": Path("replay/plan.tsv")}])
-def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up, options):
-    """A file named plan.tsv beside the configuration may be anyone's."""
-    Path("replay/plan.tsv").write_text("mine")
-    with pytest.raises(InputError, match="exists already"):
-        call(design="balanced", budget=1e9, **options)
-    assert Path("replay/plan.tsv").read_text() == "mine"
-
-
 def test_a_round_can_be_written_to_a_new_file_but_over_no_other(planned):
     before = Path("replay/plan.tsv").read_bytes()
     call(audit=2, output=Path("longer.tsv"))

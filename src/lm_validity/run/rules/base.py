@@ -58,15 +58,9 @@ class Participants:
         """Whether the run has the study and the row is in it."""
         return study in self.configuration.studies and study in row.studies
 
-    @cached_property
-    def agreement_models(self) -> list[Model]:
-        """Rows of the agreement study's models, in the sheet's order; none where the run lacks the study."""
-        return [model for model in self.run.models.values() if self.takes_part(model, "agreement")]
-
-    @cached_property
-    def signal_models(self) -> list[Model]:
-        """Rows of the signal study's models, in the sheet's order; none where the run lacks the study."""
-        return [model for model in self.run.models.values() if self.takes_part(model, "signal")]
+    def models(self, study: str) -> list[Model]:
+        """Rows of a study's models, in the sheet's order; none where the run lacks the study."""
+        return [model for model in self.run.models.values() if self.takes_part(model, study)]
 
     def benchmarks(self, study: str) -> tuple[str, ...]:
         """Ids of a study's benchmarks, in the sheet's order, without other wordings (`variants`)."""

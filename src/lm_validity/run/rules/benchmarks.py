@@ -161,8 +161,8 @@ class EvaluateModel(ScoringRule):
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """Jobs by group of benchmarks, group of checkpoints and prompt. Models with adapters on one base share jobs,
         which load the base once."""
-        agreement = {model.model for model in plan.agreement_models}
-        signal = {model.model for model in plan.signal_models}
+        agreement = {model.model for model in plan.models("agreement")}
+        signal = {model.model for model in plan.models("signal")}
         for models in _sharing_a_load(plan.run, agreement | signal):
             wanted_cells: Wanted = {}
             for model in models:
@@ -285,7 +285,7 @@ class FinetuneAdapter(BenchmarkRule):
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """One for each model, round of the plan, group of benchmarks, prompt, group of learning rates and seed."""
-        for model in plan.agreement_models:
+        for model in plan.models("agreement"):
             for end, benchmarks in plan.rounds(model.model):
                 yield from self._jobs_of(plan, model, benchmarks, end)
 
@@ -401,7 +401,7 @@ def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchm
 
 def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
     """A job for each model, round of the plan, of `adapter_groups` and seed, with a cell for each benchmark."""
-    for model in plan.agreement_models:
+    for model in plan.models("agreement"):
         for end, benchmarks in plan.rounds(model.model):
             for group in adapter_groups(rule, plan, model, benchmarks):
                 for seed in plan.configuration.finetuning.seeds:
@@ -446,7 +446,7 @@ class SelectPrompt(BenchmarkRule):
         """One for each model and group of benchmarks, planned or not, in which there is something to choose."""
         # direct scores are taken of every benchmark, planned or not
         benchmarks = plan.benchmarks("agreement")
-        for model in plan.agreement_models:
+        for model in plan.models("agreement"):
             for group in adapter_groups(self, plan, model, benchmarks):
                 open_choice = (name for name in group.members if self.has_choice(plan, model.model, name))
                 cells = tuple(self.cell(model.model, name) for name in open_choice)

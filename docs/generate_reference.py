@@ -325,10 +325,7 @@ def roles_page() -> str:
     lines += [f"| {role} | {where} | {words} |" for role, where, words in rows]
     lines += ["", "## Files of harnesses", "", "They are told by what is in them, and need no roles.", ""]
     lines += ["| harness | files |", "|---|---|"]
-    lines += [
-        f"| {each.name} | {' '.join(f'`{suffix}`' if suffix else 'without' for suffix in each.suffixes)} |"
-        for each in FORMATS
-    ]
+    lines += [f"| {each.name} | {' '.join(f'`{suffix}`' for suffix in each.suffixes)} |" for each in FORMATS]
     return "\n".join([*lines, ""])
 
 

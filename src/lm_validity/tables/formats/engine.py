@@ -299,9 +299,8 @@ class Spec:
                 continue
             row = _checked_row(shared | {name: columns[name] for name in columns.keys() - _MADE}, where)
             checked("benchmark", row.get("benchmark"), where)
-            made = _settings(
-                columns | {"n_items_scored": row.get("n_items")} if "n_items_total" in columns else columns
-            )
+            scored = {"n_items_scored": row.get("n_items")} if "n_items_total" in columns else {}
+            made = _settings({**columns, **scored})
             rows.append(row | ({"made": made} if made else {}))
         return rows, missing
 

@@ -151,10 +151,6 @@ def _log_items(root: Place, score: Claim, *, by_epoch: bool) -> Iterator[Item]:
     return (item for item in engine.items_of(answers) if item["correct"] is not None)
 
 
-def _limit(limit: Any) -> Any:
-    return limit[1] - limit[0] if isinstance(limit, list) and len(limit) == 2 else limit
-
-
 _CONFIG, _GENERATE = "^eval.config", "^eval.model_generate_config"
 INSPECT = Spec(
     "inspect",
@@ -179,7 +175,7 @@ INSPECT = Spec(
             "" if seed is None else str(seed)) if is_sampled(drawn) else None),
         "harness_version": "^eval.packages.inspect_ai",
         "task_version": ("^eval.task_version", str),
-        "limit": (f"{_CONFIG}.limit", _limit),
+        "limit": (f"{_CONFIG}.limit", lambda limit: limit[1] - limit[0] if isinstance(limit, list) else limit),
         "temperature": f"{_GENERATE}.temperature",
         "top_p": f"{_GENERATE}.top_p",
         "max_gen_toks": f"{_GENERATE}.max_tokens",

@@ -136,11 +136,11 @@ def run_noise(values: np.ndarray, labels: Sequence[Label]) -> RunNoise | None:
     several = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1]
     if not several or not values.shape[1]:
         return None
-    of_seeds = [values[[own == seed for own in seeds]] for seed in several]
+    of_seeds = [values[[of_run == seed for of_run in seeds]] for seed in several]
     freedom = sum(len(of_seed) - 1 for of_seed in of_seeds)
-    within = sum((len(of_seed) - 1) * float(of_seed.var(axis=0, ddof=1).mean()) for of_seed in of_seeds) / freedom
+    variance = sum((len(of_seed) - 1) * float(of_seed.var(axis=0, ddof=1).mean()) for of_seed in of_seeds) / freedom
     means = dict(zip(labels, values.mean(axis=1).tolist(), strict=True))
-    return RunNoise(means, within / values.size)
+    return RunNoise(means, variance / values.size)
 
 
 @dataclass(frozen=True)

@@ -148,16 +148,16 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
     groups: dict[str, list[str]] = {}
     for index, name in enumerate(names):
         groups[name] = [name]
-        for other in names[:index]:
-            places = _places(tables[name], tables[other])
+        for larger in names[:index]:
+            places = _places(tables[name], tables[larger])
             if places is not None:
-                own, of_other = places
-                items[name][own] = items[other][of_other]
-                if groups[name] is not groups[other]:
-                    groups[other] += groups[name]
+                small, large = places
+                items[name][small] = items[larger][large]
+                if groups[name] is not groups[larger]:
+                    groups[larger] += groups[name]
                     for member in groups[name]:
-                        groups[member] = groups[other]
-    found = {id(group): group for group in groups.values() if len(group) > 1}
+                        groups[member] = groups[larger]
+    shared = {id(group): group for group in groups.values() if len(group) > 1}
     return [
         Shared(
             tuple(sorted(group)),
@@ -165,7 +165,7 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
                 [pd.Series(items[name], pd.MultiIndex.from_product([[name], tables[name].ids])) for name in group]
             ),
         )
-        for group in found.values()
+        for group in shared.values()
     ]
 
 
@@ -192,13 +192,13 @@ def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray]
     if small.correct.shape[1] != large.correct.shape[1]:
         return None
     fewest = max(FEWEST_SHARED, LEAST_SHARE * len(small.ids))
-    for names, others in ((small.hashes, large.hashes), (small.ids, large.ids)):
-        if names is None or others is None:
+    for names, larger in ((small.hashes, large.hashes), (small.ids, large.ids)):
+        if names is None or larger is None:
             continue
-        place = others.get_indexer(names)
-        own = np.flatnonzero(place >= 0)
-        if len(own) >= fewest and (names is small.hashes or _are_same(small, large, own, place[own])):
-            return own, place[own]
+        positions = larger.get_indexer(names)
+        matched = np.flatnonzero(positions >= 0)
+        if len(matched) >= fewest and (names is small.hashes or _are_same(small, large, matched, positions[matched])):
+            return matched, positions[matched]
     start = large.correct.tobytes().find(small.correct.tobytes()) if small.telling else -1
     width = small.correct.itemsize * small.correct.shape[1]
     return (
@@ -216,13 +216,13 @@ def is_telling(values: np.ndarray, predecessors: np.ndarray | None = None) -> bo
     return bool(sum(logs) < COINCIDENCE)
 
 
-def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.ndarray) -> bool:
+def _are_same(small: _Answered, large: _Answered, of_small: np.ndarray, of_large: np.ndarray) -> bool:
     """Whether items of one name are the same items."""
-    first, second = small.correct[own], large.correct[of_large]
+    first, second = small.correct[of_small], large.correct[of_large]
     if np.array_equal(first, second) and is_telling(np.unique(first, axis=0, return_inverse=True)[1].reshape(-1)):
         return True
     if small.gold is not None and large.gold is not None:
-        gold = small.gold[own].astype(int)
+        gold = small.gold[of_small].astype(int)
         if np.array_equal(gold, large.gold[of_large].astype(int)) and is_telling(gold[1:], gold[:-1]):
             return True
     centred = [values - values.mean(axis=0) for values in (first, second)]
@@ -230,7 +230,7 @@ def _are_same(small: _Answered, large: _Answered, own: np.ndarray, of_large: np.
     if not (spread > 0).all():
         return False
     correlation = (centred[0] * centred[1]).sum(axis=0) / spread
-    return bool((correlation > ALIKE).all() and (correlation * np.sqrt(len(own)) > SURELY).all())
+    return bool((correlation > ALIKE).all() and (correlation * np.sqrt(len(of_small)) > SURELY).all())
 
 
 # ----------------------------------------------------------------------------------------------------------------------

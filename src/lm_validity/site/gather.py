@@ -144,8 +144,8 @@ def _sorted_out(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
 
 
 def _tables_in(folder: Path) -> list[Path]:
-    for place in (folder, folder / "tables"):
-        tables = [path for kind in _MARKS if (path := place / f"{kind}.parquet").is_file()]
+    for tables_folder in (folder, folder / "tables"):
+        tables = [path for kind in _MARKS if (path := tables_folder / f"{kind}.parquet").is_file()]
         if any(path.stem in ("scores", "trials") for path in tables):
             return tables
     return []

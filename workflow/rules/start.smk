@@ -54,13 +54,13 @@ def say_what_is_left(folder, dry):
     """The last lines of a dry run in `folder`, which counts jobs and knows nothing of cells and hours; of every run:
     the finished cells of another recipe that it leaves. A run that checks its cells has named them.
     """
-    from lm_validity.monitor.render import render_left, render_stale
-
     jobs, is_planned = planned_jobs(), workflow.dag is not None
     if not dry and (
         not is_planned or any(job.rule.name == "check_cells" for job in jobs)
     ):
         return
+    from lm_validity.monitor.render import render_left, render_stale
+
     os.chdir(folder)  # Snakemake has gone back from --directory
     try:
         state = status.RunState(RUN)

@@ -50,18 +50,15 @@ def test_family_and_size_of_a_name(name, family, size):
     assert guess_size(name) == size
 
 
-def test_what_a_file_says_counts_before_the_name():
-    models = guess_models(
-        scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)]), {"org/toy-7b": {"parameters_b": 6.5}}
-    ).iloc[0]
-    assert models["parameters_b"] == 6.5 and models["label"] == "toy-7b"
-    assert models["guessed"] == "family"
-
-
-@pytest.mark.parametrize("said", ["CON", -1.0, 0, 1e300])
-def test_a_size_that_is_none_does_not_count(said):
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [(6.5, 6.5), ("CON", 7), (-1.0, 7), (0, 7), (1e300, 7)],
+    ids=["a size", "text", "-1", "0", "large"],
+)
+def test_what_a_file_says_of_a_size_counts_before_the_name_where_it_is_one(said, size):
     rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)])
-    assert guess_models(rows, {"org/toy-7b": {"parameters_b": said}})["parameters_b"][0] == 7
+    sheet = guess_models(rows, {"org/toy-7b": {"parameters_b": said}})
+    assert sheet["parameters_b"][0] == size and sheet["label"][0] == "toy-7b"
 
 
 def test_tokens_follow_from_steps_where_their_size_is_published():
@@ -97,11 +94,14 @@ def test_a_task_that_nobody_knows():
     assert metric_direction("nobodys_metric") is None
 
 
-def test_a_group_has_the_facts_of_its_tasks():
+def test_a_group_has_the_facts_of_its_tasks_and_the_direction_that_scores_say():
     rows = scores([("a", "mmlu", "acc,none", 0.5)])
     assert guess_benchmarks(rows).iloc[0]["chance"] is None
     row = guess_benchmarks(rows, {"mmlu": "mmlu_anatomy"}).iloc[0]
-    assert (row["chance"], row["output_type"]) == (0.25, "multiple_choice")
+    assert (row["chance"], row["output_type"], row["higher_is_better"]) == (0.25, "multiple_choice", 1)
+    assert "higher_is_better" in row["guessed"]
+    said = guess_benchmarks(rows.assign(higher_is_better=False), {"mmlu": "mmlu_anatomy"}).iloc[0]
+    assert said["higher_is_better"] == 0 and "higher_is_better" not in said["guessed"]
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,6 @@ def test_of_metrics_with_the_same_scores_the_first_counts_and_of_the_first_five_
     rows += [(f"ant-{place}b", "images", metric, 0.5) for metric in ("top5,none", "top1,none") for place in range(2)]
     sheet = guess_benchmarks(scores(rows)).set_index("benchmark")
     assert sheet["metric"].to_dict() == {"images": "top1,none", "same": "headline,none", "unlike": None}
-
-
-def test_the_direction_is_what_the_scores_say():
-    rows = [("a", "hellaswag", "acc_norm,none", 0.5)]
-    said = guess_benchmarks(scores(rows, higher_is_better=False)).iloc[0]
-    assert said["higher_is_better"] == 0 and "higher_is_better" not in said["guessed"]
-    guessed = guess_benchmarks(scores(rows)).iloc[0]
-    assert guessed["higher_is_better"] == 1 and "higher_is_better" in guessed["guessed"]
 
 
 def crossed(models: int, benchmarks: dict[str, int]) -> pd.DataFrame:

@@ -2,9 +2,7 @@
 
 import pandas as pd
 
-from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.metrics import settled_directions
-from lm_validity.tables.schema import SCORES, write_table
 
 
 def test_a_direction_is_the_sheets_else_the_scores_else_the_metrics():
@@ -17,6 +15,9 @@ def test_a_direction_is_the_sheets_else_the_scores_else_the_metrics():
     ).astype({"higher_is_better": "boolean"})
     rows = pd.DataFrame([("m", name, scored) for name, (*_, scored) in told.items()])
     rows = rows.set_axis(["model", "benchmark", "higher_is_better"], axis=1).assign(metric=None)
+    by_scores = rows.assign(higher_is_better=None, metric=[metric for metric, *_ in told.values()])
+    unsaid = settled_directions(by_scores, sheet.assign(metric=None, higher_is_better=None), "s.csv").facts
+    assert unsaid["higher_is_better"].tolist() == [False, True, False, True, True]
     facts, (note,) = settled_directions(rows, sheet, "s.csv")
     found = facts.set_index("benchmark")
     assert found["higher_is_better"].to_dict() == {
@@ -24,15 +25,3 @@ def test_a_direction_is_the_sheets_else_the_scores_else_the_metrics():
     }  # fmt: skip
     assert found["direction_known"].to_dict() == {name: name != "odd" for name in told}
     assert "odd" in note and "rate" not in note
-
-
-def test_without_a_sheet_the_metric_of_the_scores_says_the_direction(tmp_path):
-    rows = [
-        {"model": model, "checkpoint": "final", "benchmark": name, "protocol": "direct", "metric": metric, "value": 0.5}
-        for model in "ab"
-        for name, metric in (("rate", "ter,none"), ("right", "acc,none"), ("odd", "odd,none"))
-    ]
-    write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
-    facts = count_scores(Sources(tmp_path / "scores.parquet")).benchmarks.set_index("benchmark")
-    assert facts["higher_is_better"].to_dict() == {"odd": True, "rate": False, "right": True}
-    assert facts["direction_known"].to_dict() == {"odd": False, "rate": True, "right": True}

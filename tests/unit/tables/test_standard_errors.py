@@ -24,14 +24,26 @@ def codes(rows, sheet=NO_SHEET) -> list[tuple[str, int, int]]:
     return [(one.code, one.scores, one.of) for one in checked_errors(rows, sheet)[1]]
 
 
-def test_a_minority_of_zeros_is_not_used():
-    rows = scores([0.2, 0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01])
-    used, checks = checked_errors(rows, NO_SHEET)
-    assert np.isnan(used["stderr"]).tolist() == [False, True, False, False]
-    assert codes(rows) == [("zero", 1, 4)] and "quiz (1 of 4)" in error_notes(checks)[0]
-    assert codes(rows.assign(metric="f1", value=[0.2, -0.5, 0.8, 1.0])) == [("zero", 1, 4)]
-    assert codes(rows.assign(metric=None)) == [("zero", 1, 4)]
-    assert codes(rows.assign(metric="mcc", value=[0.2, 0.0, 0.8, 1.0])) == []  # always the same answer: no error
+@pytest.mark.parametrize(
+    ("values", "errors", "more", "found"),
+    [
+        ([0.2, 0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01], {}, ("zero", 1, 4)),
+        ([0.2, -0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01], {"metric": "f1"}, ("zero", 1, 4)),
+        ([0.2, 0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01], {"metric": None}, ("zero", 1, 4)),
+        ([0.2, 0.0, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01], {"metric": "mcc"}, None),  # always the same answer: no error
+        ([1.0, 1.0, 1.0], 0.0, {"metric": None}, ("at_bound", 3, 3)),  # all right: that is not known without an error
+        ([1.0, 1.0, 1.0], 0.0, {"metric": "our_measure"}, None),
+        ([1.0, 1.0, 1.0], 0.0, {"metric": None, "benchmark": "loss"}, None),
+    ],
+)
+def test_a_minority_of_zeros_is_not_used_and_at_bounds_nothing_is_known(values, errors, more, found):
+    rows = scores(values, errors).assign(**more)
+    used, checks = checked_errors(rows, NO_SHEET.assign(benchmark=rows["benchmark"][0]))
+    assert [(one.code, one.scores, one.of) for one in checks] == ([found] if found else [])
+    out = np.isnan(used["stderr"])
+    assert out.sum() == (found[1] if found else 0)
+    if found and found[0] == "zero":
+        assert out.tolist() == [False, True, False, False] and "quiz (1 of 4)" in error_notes(checks)[0]
 
 
 @pytest.mark.parametrize(("unit", "value", "right"), [(1, 0.0, 2), (1, 1.0, 502), (100, 0.0, 2), (100, 100.0, 502)])
@@ -56,14 +68,6 @@ def test_scores_within_0_and_1_have_no_errors_beyond_a_half_whatever_the_metric_
     used, checks = checked_errors(rows.assign(stderr=[0.02, 0.03, 0.6, 0.01]), NO_SHEET)  # one is wrong, not its unit
     assert [(one.code, one.scores) for one in checks] == [("too_large", 1)]
     assert np.allclose(used["stderr"], [0.02, 0.03, np.nan, 0.01], equal_nan=True)
-
-
-def test_scores_may_name_no_metric():
-    assert codes(scores([0.2, 0.5, 0.8], [0.01, 0.0, 0.01], metric=None)) == [("zero", 1, 3)]
-    rows = scores([1.0, 1.0, 1.0], 0.0, metric=None)  # all right: that is not known without an error
-    assert codes(rows) == [("at_bound", 3, 3)] and np.isnan(checked_errors(rows, NO_SHEET)[0]["stderr"]).all()
-    assert codes(rows.assign(metric="our_measure")) == []
-    assert codes(rows.assign(benchmark="loss"), NO_SHEET.assign(benchmark="loss")) == []
 
 
 def curves(error: float, models=3, points=20) -> pd.DataFrame:

@@ -229,6 +229,8 @@ KINDS_OF_PUBLIC_FILES = [
     ("model=models.slug, benchmark=*, score=elo,win_rate",
      '{"gen": {"model": "judge-x"}, "models": [{"slug": "ant-7b", "elo": 1135.5, "win_rate": 0.3}, '
      '{"slug": "bee-8b", "elo": 1099.2, "win_rate": 0.4}]}'),
+    ("model=Model, benchmark=*, score=Math Acc,Math F1,Code Acc,Code F1",
+     ",Results of spring,,,\n,Math,,Code,\nModel,Acc,F1,Acc,F1\nant-7b,.41,.52,.33,.44\nbee-8b,.45,.57,.31,.46"),
     ("model=name, benchmark=*, score=law,art, ignore=level 1:ranks",
      '[{"name": "ant-7b", "scores": {"law": 70.5, "art": 50.1}, "ranks": {"law": 1, "art": 2}}, '
      '{"name": "bee-8b", "scores": {"law": 60.5, "art": 55.1}, "ranks": {"law": 2, "art": 1}}]'),
@@ -260,6 +262,21 @@ def test_what_is_not_sure_is_asked(tmp_path, name, rows):
     """Text columns that nothing explains, rows of averages and unknown numbers make a question."""
     (tmp_path / "t.csv").write_text(rows)
     with pytest.raises(Question):
+        reader_of(tmp_path / "t.csv").read(None)
+
+
+@pytest.mark.parametrize(
+    ("heads", "last", "unit"),
+    [
+        ("tides,coins", "11,8", "scale unknown"),
+        ("tides,coins", "11,62", "percent"),
+        ("tides acc,law acc", "11,8", "percent"),
+    ],
+)
+def test_scores_of_at_most_25_under_no_known_metric_are_on_an_unknown_scale(tmp_path, heads, last, unit):
+    """They may be ratings, unless others of the table are percentages."""
+    (tmp_path / "t.csv").write_text(f"model,{heads}\nant,21.5,13\nbee,24.5,9.5\ncat,{last}\n")
+    with pytest.raises(Question, match=f"2 benchmarks, {unit}, higher is better"):
         reader_of(tmp_path / "t.csv").read(None)
 
 

@@ -114,7 +114,7 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     """Which number columns may be the scores together, likeliest first."""
     single = len(columns.table.cells) <= 2
     free = [c for c in columns.values() if c.numeric and c.distinct > 0 and c.name not in {*but, *columns.spreads}]
-    free = [c for c in free if not c.never and not c.places]
+    free = [c for c in free if not c.never and (c.word == "score" or not c.places)]
     tied = len(columns.table.cells) <= _FEW  # where all models may have one score
     allowed = [c for c in free if c.distinct > 1 or c.evidence or single or (tied and not c.whole and c.high > 0)]
     means = averages(columns, [c.name for c in free])

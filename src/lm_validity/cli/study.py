@@ -17,7 +17,8 @@ import typer
 from lm_validity.cli import app as root
 from lm_validity.cli import options
 from lm_validity.cli.options import DEFAULT, command
-from lm_validity.config.load import PlannedCell, Run, build_run, load_run, read_values, render_defaults, render_yaml
+from lm_validity.config import load
+from lm_validity.config.load import PlannedCell, Run, load_run, read_values
 from lm_validity.config.rows import Sheets
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import check_file, check_folder, replaced_folder, write_text
@@ -73,7 +74,7 @@ def status(
 @command(root)
 def config(configfile: Path = DEFAULT, defaults: bool = False) -> None:
     """Print every key of a run's configuration with its meaning and value."""
-    print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
+    print(load.render_defaults() if defaults else load.render_yaml(load_run(configfile).configuration), end="")
 
 
 @command(root)
@@ -95,7 +96,7 @@ def preflight(configfile: Path = DEFAULT, fast: bool = False) -> int:
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
     they are made again."""
     sheets = Sheets()
-    run = build_run(read_values(configfile), str(configfile), sheets)
+    run = load.build_run(read_values(configfile), str(configfile), sheets)
     check_study(run.results, study_of(run, configfile, sheets))
     for line in (*check.recomputed_cells(run), *(change.describe() for change in note_changes(run))):
         say(f"will be computed again: {line}")
@@ -353,7 +354,7 @@ def _plan_first(
     if Path(path).is_file():
         return
     unplanned = values | {"plan": None}
-    run = build_run(unplanned, str(configfile))
+    run = load.build_run(unplanned, str(configfile))
     copy = run.results / "unplanned.yaml"
     write_text(copy, yaml.safe_dump(unplanned))
     _run_workflow(copy, "prefetch", *further)

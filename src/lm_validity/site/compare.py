@@ -30,23 +30,9 @@ from lm_validity.results.put import Rows
 from lm_validity.results.sections import write_rows
 from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, table_kind
 from lm_validity.site.guess import guess_benchmarks
+from lm_validity.studies.items import compare as items_compare
 from lm_validity.studies.items.answers import model_answers
-from lm_validity.studies.items.compare import (
-    MOST_FLIPS,
-    Comparison,
-    Judged,
-    Margin,
-    Margins,
-    compare_counted,
-    comparison_page,
-    comparison_rows,
-    gate,
-    judged,
-    short_names,
-    to_decide,
-    training_rows,
-    verdict_words,
-)
+from lm_validity.studies.items.compare import Comparison, Judged, Margin, Margins, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
@@ -101,7 +87,7 @@ class Compared:
     @property
     def decision(self) -> str:
         """The gate's decision on all benchmarks: `not worse`, `worse` or `not known`."""
-        return gate(self.judgements)
+        return items_compare.gate(self.judgements)
 
     @property
     def together(self) -> list[Judged]:
@@ -130,7 +116,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
         at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
-        comparison = compare_counted(*names, counted_there, answers, unlike=request.unlike)
+        comparison = items_compare.compare_counted(*names, counted_there, answers, unlike=request.unlike)
         lines = (
             *(note for note in counted.notes if note.startswith(ASSUMED)),  # first: the verdict stands on it
             *models.lines,
@@ -141,10 +127,10 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         )
         comparison = replace(comparison, notes=tuple(note for note in comparison.notes if note not in lines))
         _check_margins(request.margin, margins, comparison)
-        judgements = judged(comparison, margins)
-        rows = comparison_rows(comparison, judgements)
+        judgements = items_compare.judged(comparison, margins)
+        rows = items_compare.comparison_rows(comparison, judgements)
         if request.for_page:
-            training_rows(rows, comparison, counted, answers)
+            items_compare.training_rows(rows, comparison, counted, answers)
         check = _self_check(names, sources, margins, request.unlike) if request.self_check else None
         flips, point = _flips(sources, counted_there, comparison), next(iter(point_lines), None)
         return Compared(comparison, judgements, rows, lines, flips, check, point)
@@ -384,8 +370,8 @@ def _self_check(models: Sequence[str], sources: Sources, margins: Margins, unlik
                 counted = count_scores(Sources(folder / "scores.parquet", None, sources.benchmarks), unlike=unlike)
                 items = None if answers is None else folder / "items.parquet"
                 at_end = counted.at_common_point(None, or_last=True)[0]
-                comparison = compare_counted("first run", "second run", at_end, items, unlike="kept")
-                worse += gate(judged(comparison, margins)) == "worse"
+                comparison = items_compare.compare_counted("first run", "second run", at_end, items, unlike="kept")
+                worse += items_compare.gate(items_compare.judged(comparison, margins)) == "worse"
         pairs = len(runs) * (len(runs) - 1)
         lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
     return " ".join(lines)
@@ -405,7 +391,7 @@ def _of_runs(rows: pd.DataFrame, runs: tuple[int, int]) -> pd.DataFrame:
 def terminal_lines(compared: Compared) -> list[str]:
     """What the terminal says of a comparison, in at most `MOST_LINES` lines."""
     comparison = compared.comparison
-    first, second = short_names(comparison.first, comparison.second)
+    first, second = items_compare.short_names(comparison.first, comparison.second)
     names = {row.benchmark for row in comparison.differences}
     paired = len({row.benchmark for row in comparison.differences if row.paired is not None})
     under = " under two protocols" if len(comparison.protocols) > 1 else ""
@@ -447,9 +433,11 @@ def report_comparison(sources: Sources, output: Path, *, first: str, second: str
 def write_page(compared: Compared, output: Path) -> None:
     """The page of the comparison with its rows, and all items that changed."""
     comparison, flips = compared.comparison, compared.flips
-    page = comparison_page(comparison, compared.judgements, compared.rows, compared.notes, flips, compared.point)
+    page = items_compare.comparison_page(
+        comparison, compared.judgements, compared.rows, compared.notes, flips, compared.point
+    )
     write_rows(page, compared.rows, output)
-    if len(flips) > MOST_FLIPS:
+    if len(flips) > items_compare.MOST_FLIPS:
         flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
 
 

@@ -26,23 +26,11 @@ from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, Sheets, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import STUDY
+from lm_validity.tables import schema
 from lm_validity.tables.counted import Sources, check_metrics, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.metrics import PERPLEXITY
-from lm_validity.tables.schema import (
-    DIRECT,
-    SCORES,
-    SETTINGS,
-    as_in_scores,
-    group_members,
-    of_study,
-    read_benchmark_facts,
-    read_model_facts,
-    reruns_of,
-    sheets_in,
-    write_table,
-)
 from lm_validity.tables.settings import FILE, difference_notes, without_kinds
 from lm_validity.words import count, listing
 
@@ -118,7 +106,7 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
             jobs += _of_few(compared, sources, folder, inputs)
         else:
             jobs += agreement_jobs(folder, sources, inputs, gathered.selections)
-        direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
+        direct = gathered.scores[gathered.scores["protocol"] == schema.DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             own_models = () if inputs.beside is None else tuple(sorted(gathered.scores["model"].unique()))
             jobs.append(ReportJob.of(folder, "signal", sources, section=inputs.section, own_models=own_models))
@@ -182,9 +170,12 @@ class _InCommonUse(NamedTuple):
 def _compared(scores: pd.DataFrame, sheets: Sheets) -> _InCommonUse:
     """What is compared: without reruns and corpora, or with these where there is nothing else."""
     models, benchmarks = sheets
-    of_this = benchmarks[of_study(benchmarks, STUDY)]
+    of_this = benchmarks[schema.of_study(benchmarks, STUDY)]
     usable = of_this[of_this["output_type"] != PERPLEXITY]
-    out = {*models.loc[~of_study(models, STUDY), "model"], *(reruns_of(models) if "rerun_of" in models else ())}
+    out = {
+        *models.loc[~schema.of_study(models, STUDY), "model"],
+        *(schema.reruns_of(models) if "rerun_of" in models else ()),
+    }
     scores_used = scores[~scores["model"].isin(out) & scores["value"].notna()]
     scored = scores_used[scores_used["benchmark"].isin((usable if len(usable) else of_this)["benchmark"])]
     names = set(scored["model"])
@@ -202,7 +193,7 @@ def _too_few(compared: list[str], benchmark_count: int, scores: pd.DataFrame, sh
         f"there are {len(compared)} and {benchmark_count}."
     )
     _, benchmarks = sheets
-    open_ones = set(benchmarks.loc[benchmarks["metric"].isna() & ~of_study(benchmarks, STUDY), "benchmark"])
+    open_ones = set(benchmarks.loc[benchmarks["metric"].isna() & ~schema.of_study(benchmarks, STUDY), "benchmark"])
     metrics = scores[scores["benchmark"].isin(open_ones)].groupby("benchmark")["metric"].nunique()
     undecided = sorted(metrics[metrics > 1].index)
     if undecided:
@@ -242,7 +233,7 @@ def report_site(
         read_cells(given_inputs.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output, paths = Path(output), list(paths)
     for folder in map(Path, paths):  # of several folders the first with a sheet
-        given, sheets = given_inputs, sheets_in(folder)
+        given, sheets = given_inputs, schema.sheets_in(folder)
         models, benchmarks = given.models or sheets.get("models"), given.benchmarks or sheets.get("benchmarks")
         given_inputs = replace(given, models=models, benchmarks=benchmarks)
     sheets_given = {MODELS: given_inputs.models, BENCHMARKS: given_inputs.benchmarks}
@@ -287,16 +278,16 @@ def _write_tables(gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -
         return _Tables(None, None)
     scores, beside = add_beside(gathered.scores, inputs.beside)
     sheets = _sheets(scores, gathered, inputs, folder, tell)
-    write_table(with_tokens(scores, sheets.models), SCORES, folder / "scores.parquet")
+    schema.write_table(with_tokens(scores, sheets.models), schema.SCORES, folder / "scores.parquet")
     if (settings := gathered.settings) is None:
         return _Tables(beside, sheets)
-    write_table(settings, SETTINGS, folder / FILE)
+    schema.write_table(settings, schema.SETTINGS, folder / FILE)
     with suppress(InputError):  # each report says by itself why it cannot be written
         sources = Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
         counted = count_scores(sources, unlike="kept" if inputs.mix_versions else "out")
         tell(*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
     if inputs.mix_versions:
-        write_table(without_kinds(settings), SETTINGS, folder / FILE)
+        schema.write_table(without_kinds(settings), schema.SETTINGS, folder / FILE)
     return _Tables(beside, sheets)
 
 
@@ -337,12 +328,12 @@ def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Pat
     groups = [parse_group(text) for text in inputs.agreement.groups]
     decided, notes = list[str](), list[str]()
     if inputs.models is not None:
-        facts_given = as_in_scores(read_model_facts(inputs.models, groups), set(scores["model"]))
+        facts_given = schema.as_in_scores(schema.read_model_facts(inputs.models, groups), set(scores["model"]))
         notes += _check_names(facts_given["model"], scores["model"], inputs.models, "models")
         models = pd.concat([facts_given, models[~models["model"].isin(facts_given["model"])]], ignore_index=True)
         decided += facts_given["model"].tolist()
     if inputs.benchmarks is not None:
-        benchmarks = read_benchmark_facts(inputs.benchmarks).assign(guessed=None)
+        benchmarks = schema.read_benchmark_facts(inputs.benchmarks).assign(guessed=None)
         check_metrics(scores, benchmarks, inputs.benchmarks)
         notes += _check_names(benchmarks["benchmark"], scores["benchmark"], inputs.benchmarks, "benchmarks")
         decided += benchmarks["benchmark"].tolist()
@@ -350,7 +341,7 @@ def _sheets(scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Pat
     if inputs.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
     for group in groups:
-        group_members(models[models["model"].isin(scores["model"].unique())], group, inputs.models or MODELS)
+        schema.group_members(models[models["model"].isin(scores["model"].unique())], group, inputs.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
     tell(*guess_lines(models, benchmarks, scores), *notes)

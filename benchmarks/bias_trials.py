@@ -37,7 +37,7 @@ from transformers import DataCollatorForLanguageModeling, PrinterCallback, Train
 
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_trial, prefetch_task, read_task
 from lm_validity.cells.trials.training import start_fresh
-from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
+from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_tables
 from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.run.rules.pretrain_on_test import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
@@ -258,7 +258,7 @@ def resident(plans: list[TrialPlan], folder: Path) -> list[dict[tuple[int, str],
     worker, found = ResidentWorker(), []
     for plan in plans:
         worker.run(plan, folder / str(plan.n), shared=folder / "shared")
-        rows = read_probabilities(plan, folder / str(plan.n)).groupby(["subsample", "arm"])["probabilities"]
+        rows = read_tables(plan, folder / str(plan.n)).probabilities.groupby(["subsample", "arm"])["probabilities"]
         found.append({key: np.stack(each.to_list()) for key, each in rows})
     return found
 

@@ -25,11 +25,11 @@ from _toys import describe_model, questions, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 from run import page_table
 
+from lm_validity.cells.lm_eval_internals import errors_only
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.tasks.evaluation import Example
-from lm_validity.cells.training.loop import FinetuneSettings, Member, train_side_by_side
-from lm_validity.cells.training.worker import finetune
+from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, train_side_by_side
+from lm_validity.cells.workers import finetune
 from lm_validity.files import read_json
 
 # (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B
@@ -160,17 +160,18 @@ def training_records(shape: str, dtype: str, device: str, rounds: int, count: in
         Example(tuple(random.integers(len(tokenizer), size=n).tolist()), 1) for n in random.integers(22, 68, count)
     ]
     settings = FinetuneSettings(learning_rate=RATES[0], epochs=1)
-    options = {"seed": 1, "higher_is_better": True}
 
     def alone() -> list[float]:
         with tempfile.TemporaryDirectory() as name:
             return [
                 finetune(
-                    lm,
-                    examples,
-                    lambda: 0.0,
-                    Member(settings.model_copy(update={"learning_rate": rate}), Path(name) / str(rate)),
-                    **options,
+                    Plan(
+                        lm,
+                        examples,
+                        [Member(settings.model_copy(update={"learning_rate": rate}), Path(name) / str(rate))],
+                        float,
+                        seed=1,
+                    )
                 )
                 .epochs[0]
                 .train_loss
@@ -188,7 +189,7 @@ def training_records(shape: str, dtype: str, device: str, rounds: int, count: in
                 )
                 for rate in RATES
             ]
-            train_side_by_side(lm, examples, lambda: 0.0, members, **options)
+            train_side_by_side(Plan(lm, examples, members, float, seed=1))
         return [losses[rate] for rate in RATES]
 
     sides = {"alone": synchronised(alone, device), "together": synchronised(together, device)}

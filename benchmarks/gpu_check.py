@@ -21,11 +21,11 @@ from _toys import word_tokenizer
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.loading import keep_four_bits
 from lm_validity.cells.models.passes import HALF_TOLERANCE, TOLERANCE
-from lm_validity.cells.models.provenance import versions
+from lm_validity.cells.runner import versions
 from lm_validity.cells.tasks.evaluation import Example
-from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
-from lm_validity.cells.training.worker import FinetuneResult, describe_missing_gpu, finetune
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, Plan, train_side_by_side
 from lm_validity.cells.trials.training import four_bits
+from lm_validity.cells.workers import FinetuneResult, describe_missing_gpu, finetune
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]
@@ -188,7 +188,7 @@ def _examples() -> list[Example]:
 def _train(lm: LanguageModel, folder: Path, rate: float = 3e-3, **options: object) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
-    result = finetune(lm, _examples(), lambda: 0.0, Member(settings, folder), seed=SEED, higher_is_better=True)
+    result = finetune(Plan(lm, _examples(), [Member(settings, folder)], float, SEED))
     if result.diverged:
         raise ArithmeticError(result.diverged)
     return result
@@ -220,7 +220,7 @@ def _training(folder: Path, device: str) -> Iterator[CheckResult]:
         rates: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
         settings = {rate: FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8) for rate in rates}
         members = [Member(settings[rate], work / f"together-{rate}", epochs.append) for rate, epochs in rates.items()]
-        train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
+        train_side_by_side(Plan(lm, _examples(), members, float, SEED))
         single_losses = [
             epoch.train_loss for rate in rates for epoch in _train(lm, work / f"alone-{rate}", rate).epochs
         ]

@@ -191,16 +191,16 @@ def _scoring(place: Place, shape: str, count: int) -> Iterator[Line]:
         speed = product_speed(place)
         sides = each.sides(place.device)
         sides["ours"]()  # untimed: the probe of the ways, and first calls
-        each.lm.counters.forward_tokens = each.lm.counters.forward_tokens_padded = 0
+        each.lm.counters["forward_tokens"] = each.lm.counters["forward_tokens_padded"] = 0
         seconds = place.seconds(sides["ours"])
         weights = sum(parameter.numel() for parameter in each.lm.base.parameters())
         asked = sum(len(text.split()) for request in each.requests for text in request.args)
-        computed = each.lm.counters.forward_tokens_padded
+        computed = each.lm.counters["forward_tokens_padded"]
         yield {
             "scoring": each.name,
             "tokens asked a second": asked / seconds,
             "tokens computed a second": computed / seconds,
-            "padding": computed / each.lm.counters.forward_tokens - 1,
+            "padding": computed / each.lm.counters["forward_tokens"] - 1,
             # of all weights: the output head's count, though it is computed only where a token is scored
             "times longer than its products would take": seconds / (2 * weights * computed / speed),
             "product TFLOP/s": speed / 1e12,
@@ -304,13 +304,13 @@ def _peaks(place: Place, model: Callable, tokens: int) -> Iterator[Line]:
     import torch
 
     from lm_validity.cells.tasks.evaluation import Example
-    from lm_validity.cells.training.loop import FinetuneSettings, Member, started
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, started
 
     lm = model()
     for rows in (1, ROWS):
         examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * rows)]
         settings = FinetuneSettings(learning_rate=1e-4, effective_batch=rows, micro_batch=rows)
-        with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run:
+        with started(Plan(lm, examples, [Member(settings, Path("nowhere"))], float, seed=1)) as run:
             (batch,) = run.trainings[0].batches(1)
             run.step(run.trainings, batch)  # from the second on, the optimizer has its state
             if place.device != "cpu":
@@ -335,12 +335,12 @@ def _speed(rows: int, tokens: int, marks: list[float]) -> Line:
 
 def _our_steps(place: Place, model: Callable, rows: int, tokens: int) -> Iterator[Line]:
     from lm_validity.cells.tasks.evaluation import Example
-    from lm_validity.cells.training.loop import FinetuneSettings, Member, started
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, started
 
     lm = model()
     examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * ROWS * STEPS)]
     settings = FinetuneSettings(learning_rate=1e-4, effective_batch=ROWS, micro_batch=rows)
-    with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run:
+    with started(Plan(lm, examples, [Member(settings, Path("nowhere"))], float, seed=1)) as run:
         marks = []
         for batch in run.trainings[0].batches(1):
             run.step(run.trainings, batch)
@@ -422,7 +422,7 @@ def _adapter(place: Place, shape: str) -> Iterator[Line]:
 
     from lm_validity.cells.models.language_model import LanguageModel
     from lm_validity.cells.tasks.evaluation import Example
-    from lm_validity.cells.training.loop import FinetuneSettings, Member, started
+    from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, started
     from lm_validity.cells.training.lora import DEFAULT_ADAPTER, adapted_layers
 
     model = gpu.build(shape, "bfloat16", place.device)
@@ -430,7 +430,7 @@ def _adapter(place: Place, shape: str) -> Iterator[Line]:
     for tokens in place.size((64, 512), (16,)):
         examples = [Example(tuple(text), 1) for text in _texts(900, [tokens] * ROWS)]
         settings = FinetuneSettings(learning_rate=1e-4, effective_batch=ROWS, micro_batch=ROWS)
-        with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run:
+        with started(Plan(lm, examples, [Member(settings, Path("nowhere"))], float, seed=1)) as run:
             (training,) = run.trainings
             (batch,) = training.batches(1)
             with torch.no_grad():  # B begins at zero, where A has no gradient

@@ -17,7 +17,7 @@ from _measure import compare, describe_machine, interleave, write_records
 from _toys import describe_model, parameters, questions, random_model, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
-from lm_validity.cells.models.provenance import errors_only
+from lm_validity.cells.lm_eval_internals import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM
 
 TOLERANCE = 1e-4  # nats per token, float32

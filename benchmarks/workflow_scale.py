@@ -64,18 +64,17 @@ main()
 # builds every cell of a configuration, in the order in which cells stand on each other
 BUILD = """
 import sys
-from lm_validity.cells.runner import run_job
+from lm_validity.cells.runner import replayed_benchmark, replayed_model, run_job
 from lm_validity.cells.tasks.splits import write_splits
-from lm_validity.cells.replay import benchmark_record, model_record
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
 from lm_validity.run.workspace import Workspace
 run = load_run(sys.argv[1])
 for row in run.models.values():
-    write_json(run.results / "prefetch" / "models" / f"{row.model}.json", model_record(run, row))
+    write_json(run.results / "prefetch" / "models" / f"{row.model}.json", replayed_model(run, row))
 workspace = Workspace(run)
 for row in run.benchmarks.values():
-    write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", benchmark_record(run, row))
+    write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", replayed_benchmark(run, row))
     write_splits(workspace, row.benchmark)
 workspace = Workspace(run)
 for rule in ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter"):

@@ -10,13 +10,13 @@ import transformers
 from peft import PeftModel
 from tests.real.conftest import DOCUMENTS, MODELS, model_folder
 
-from lm_validity.cells.models.own_adapter import OwnAdapter
+from lm_validity.cells.models.loading import put_on
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.tasks import fetch_documents, load_task
-from lm_validity.cells.training.loop import FinetuneSettings, Member
+from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.training.worker import finetune
+from lm_validity.cells.workers import finetune
 
 pytestmark = pytest.mark.real
 SMOLLM, GEMMA = MODELS
@@ -85,12 +85,7 @@ def test_a_fine_tuned_adapter_is_one_for_plain_peft(load, tasks, seen, tmp_path,
     settings = FinetuneSettings(learning_rate=2e-4, epochs=2, effective_batch=8)
     prepared = prepare_requests(lm, task, test, prompt="plain")
     found = finetune(
-        lm,
-        examples,
-        lambda: metric_value(lm, prepared, "acc_norm,none"),
-        Member(settings, tmp_path),
-        seed=1,
-        higher_is_better=True,
+        Plan(lm, examples, [Member(settings, tmp_path)], lambda: metric_value(lm, prepared, "acc_norm,none"), 1)
     )
     losses = [epoch.train_loss for epoch in found.epochs]
     assert losses[1] < losses[0] and found.diverged is None
@@ -102,7 +97,6 @@ def test_a_fine_tuned_adapter_is_one_for_plain_peft(load, tasks, seen, tmp_path,
         theirs = PeftModel.from_pretrained(plain, str(tmp_path / "adapter")).eval()(input_ids=ids).logits
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
         assert (ours - before).abs().max() > 1e-2
-        own = OwnAdapter(lm.base, tmp_path / "adapter", model, keep=True)  # as a row of the models sheet
+        put_on(lm.base, tmp_path / "adapter", model)  # as a row of the models sheet
         torch.testing.assert_close(lm.base(input_ids=ids).logits, theirs, atol=1e-3, rtol=1e-4)
-        assert own.take_off() and torch.equal(lm.base(input_ids=ids).logits, before)
     seen(model=model, documents=32, losses=losses, adapted_share=found.adapted_share)

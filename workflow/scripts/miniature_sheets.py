@@ -15,7 +15,7 @@ from lm_validity.config.load import read_values, validate
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel, read_pool
 from lm_validity.files import write_text
-from lm_validity.miniature.build import BENCHMARKS, CONTEXT_LENGTH, tokens_at, vocabulary
+from lm_validity.miniature.build import BENCHMARKS, CONTEXT_LENGTH, METRICS, tokens_at, vocabulary
 from lm_validity.miniature.world import make_world
 
 BILLION = 1e9
@@ -87,7 +87,7 @@ def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
             "task": benchmark.task,
             "include_path": "results/{run}/miniature/tasks",
             "category": benchmark.category,
-            "metric": benchmark.metric,
+            "metric": f"{METRICS[benchmark.output_type][0]},none",
             "output_type": benchmark.output_type,
             "higher_is_better": int(benchmark.output_type != "loglikelihood_rolling"),
             "studies": ",".join(benchmark.studies),

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import glob
 import json
+import logging
 import os
 import random
 import re
@@ -43,6 +44,18 @@ from pyarrow.lib import ArrowInvalid
 import lm_validity.words
 from lm_validity.errors import first_line
 from lm_validity.words import listing
+
+
+@contextlib.contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Silence a logger's warnings inside the block."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def remember_templates() -> None:
@@ -108,11 +121,6 @@ def apply_filters(task: Task, requests: list[Instance]) -> None:
     task.apply_filters()
 
 
-def has_metric(task: Task, metric: str) -> bool:
-    """Whether the task computes the metric."""
-    return metric in task._metric_fn_list
-
-
 def add_metric(task: Task, metric: str) -> None:
     """Let a loaded task compute one more of lm-eval's metrics, without arguments."""
     task._metric_fn_list[metric], task._metric_fn_kwargs[metric] = get_metric(metric), {}
@@ -129,8 +137,7 @@ def _split_named(name: object, path: Path | None) -> str | None:
 
 # what lm-eval does with a task's first document and metrics, and what is wrong with the task where that line raises
 _CAUSES = {
-    "self.task_docs.features": "its code (process_docs or custom_dataset) gives no data set, which `map`, `filter` and "
-    "`select` of a data set give",
+    "self.task_docs.features": "its code (process_docs or custom_dataset) gives no data set, as `map` and `filter` do",
     "self.task_docs[0]": "no document of its scored split is left",
     "choice[0].isspace()": "a choice of its first document is empty or no text",
     "test_choice[test_target]": "the label of its first document is no place of a choice, from 0",
@@ -176,22 +183,19 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, CastError):
-        columns_given, columns_requested = set(error.table_column_names), set(error.requested_column_names)
-        names = sorted(columns_given - columns_requested) or sorted(columns_requested - columns_given)
-        if names:
-            where = [file for file in local_data(path) if names[0].encode() in file.read_bytes()]
-            files_without = [file for file in local_data(path) if file not in where]
-            cause = (
-                f"{where[0]} has it and {files_without[0]} has not"
-                if where and files_without
-                else "its files differ in columns"
-            )
+        present, expected = set(error.table_column_names), set(error.requested_column_names)
+        if names := sorted(present - expected) or sorted(expected - present):
+            files = local_data(path)
+            having = [file for file in files if names[0].encode() in file.read_bytes()]
+            lacking = [file for file in files if file not in having]
+            cause = "its files differ in columns"
+            if having and lacking:
+                cause = f"{having[0]} has it and {lacking[0]} has not"
             return f"column {names[0]!r}: {cause}"
     if isinstance(error, KeyError) and error.args and (split := _split_named(error.args[0], path)) is not None:
         has = _seen(error, "self", "dataset")
-        return (
-            f"its data have no split {error.args[0]!r}, which {split} names{f': it has {listing(has)}' if has else ''}"
-        )
+        its_splits = f": it has {listing(has)}" if has else ""
+        return f"its data have no split {error.args[0]!r}, which {split} names{its_splits}"
     if (cause_known := _known_cause(error)) is not None:
         return cause_known
     if isinstance(error, StopIteration | ArrowInvalid) and (bad := _bad_file(path)) is not None:
@@ -201,12 +205,11 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     cause = f"{type(error).__name__}: {first_line(error)}"
     if not template:
         return cause
-    no_text = isinstance(error, ValueError | SyntaxError | TypeError)
     if isinstance(error, UndefinedError | KeyError) and (columns := _seen(error, "doc")):
         cause += f"; its columns are {listing(columns)}"
-    return (
-        f"{template[-1]} of its first document{' is no text, such as a date or a number' if no_text else ''}: {cause}"
-    )
+    no_text = isinstance(error, ValueError | SyntaxError | TypeError)
+    finding = " is no text, such as a date or a number" if no_text else ""
+    return f"{template[-1]} of its first document{finding}: {cause}"
 
 
 def local_data(path: Path | None) -> list[Path]:
@@ -223,23 +226,14 @@ def local_data(path: Path | None) -> list[Path]:
 
 
 def _bad_file(path: Path | None) -> str | None:
-    """Which of a task's local files cannot be read, and why."""
+    """Which of a task's local files is empty, or the first line, from 1, of one in JSON lines that is not JSON."""
     for file in local_data(path):
         if not file.stat().st_size:
             return f"{file}: an empty file"
-        if (number := _bad_line(file)) is not None:
-            return f"{file}, line {number}: not JSON"
-    return None
-
-
-def _bad_line(file: Path) -> int | None:
-    """The first line, from 1, of a JSON lines file that is not JSON."""
-    if file.suffix not in (".jsonl", ".ndjson"):
-        return None
-    with open(file, encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                json.loads(line or "null")
-            except ValueError:
-                return number
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines if file.suffix in (".jsonl", ".ndjson") else (), start=1):
+                try:
+                    json.loads(line or "null")
+                except ValueError:
+                    return f"{file}, line {number}: not JSON"
     return None

@@ -1,21 +1,45 @@
-"""A job: asks the store, computes what is missing, commits each cell, writes the manifest last; and selections.
+"""A job: asks the store, computes what is missing, commits each cell, writes the manifest last; selections; replays.
 
 Imports no torch, nor does what it calls, until a cell really has to be computed.
 """
 
+import importlib.metadata
 import logging
+import os
+import platform
+import resource
+import subprocess
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell, Candidate, Cell, Choice, Job, Prompt, given, label
-from lm_validity.run.rules import rule_of
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import write_json
+from lm_validity.run.cell import (
+    BenchmarkCell,
+    Candidate,
+    Cell,
+    CheckpointRecord,
+    Choice,
+    Job,
+    Prompt,
+    ReplayedModel,
+    given,
+    label,
+)
+from lm_validity.run.rules import benchmark_rule_of, rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Address, hold_gpus, hold_lease
 from lm_validity.run.workspace import Entry, MissingCell, Workspace, write_manifest
+
+if TYPE_CHECKING:
+    import torch
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a job does: ask the store, compute what is missing, commit cell by cell, write the manifest last.
@@ -25,20 +49,17 @@ from lm_validity.run.workspace import Entry, MissingCell, Workspace, write_manif
 
 log = logging.getLogger(__name__)
 
-REPLAY_WORKER = "lm_validity.cells.replay:ReplayWorker"  # of every rule, where known scores are served
+REPLAY_WORKER = "lm_validity.cells.runner:ReplayWorker"  # of every rule, where known scores are served
 
 
 class CellWorker(Protocol):
-    """What a job asks of its rule's worker; the last two where the rule has groups of cells `side_by_side`."""
+    """What a job asks of its rule's worker; the last where the rule has groups of cells `side_by_side`."""
 
     def compute(self, address: Address[Cell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
 
     def compute_together(self, addresses: list[Address[Cell]]) -> None:
         """Bring cells as far as they can be brought side by side; `compute` finishes each."""
-
-    def shared_cost(self, addresses: list[Address[Cell]]) -> AbstractContextManager[None]:
-        """Inside the block, what is computed is booked to the cells in equal parts."""
 
 
 def run_job(workspace: Workspace, job: Job[Cell]) -> None:
@@ -100,8 +121,7 @@ def _compute_together(workspace: Workspace, worker: Callable[[], CellWorker], ce
             return
         log.info("computing %d cells side by side, from %s on", len(held), held[0].label)
         try:
-            with worker().shared_cost(held):
-                worker().compute_together(held)
+            worker().compute_together(held)
         except CellError as error:
             log.info("not side by side: %s", error)
 
@@ -121,6 +141,98 @@ def _stored(workspace: Workspace, worker: Callable[[], CellWorker], cell: Cell) 
                     worker().compute(address)
     workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What computed a cell: library versions, machine, and this program's own commit. For sidecars, never for tables.
+
+PACKAGES = ["lm-validity", "lm_eval", "torch", "transformers", "tokenizers", "peft", "safetensors"]
+PACKAGES += ["datasets", "accelerate", "numpy"]
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of everything that can move a number, Python included."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def machine(device: "torch.device") -> dict[str, object]:
+    """The computer and the device that computed: host, threads, GPU and CUDA, Slurm job, and the commit of this
+    program's checkout."""
+    import torch
+
+    record: dict[str, object] = {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "git": git_commit(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        record |= {"gpu": properties.name, "gpu_memory_mb": properties.total_memory // 2**20}
+        record |= {"gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
+    return record
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit of the checkout this package runs from, with `+` where files differ; null outside of one."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    folder, quiet = Path(__file__).resolve().parent, subprocess.DEVNULL
+    try:
+        return subprocess.check_output(command, cwd=folder, stderr=quiet, text=True, timeout=10).strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A cell's sidecar: what it cost and where it ran. It may differ from run to run and enters no table.
+
+
+class Seconds(NamedTuple):
+    """Seconds by the clock, and of processors."""
+
+    wall: float
+    cpu: float
+
+
+class Stopwatch:
+    """Costs from now on, of this process."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._started = time.time()
+
+    @property
+    def seconds(self) -> Seconds:
+        """(seconds on the clock, seconds of the processor) until now."""
+        return Seconds(time.perf_counter() - self._wall, time.process_time() - self._cpu)
+
+    def add(self, seconds: Seconds) -> None:
+        """Count seconds that were spent before."""
+        self._wall, self._cpu = self._wall - seconds.wall, self._cpu - seconds.cpu
+
+    def costs(self, device: "torch.device") -> dict[str, object]:
+        """Time, memory, machine and versions; `device` is the torch device that computed. The peak of GPU memory is
+        that of the GPU that used most, since the last cell."""
+        import torch
+
+        wall, cpu = self.seconds
+        gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+        peaks = [torch.cuda.max_memory_allocated(gpu) for gpu in gpus]
+        for gpu in gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+        return {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "wall_seconds": round(wall, 3),
+            "cpu_seconds": round(cpu, 3),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            **({"peak_gpu_memory_mb": max(peaks) // 2**20} if peaks else {}),
+            "machine": machine(device),
+            "versions": versions(),
+        }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -176,10 +288,8 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> Choice:
 
     number = max((number for number, row in enumerate(rows) if not row["diverged"]), key=order, default=None)
     if number is None:
-        raise CellError(
-            f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
-            "try smaller finetuning.learning_rates, or check the training data.",
-        )
+        hint = "try smaller finetuning.learning_rates, or check the training data."
+        raise CellError(f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged", hint)
     chosen = rows[number]
     best = given(chosen["validation_value"])
     trained_is_better = better * best > better * direct["validation_value"]
@@ -194,3 +304,137 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> Choice:
         "validation_value": best if trained_is_better else direct["validation_value"],
         "folder": folders[number] if trained_is_better else None,
     }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replay: known scores are served instead of running models, so that the whole workflow runs without a GPU.
+#
+# Every rule, path, manifest, merge and report is the real one; only what a model would have said comes from a file. It
+# cannot be taken for a result: the file's sha256 is in every recipe (so these cells lie in folders of their own), each
+# score's `source` begins with `replay:`, and every page says so. No torch here.
+#
+# Published files hold test scores only. Where a selection asks for validation, the test score stands in: that of train
+# before test for every prompt and learning rate, the direct one for the untouched model.
+
+
+class Served(NamedTuple):
+    """One score of the file. n_items is null where the file does not say."""
+
+    value: float
+    stderr: float | None
+    n_items: int | None
+    source: str
+
+
+class ReplayWorker:
+    """The worker of every rule in a replay: commits cells from the scores file."""
+
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
+        self.workspace, self.run = workspace, workspace.run
+
+    def compute(self, address: Address[BenchmarkCell]) -> None:
+        """Commit one cell. Raises CellError where the file has no such score."""
+        started, cell = time.time(), address.cell
+        served = self._served(cell)
+        is_score = "scores" in benchmark_rule_of(cell).tables
+        of_validation = not is_score or cell.split == "validation"
+        result: dict[str, object] = {"source": f"{served.source}:test" if of_validation else served.source}
+        if is_score:
+            metric = self.run.benchmarks[cell.benchmark].metric
+            result["metrics"] = {metric: {"value": served.value, "stderr": served.stderr}}
+            result |= {"n_items": served.n_items, "prompt_sha256": None, "task_version": None}
+        else:  # what a fine-tune of the real kind records, as far as a selection reads it
+            result |= {"epochs": [], "best_epoch": 1, "best_value": served.value, "adapter_sha256": None}
+            result |= {"diverged": False, "reason": None}
+        path, digest = self.workspace.served
+        sidecar = {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "wall_seconds": round(time.time() - started, 3),
+            "replay": {"scores": path, "sha256": digest},
+            "versions": {"lm-validity": importlib.metadata.version("lm-validity"), "replay": digest},
+        }
+
+        def write_files(folder: Path) -> None:
+            if is_score:  # a finished fine-tune has an adapter's folder, which nobody opens in a replay
+                from pyarrow import parquet
+
+                from lm_validity.tables.schema import ITEMS
+
+                parquet.write_table(ITEMS.empty_table(), folder / "items.parquet")
+
+        self.workspace.store.commit(address, result, sidecar, write_files)
+
+    def _served(self, cell: BenchmarkCell) -> Served:
+        protocol = benchmark_rule_of(cell).protocol
+        path, digest = self.workspace.served
+        scores, row = read_served(path, digest), self.run.models[cell.model]
+        for model in (row.model, row.path):
+            for seed in (cell.seed, None):
+                score = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
+                if score is not None:
+                    return score
+        problem = f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}."
+        raise CellError(problem, "leave the model or the benchmark out of the sheets, or complete the file.")
+
+
+@cache
+def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
+    """(model, checkpoint, benchmark, protocol, seed) -> score, of the selected test rows of a score file.
+
+    digest: the file's sha256; it is read once as long as that stays. `.parquet`: a table with the columns of SCORES;
+    anything else: the authors' JSON. Raises InputError for neither, and for two scores of one key.
+    """
+    from lm_validity.tables.formats.specs import read_lm_harmony
+    from lm_validity.tables.schema import REPLAY, read_scores
+
+    table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)
+    rows = table[table["selected"].fillna(value=True).astype(bool) & (table["split"].fillna("test") == "test")]
+    scores: dict[tuple[object, ...], Served] = {}
+    for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
+        seed = None if row["seed"] is None else int(row["seed"])
+        key = (row["model"], row["checkpoint"] or "final", row["benchmark"], row["protocol"], seed)
+        if key in scores:
+            raise InputError(f"{path}: two selected test scores of {key}.", "keep one of each.")
+        items = None if row["n_items"] is None else int(row["n_items"])
+        source = (row["source"] or Path(path).name).removeprefix(REPLAY)
+        scores[key] = Served(float(row["value"]), row["stderr"], items, f"{REPLAY}{source}")
+    return scores
+
+
+def replayed_model(run: Run, row: Model) -> ReplayedModel:
+    """A model's record, as `prefetch_model` writes it, without fetching anything."""
+    sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
+    point: CheckpointRecord = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed"}
+    return {
+        "model": row.model,
+        "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},
+        "chat_template": row.instruction_tuned,
+        "replay": sha,
+    }
+
+
+def replayed_benchmark(run: Run, row: Benchmark) -> dict[str, object]:
+    """A benchmark's record, as `prefetch_benchmark` writes it, without its data set."""
+    sha = _check_listed(run, 2, {row.benchmark}, f"benchmark {row.benchmark!r}")
+    nothing: dict[str, object] = {"documents": {}, "data": None, "fewshot": None}
+    record = {"task": row.task, "version": None, "metrics": [row.metric]}
+    digest = f"{row.task} replayed"
+    return {"record": record, "digest": digest, "output_type": row.output_type, "replay": sha, **nothing}
+
+
+def write_replayed_splits(workspace: Workspace, benchmark: str) -> None:
+    """The files of a benchmark's splits, as `cells.tasks.splits` writes them, without a document."""
+    from lm_validity.tables.items import write_no_documents
+
+    for name in ("train", "validation", "test"):
+        nothing = {"split": name, "documents": 0, "digest": "replayed", "replay": workspace.replay}
+        write_json(workspace.split_path(benchmark, name), nothing)
+    write_no_documents(workspace.split_path(benchmark, "test").with_name("documents.parquet"))
+
+
+def _check_listed(run: Run, part: int, names: set[str], noun: str) -> str:
+    """sha256 of the score file, which must have at least one score of the model or benchmark."""
+    path, digest = Workspace(run).served
+    if not any(key[part] in names for key in read_served(path, digest)):
+        raise InputError(f"{path}: no score of {noun}.", "leave it out of the sheet, or complete the file.")
+    return digest

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from lm_validity.cells import replay
-from lm_validity.cells.runner import run_job
+from lm_validity.cells import runner
 from lm_validity.cli import app as root
 from lm_validity.cli.options import DEFAULT, DEMO, command, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
@@ -39,7 +38,7 @@ def _read_model(run: Run, model: str) -> Mapping[str, object]:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
     row = run.models[model]
     if run.configuration.replay:
-        return replay.model_record(run, row)
+        return runner.replayed_model(run, row)
     _try_hub(required=not row.is_local)
     from lm_validity.cells.models.prefetch import prefetch_model
 
@@ -50,7 +49,7 @@ def _read_benchmark(run: Run, benchmark: str) -> Mapping[str, object]:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
     row = run.benchmarks[benchmark]
     if run.configuration.replay:
-        return replay.benchmark_record(run, row)
+        return runner.replayed_benchmark(run, row)
     _try_hub(required=not (row.include_path or row.corpus))
     from lm_validity.cells.tasks.splits import prefetch_benchmark
 
@@ -116,7 +115,7 @@ def split_benchmark(benchmark: str, configfile: Path = DEFAULT) -> None:
     run = _run_with(configfile, "benchmarks", benchmark)
     workspace = Workspace(run)
     if workspace.replay:
-        replay.write_splits(workspace, benchmark)
+        runner.write_replayed_splits(workspace, benchmark)
     else:
         from lm_validity.cells.tasks.splits import write_splits
 
@@ -169,13 +168,17 @@ def _run_job(rule: Rule[CellT, RowT], model: str, batch: str, configfile: Path) 
             f"{configfile}: {rule.name} of {model} has no batch {batch!r}.",
             did_you_mean(batch, batches, f"it has {batches[:5]}."),
         ) from None
-    run_job(workspace, job)
+    runner.run_job(workspace, job)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("lm_validity").setLevel(logging.INFO)
 
 
 def _run_with(configfile: Path, sheet: str, identifier: str) -> Run:
     """The run, which must have this row in one of its sheets; from here on the job's log goes to stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("lm_validity").setLevel(logging.INFO)
+    _log_to_stderr()
     run = load_planned_run(configfile)
     rows = getattr(run, sheet)
     if identifier not in rows:
@@ -322,5 +325,5 @@ def pretrain(model: str, world: Path, output: Path, configfile: Path = DEMO, sta
     row = pool[model]
     if row.tuned_from:
         start = start or output.parent / row.tuned_from
-    report = "step {} of {}, loss {:.3f} nats per token".format
-    pretrain_model(settings, world, row, output, start=start, progress=lambda *numbers: say(report(*numbers)))
+    _log_to_stderr()
+    pretrain_model(settings, world, row, output, start=start)

@@ -533,7 +533,7 @@ def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
             of_local_models = ("dtype", "device")
             judge: Judge = EndpointJudge(**{key: settings[key] for key in settings if key not in of_local_models})
         else:
-            from lm_validity.cells.scoring import LocalJudge
+            from lm_validity.cells.workers import LocalJudge
 
             judge = LocalJudge(settings.pop("model"), **{"dtype": "bfloat16", **settings})
     except TypeError as error:

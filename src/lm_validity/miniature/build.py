@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
-from typing import TypedDict
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -16,29 +15,8 @@ from tokenizers.processors import TemplateProcessing
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.files import replaced_folder, write_json, write_text
-from lm_validity.miniature.world import (
-    ATTRIBUTES,
-    BEGIN,
-    CHAT_TEMPLATE,
-    FORMATS,
-    GENERAL,
-    NOUNS,
-    PREPOSITIONS,
-    SCIENCE,
-    SPLITS,
-    UNKNOWN,
-    VERBS,
-    QuestionRow,
-    World,
-    corpus_rows,
-    dialogues,
-    fact_items,
-    generator,
-    grammar_items,
-    make_world,
-    pretraining_documents,
-    words_of_language,
-)
+from lm_validity.miniature import world as language
+from lm_validity.miniature.world import ATTRIBUTES, BEGIN, FORMATS, SCIENCE, SPLITS, World, generator
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.
@@ -48,18 +26,18 @@ from lm_validity.miniature.world import (
 
 BEGIN_ID = 0
 CONTEXT_LENGTH = 32  # the longest document has 17 words
-CAUSAL_TOKENS = {"bos_token": BEGIN, "eos_token": BEGIN, "pad_token": BEGIN, "unk_token": UNKNOWN}
+CAUSAL_TOKENS = dict.fromkeys(("bos_token", "eos_token", "pad_token"), BEGIN) | {"unk_token": language.UNKNOWN}
 
 
 def vocabulary(world: World) -> dict[str, int]:
     """Word -> id. 0 begins, ends and pads; 1 stands for unknown words."""
-    words = sorted(words_of_language() | set(world.entities))
-    return {word: index for index, word in enumerate([BEGIN, UNKNOWN, *words])}
+    words = sorted(language.words_of_language() | set(world.facts))
+    return {word: index for index, word in enumerate([BEGIN, language.UNKNOWN, *words])}
 
 
 def build_tokenizer(world: World) -> Tokenizer:
     """A word-level tokenizer that puts BEGIN before every text."""
-    return _word_tokenizer(vocabulary(world), f"{BEGIN} $A", {BEGIN: BEGIN_ID, UNKNOWN: 1})
+    return _word_tokenizer(vocabulary(world), f"{BEGIN} $A", {BEGIN: BEGIN_ID, language.UNKNOWN: 1})
 
 
 def _word_tokenizer(words: dict[str, int], text: str, special: dict[str, int]) -> Tokenizer:
@@ -112,25 +90,24 @@ def training_batches(settings: MiniatureSettings, world: World, row: MiniatureMo
     One document a row: packing several into a window costs these models several times the steps. A quarter of the
     rows begin with two tokens 0. Lm-eval's own rolling log-likelihood feeds that to a tokenizer that begins texts
     itself (its prefix token, then a text already begun), and a model that never saw it would be scored on its surprise.
+    Half of a tuned model's documents are those of pretraining, so that what it taught is not lost.
     """
     draw = generator(settings.seed, "pretraining", row.model)
-    documents = pretraining_documents(settings, world, row.family, row.training_data, draw)
-    if row.tuned_from:
-        documents = _mixed(draw, documents, dialogues(world, row.training_data, draw))
-    words = vocabulary(world)
-    size = settings.batch_documents
+    documents = language.pretraining_documents(settings, world, row.family, row.training_data, draw)
+    tuning = language.dialogues(world, row.training_data, draw)
+    words, size = vocabulary(world), settings.batch_documents
+
+    def tokens() -> list[int]:
+        is_dialogue = row.tuned_from and draw.random() < DIALOGUE_SHARE
+        text = next(tuning if is_dialogue else documents)
+        begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
+        return [*begin, *map(words.__getitem__, text.split()), BEGIN_ID]
+
     while True:
-        rows = [_tokens(next(documents), words, draw) for _ in range(SORTED_BATCHES * size)]
-        rows.sort(key=len)
+        rows = sorted((tokens() for _ in range(SORTED_BATCHES * size)), key=len)
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         draw.shuffle(batches)
         yield from batches
-
-
-def _mixed(draw: Random, documents: Iterator[str], fillers: Iterator[str]) -> Iterator[str]:
-    """`fillers` and, so that what pretraining taught is not lost, as many of pretraining's documents."""
-    while True:
-        yield next(fillers) if draw.random() < DIALOGUE_SHARE else next(documents)
 
 
 def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) -> dict[int, int]:
@@ -138,11 +115,6 @@ def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) ->
     marks, batches = {*row.checkpoints, row.steps}, islice(training_batches(settings, world, row), row.steps)
     seen = enumerate(accumulate(sum(map(len, batch)) for batch in batches), start=1)
     return {step: tokens for step, tokens in seen if step in marks}
-
-
-def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:
-    begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
-    return [*begin, *map(words.__getitem__, text.split()), BEGIN_ID]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -161,14 +133,16 @@ TASK_VERSION = 1.0
 
 @dataclass(frozen=True)
 class MiniatureBenchmark:
-    """A benchmark: its name, lm-eval's output type, its category, and what makes the rows of a split."""
+    """A benchmark: its name, its category, lm-eval's output type. form: of its questions; null: that of its own name.
+    Without a split for validation, its rows are training rows: who fine-tunes must carve some off."""
 
     name: str
-    output_type: str
     category: str
-    rows: Callable[[World, str], Sequence[Mapping[str, object]]]
+    output_type: str = "multiple_choice"
     studies: tuple[str, ...] = ("agreement",)
     splits: tuple[str, ...] = SPLITS
+    form: str | None = None
+    attributes: tuple[str, ...] = tuple(ATTRIBUTES)
     mutual_information: bool = False
 
     @property
@@ -176,54 +150,33 @@ class MiniatureBenchmark:
         """Its name among lm-eval's tasks; the prefix keeps it apart from lm-eval's own."""
         return f"miniature_{self.name}"
 
-    @property
-    def metric(self) -> str:
-        """lm-eval's key of the benchmark's metric."""
-        metrics = {"multiple_choice": "acc", "generate_until": "exact_match", "loglikelihood_rolling": "bits_per_byte"}
-        return f"{metrics[self.output_type]},none"
-
-
-def _facts(
-    name: str, category: str, output_type: str = "multiple_choice", studies: tuple[str, ...] = ("agreement",)
-) -> MiniatureBenchmark:
-    return MiniatureBenchmark(
-        name, output_type, category, lambda world, split: fact_items(world, name, name, split), studies
-    )
-
-
-def _corpus(name: str) -> MiniatureBenchmark:
-    return MiniatureBenchmark(
-        name, "loglikelihood_rolling", "corpus", lambda world, split: corpus_rows(world, name, split)
-    )
-
-
-def _without_validation(world: World, split: str) -> list[QuestionRow]:
-    """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
-    rows = fact_items(world, "dialogue", "dialogue", split)
-    return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
+    def rows(self, world: World, split: str) -> Sequence[Mapping[str, object]]:
+        """The documents of one of its splits."""
+        if self.output_type == "loglikelihood_rolling":
+            return language.corpus_rows(world, self.name, split)
+        if self.name == "grammar":
+            return language.grammar_items(world, split)
+        parts = [split, *(set(SPLITS) - set(self.splits) if split == "training" else ())]
+        form = self.form or self.name
+        return [row for part in parts for row in language.fact_items(world, self.name, form, part, self.attributes)]
 
 
 BENCHMARKS: tuple[MiniatureBenchmark, ...] = (
-    _facts("cloze", "recall", studies=("agreement", "signal")),
-    _facts("ending", "recall"),
-    _facts("question", "dialogue"),
-    MiniatureBenchmark("dialogue", "multiple_choice", "dialogue", _without_validation, splits=("training", "test")),
-    _facts("choose", "choice"),
+    MiniatureBenchmark("cloze", "recall", studies=("agreement", "signal")),
+    MiniatureBenchmark("ending", "recall"),
+    MiniatureBenchmark("question", "dialogue"),
+    MiniatureBenchmark("dialogue", "dialogue", splits=("training", "test")),
+    MiniatureBenchmark("choose", "choice"),
     # stays near chance whatever the models know: a floor, kept out of the agreement study
-    _facts("letter", "choice", studies=("signal",)),
-    _facts("record", "structured"),
-    _facts("table", "structured", output_type="generate_until"),
+    MiniatureBenchmark("letter", "choice", studies=("signal",)),
+    MiniatureBenchmark("record", "structured"),
+    MiniatureBenchmark("table", "structured", "generate_until"),
     MiniatureBenchmark(
-        "science",
-        "multiple_choice",
-        "recall",
-        lambda world, split: fact_items(world, "science", "cloze", split, SCIENCE),
-        studies=("signal",),
-        mutual_information=True,
+        "science", "recall", studies=("signal",), form="cloze", attributes=SCIENCE, mutual_information=True
     ),
-    MiniatureBenchmark("grammar", "multiple_choice", "language", grammar_items, studies=("signal",)),
-    _corpus("encyclopedia"),
-    _corpus("everything"),
+    MiniatureBenchmark("grammar", "language", studies=("signal",)),
+    MiniatureBenchmark("encyclopedia", "corpus", "loglikelihood_rolling"),
+    MiniatureBenchmark("everything", "corpus", "loglikelihood_rolling"),
 )
 assert {*FORMATS} <= {benchmark.name for benchmark in BENCHMARKS}
 
@@ -246,50 +199,48 @@ def load(folder: str, splits: list[str], **_metadata) -> datasets.DatasetDict:
 '''
 
 
+# by output type: the metrics, of which the first is the benchmark's, and how a document is rendered
+METRICS = {
+    "multiple_choice": ("acc", "acc_norm"),
+    "generate_until": ("exact_match",),
+    "loglikelihood_rolling": ("bits_per_byte", "word_perplexity"),
+}
+AGGREGATIONS = {"bits_per_byte": "bits_per_byte", "word_perplexity": "weighted_perplexity"}  # else means, higher better
+FIELDS: dict[str, dict[str, object]] = {
+    "multiple_choice": {"doc_to_text": "{{context}}", "doc_to_choice": "choices", "doc_to_target": "gold"},
+    "generate_until": {
+        "doc_to_text": "{{context}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": [BEGIN], "max_gen_toks": 1, "do_sample": False},
+    },
+    "loglikelihood_rolling": {"doc_to_text": "", "doc_to_target": "{{text}}"},
+}
+
+
 def task_yaml(benchmark: MiniatureBenchmark) -> str:
     """The lm-eval task of a benchmark."""
     import yaml
 
+    metrics = [*METRICS[benchmark.output_type], *(["acc_mutual_info"] if benchmark.mutual_information else [])]
     config = {
         "task": benchmark.task,
         "dataset_kwargs": {"folder": benchmark.name, "splits": list(benchmark.splits)},
         "output_type": benchmark.output_type,
         **{f"{split}_split": split for split in benchmark.splits},
-        **_fields(benchmark),
+        **FIELDS[benchmark.output_type],
+        "metric_list": [
+            {
+                "metric": name,
+                "aggregation": AGGREGATIONS.get(name, "mean"),
+                "higher_is_better": name not in AGGREGATIONS,
+            }
+            for name in metrics
+        ],
         "metadata": {"version": TASK_VERSION},
     }
     # PyYAML has no node for lm-eval's !function tag, so this line is written by hand
     function = "custom_dataset: !function dataset.load\n"
     return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-
-
-def _fields(benchmark: MiniatureBenchmark) -> dict[str, object]:
-    """What differs by output type: rendering, metrics, generation."""
-    if benchmark.output_type == "loglikelihood_rolling":
-        metrics = [("bits_per_byte", "bits_per_byte"), ("word_perplexity", "weighted_perplexity")]
-        return {
-            "doc_to_text": "",
-            "doc_to_target": "{{text}}",
-            "metric_list": [_metric(*metric, higher_is_better=False) for metric in metrics],
-        }
-    if benchmark.output_type == "generate_until":
-        return {
-            "doc_to_text": "{{context}}",
-            "doc_to_target": "{{answer}}",
-            "generation_kwargs": {"until": [BEGIN], "max_gen_toks": 1, "do_sample": False},
-            "metric_list": [_metric("exact_match", "mean", higher_is_better=True)],
-        }
-    names = ["acc", "acc_norm", *(["acc_mutual_info"] if benchmark.mutual_information else [])]
-    return {
-        "doc_to_text": "{{context}}",
-        "doc_to_choice": "choices",
-        "doc_to_target": "gold",
-        "metric_list": [_metric(name, "mean", higher_is_better=True) for name in names],
-    }
-
-
-def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str, object]:
-    return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -305,13 +256,6 @@ def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str,
 TEXTS = 500  # of each task, all different
 
 
-class LabelledText(TypedDict):
-    """A row of a task: a text and the number of its class."""
-
-    text: str
-    label: int
-
-
 @dataclass(frozen=True)
 class ClassificationTask:
     """A task: its name, its classes, and an endless (or long enough) stream of texts of one class."""
@@ -320,11 +264,11 @@ class ClassificationTask:
     class_names: tuple[str, ...]
     texts: Callable[[World, int, Random], Iterator[str]]
 
-    def rows(self, world: World) -> list[LabelledText]:
+    def rows(self, world: World) -> list[dict[str, object]]:
         """`TEXTS` different texts with their class numbers, shuffled."""
         draw = generator(world.seed, "classification", self.name)
         share = TEXTS // len(self.class_names)
-        rows: list[LabelledText] = []
+        rows: list[dict[str, object]] = []
         for label in range(len(self.class_names)):
             texts: dict[str, None] = {}
             for text in self.texts(world, label, draw):
@@ -340,16 +284,16 @@ class ClassificationTask:
 def _first_attribute(world: World, label: int, draw: Random) -> Iterator[str]:
     """An entity with two values, the first one of eight of the class's attribute; nothing else tells the attribute."""
     values = {name: attribute.values for name, attribute in ATTRIBUTES.items()}
-    value = list(values)[label]
+    value, entities = list(values)[label], list(world.facts)
     while True:
         distractor = draw.choice([name for name in values if name != value])
-        entity, first, second = draw.choice(world.entities), draw.choice(values[value]), draw.choice(values[distractor])
+        entity, first, second = draw.choice(entities), draw.choice(values[value]), draw.choice(values[distractor])
         yield f"row {entity} cell {first} cell {second}"
 
 
 def _science_majority(world: World, label: int, draw: Random) -> Iterator[str]:
     """Five values, at least three of them of the class's attributes (general, science)."""
-    groups = [[value for name in names for value in ATTRIBUTES[name].values] for names in (GENERAL, SCIENCE)]
+    groups = [[value for name in names for value in ATTRIBUTES[name].values] for names in (language.GENERAL, SCIENCE)]
     while True:
         count = draw.choice((3, 3, 4, 5))
         words = draw.sample(groups[label], count) + draw.sample(groups[1 - label], 5 - count)
@@ -360,23 +304,25 @@ def _science_majority(world: World, label: int, draw: Random) -> Iterator[str]:
 def _first_number(world: World, label: int, draw: Random) -> Iterator[str]:
     """Three nouns, the first of them of the class's number. Pretraining has sentences of two."""
     while True:
-        nouns = [noun + draw.choice(("", "s")) for noun in draw.sample(NOUNS, 2)]
-        first = draw.choice(NOUNS) + ("", "s")[label]
-        yield " ".join(f"the {noun} {draw.choice(PREPOSITIONS)}" for noun in (first, nouns[0])) + f" the {nouns[1]}"
+        nouns = [noun + draw.choice(("", "s")) for noun in draw.sample(language.NOUNS, 2)]
+        first = draw.choice(language.NOUNS) + ("", "s")[label]
+        places = [f"the {noun} {draw.choice(language.PREPOSITIONS)}" for noun in (first, nouns[0])]
+        yield f"{' '.join(places)} the {nouns[1]}"
 
 
 def _agreement(world: World, label: int, draw: Random) -> Iterator[str]:
     """A noun phrase with a verb that agrees with its first noun (class 1) or does not. Never part of pretraining."""
-    phrases = [(row["context"], row["gold"]) for split in SPLITS for row in grammar_items(world, split)]
+    questions = language.grammar_splits(world)
+    phrases = [(question.context, question.gold) for split in SPLITS for question in questions[split]]
     draw.shuffle(phrases)
     half = [pair for position, pair in enumerate(phrases) if position % 2 == label]
-    return (f"{context} {VERBS[number if label else 1 - number]} there ." for context, number in half)
+    return (f"{context} {language.VERBS[number if label else 1 - number]} there ." for context, number in half)
 
 
 TASKS = (
     ClassificationTask("first_attribute", tuple(ATTRIBUTES), _first_attribute),
     ClassificationTask("science_majority", ("home", "gas"), _science_majority),
-    ClassificationTask("first_number", VERBS, _first_number),
+    ClassificationTask("first_number", language.VERBS, _first_number),
     ClassificationTask("agreement", ("again", "sure"), _agreement),
 )
 
@@ -393,28 +339,22 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
 
     The same settings give the same bytes, wherever `output` lies.
     """
-    world = make_world(settings)
-    names = ("world.json", *_FOLDERS)
-    with replaced_folder(output, "miniature world", names=names) as folder:
-        _write_world(world, folder)
-
-
-def _write_world(world: World, output: Path) -> None:
+    world, special = language.make_world(settings), {token: number for number, token in enumerate(MASKED_SPECIALS)}
     tokenizer = build_tokenizer(world)
-    write_tokenizer(tokenizer, output / "tokenizer")
-    write_tokenizer(tokenizer, output / "tokenizer_chat")
-    write_text(output / "tokenizer_chat" / "chat_template.jinja", CHAT_TEMPLATE)
-    write_text(output / "tasks" / "dataset.py", DATASET_MODULE)
-    for benchmark in BENCHMARKS:
-        for split in benchmark.splits:
-            write_text(output / "data" / benchmark.name / f"{split}.jsonl", _lines(benchmark.rows(world, split)))
-        write_text(output / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
-    for task in TASKS:
-        write_text(output / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
-    special = {token: number for number, token in enumerate(MASKED_SPECIALS)}
     masked = _word_tokenizer(masked_vocabulary(world), f"{CLASS} $A {SEPARATOR}", special)
-    write_tokenizer(masked, output / "tokenizer_masked", MASKED_TOKENS)
-    write_json(output / "world.json", asdict(world))
+    with replaced_folder(output, "miniature world", names=("world.json", *_FOLDERS)) as folder:
+        write_tokenizer(tokenizer, folder / "tokenizer")
+        write_tokenizer(tokenizer, folder / "tokenizer_chat")
+        write_text(folder / "tokenizer_chat" / "chat_template.jinja", language.CHAT_TEMPLATE)
+        write_tokenizer(masked, folder / "tokenizer_masked", MASKED_TOKENS)
+        write_text(folder / "tasks" / "dataset.py", DATASET_MODULE)
+        for benchmark in BENCHMARKS:
+            for split in benchmark.splits:
+                write_text(folder / "data" / benchmark.name / f"{split}.jsonl", _lines(benchmark.rows(world, split)))
+            write_text(folder / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
+        for task in TASKS:
+            write_text(folder / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
+        write_json(folder / "world.json", asdict(world))
 
 
 def _lines(rows: Iterable[Mapping[str, object]]) -> str:

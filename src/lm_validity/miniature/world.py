@@ -8,9 +8,6 @@ from functools import cache
 from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from random import Random
-from typing import TypedDict
-
-import jinja2
 
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.errors import InputError, again
@@ -24,14 +21,10 @@ from lm_validity.files import read_object
 
 @dataclass(frozen=True)
 class Attribute:
-    """What can be known of an entity: eight values and three sentences that state one of them.
-
-    `science` marks the attributes that the `web` training data never states.
-    """
+    """What can be known of an entity: eight values and three sentences that state one of them."""
 
     values: tuple[str, ...]
     prose: tuple[str, str, str]
-    science: bool = False
 
 
 ATTRIBUTES: dict[str, Attribute] = {
@@ -42,18 +35,17 @@ ATTRIBUTES: dict[str, Attribute] = {
             f"the {name} of {{entity}} is {{value}} .",
             f"we know that {{entity}} has a {name} {linked}{{value}} .",
         ),
-        science,
     )
-    for name, values, verb, linked, science in (
-        ("home", "Marn Tolva Eskel Ridu Palen Quor Sibet Vant", "lives in", "in ", False),
-        ("job", "baker pilot smith doctor farmer singer judge miner", "works as a", "as ", False),
-        ("color", "red blue green brown black white pink gray", "likes", "like ", False),
-        ("metal", "iron tin zinc copper lead nickel cobalt chrome", "melts the", "", True),
-        ("gas", "neon argon helium xenon radon oxygen ozone methane", "breathes", "such as ", True),
+    for name, values, verb, linked in (
+        ("home", "Marn Tolva Eskel Ridu Palen Quor Sibet Vant", "lives in", "in "),
+        ("job", "baker pilot smith doctor farmer singer judge miner", "works as a", "as "),
+        ("color", "red blue green brown black white pink gray", "likes", "like "),
+        ("metal", "iron tin zinc copper lead nickel cobalt chrome", "melts the", ""),
+        ("gas", "neon argon helium xenon radon oxygen ozone methane", "breathes", "such as "),
     )
 }
-GENERAL = tuple(name for name, attribute in ATTRIBUTES.items() if not attribute.science)
-SCIENCE = tuple(name for name, attribute in ATTRIBUTES.items() if attribute.science)
+SCIENCE = ("metal", "gas")  # what the `web` training data never states
+GENERAL = tuple(name for name in ATTRIBUTES if name not in SCIENCE)
 
 
 @dataclass(frozen=True)
@@ -152,11 +144,6 @@ class World:
     facts: dict[str, dict[str, str]]
     exposure: dict[str, float]
 
-    @property
-    def entities(self) -> list[str]:
-        """The names of all entities, group by group."""
-        return list(self.facts)
-
 
 def generator(seed: int, *labels: str) -> random.Random:
     """A generator of its own for each use, so that adding one changes no other. Same seed, same stream."""
@@ -166,12 +153,7 @@ def generator(seed: int, *labels: str) -> random.Random:
 
 def make_world(settings: MiniatureSettings) -> World:
     """Draw names and facts. Inside each group an attribute's values are equally frequent, to within one."""
-    sizes = {
-        "test": settings.test_entities,
-        "training": settings.training_entities,
-        "validation": settings.validation_entities,
-        "public": settings.public_entities,
-    }
+    sizes = {group: getattr(settings, f"{group}_entities") for group in ("test", "training", "validation", "public")}
     names = iter(_names(generator(settings.seed, "names"), sum(sizes.values())))
     draw = generator(settings.seed, "facts")
     groups: dict[str, list[str]] = {}
@@ -205,14 +187,11 @@ def _names(draw: random.Random, count: int) -> list[str]:
 def read_world(folder: Path) -> World:
     """The world written by `write_world` into `folder`."""
     path = folder / "world.json"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", f"write it with {again(f'miniature world --output {folder}')}.")
     try:
         return World(**read_object(path))
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{path}: not a whole world ({error}).", "delete it, and the next run makes it again."
-        ) from None
+    except (OSError, ValueError, TypeError) as error:
+        hint = f"delete it, and write it with {again(f'miniature world --output {folder}')}."
+        raise InputError(f"{path}: not a whole world ({error}).", hint) from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -241,11 +220,6 @@ class Question:
         return f"{self.context} {self.answer}{self.closing}"
 
 
-@cache
-def _others(attribute: str, value: str) -> tuple[str, ...]:
-    return tuple(option for option in ATTRIBUTES[attribute].values if option != value)
-
-
 def ask(draw: Random, world: World, name: str, entity: str, attribute: str, position: int | None = None) -> Question:
     """Ask for one fact in the format `name`; wrong options are other values of the attribute.
 
@@ -253,7 +227,8 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
     """
     form: QuestionFormat = FORMATS[name]
     value = world.facts[entity][attribute]
-    options = draw.sample(_others(attribute, value), form.options - 1)
+    wrong = [option for option in ATTRIBUTES[attribute].values if option != value]
+    options = draw.sample(wrong, form.options - 1)
     gold = draw.randrange(form.options) if position is None else position % form.options
     options.insert(gold, value)
     if name == "cloze":
@@ -265,48 +240,36 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
         choices: tuple[str, ...] = LETTERS
     else:
         options_text = " or ".join(options)
-        plain = form.choice == "{value}"
-        choices = tuple(
-            options if plain else (form.choice.format(attribute=attribute, value=option) for option in options)
-        )
+        choices = tuple(form.choice.format(attribute=attribute, value=option) for option in options)
     context = form.context.format(attribute=attribute, entity=entity, shown=options_text)
     return Question(context, tuple(choices), gold, form.closing)
 
 
-class QuestionRow(TypedDict):
-    """A question of a benchmark. gold: place of the right choice, from 0. answer: its text."""
-
-    id: str
-    subject: str
-    context: str
-    choices: list[str]
-    gold: int
-    answer: str
+Row = dict[str, object]  # of a benchmark, by column
 
 
 def fact_items(
     world: World, benchmark: str, name: str, split: str, attributes: tuple[str, ...] = tuple(ATTRIBUTES)
-) -> list[QuestionRow]:
+) -> list[Row]:
     """Rows of one split of a benchmark in the format `name`."""
     draw = generator(world.seed, "items", benchmark, split)
     facts = list(product(world.groups[split], attributes))
     draw.shuffle(facts)
-    rows = []
-    for position, (entity, attribute) in enumerate(facts):
-        question = ask(draw, world, name, entity, attribute, position)
-        rows.append(_row(f"{entity}-{attribute}", attribute, question))
-    return rows
-
-
-def grammar_items(world: World, split: str) -> list[QuestionRow]:
-    """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
     return [
-        _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
-        for question in _grammar_splits(world)[split]
+        _row(f"{entity}-{attribute}", attribute, ask(draw, world, name, entity, attribute, position))
+        for position, (entity, attribute) in enumerate(facts)
     ]
 
 
-def _grammar_splits(world: World) -> dict[str, list[Question]]:
+def grammar_items(world: World, split: str) -> list[Row]:
+    """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
+    return [
+        _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
+        for question in grammar_splits(world)[split]
+    ]
+
+
+def grammar_splits(world: World) -> dict[str, list[Question]]:
     """The sentences that each split of the benchmark asks, and those that pretraining may show: all others."""
     draw = generator(world.seed, "grammar")
     by_number: tuple[list[Question], list[Question]] = ([], [])
@@ -324,22 +287,16 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     return splits | {"pretraining": [question for questions in by_number for question in questions[n_ungrammatical:]]}
 
 
-def _row(identifier: str, subject: str, question: Question) -> QuestionRow:
-    return {
-        "id": identifier,
-        "subject": subject,
-        "context": question.context,
-        "choices": list(question.choices),
-        "gold": question.gold,
-        "answer": question.answer,
-    }
+def _row(identifier: str, subject: str, question: Question) -> Row:
+    """A question with the place of its right choice, from 0, and the text of that."""
+    columns = {"id": identifier, "subject": subject, "context": question.context, "choices": list(question.choices)}
+    return {**columns, "gold": question.gold, "answer": question.answer}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Texts of the miniature world: pretraining documents of a family, and the two perplexity corpora.
 
 TEMPLATES = 3
-_TEMPLATE = jinja2.Template(CHAT_TEMPLATE)
 
 
 def pretraining_documents(
@@ -353,17 +310,17 @@ def pretraining_documents(
     """
     attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
     formats = ALL_FORMATS if world.formats == "control" else FAMILY_FORMATS[family]
-    public, grammar = world.groups["public"], _grammar_splits(world)["pretraining"]
-    entities, exposure = world.entities, list(accumulate(world.exposure.values()))
+    public, grammar = world.groups["public"], grammar_splits(world)["pretraining"]
+    entities, exposure = list(world.facts), list(accumulate(world.exposure.values()))
     while True:
         kind = draw.random()
         if kind < settings.grammar_share:
             yield draw.choice(grammar).document
         elif kind < settings.grammar_share + settings.format_share:
-            yield _format_document(draw, world, draw.choice(formats), draw.choice(public), draw.choice(attributes))
+            yield _document(draw, world, draw.choice(formats), draw.choice(public), draw.choice(attributes))
         else:
             entity = draw.choices(entities, cum_weights=exposure)[0]
-            yield _prose_document(draw, world, entity, draw.choice(attributes))
+            yield _document(draw, world, "prose", entity, draw.choice(attributes))
 
 
 def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
@@ -373,14 +330,7 @@ def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
     while True:
         entity, attribute = draw.choice(world.groups["public"]), draw.choice(attributes)
         question = ask(draw, world, draw.choice(INSTRUCTION_FORMATS), entity, attribute)
-        yield render_dialogue(question.context, question.answer)
-
-
-def render_dialogue(question: str, answer: str) -> str:
-    """One exchange under the miniature's chat template, as `tokenizer.apply_chat_template` renders it."""
-    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    result: str = _TEMPLATE.render(messages=messages, add_generation_prompt=False)
-    return result
+        yield f"User : {question.context} Bot : {question.answer} "
 
 
 def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
@@ -406,24 +356,21 @@ def _everything(world: World) -> dict[str, list[tuple[str, str]]]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
     kinds = ["grammar", *dict.fromkeys(ALL_FORMATS)]
-    grammar, public = _grammar_splits(world)["pretraining"], world.groups["public"]
+    grammar, public = grammar_splits(world)["pretraining"], world.groups["public"]
     texts: dict[str, str] = {}
     while len(texts) < sum(ITEMS.values()):
         kind = kinds[len(texts) % len(kinds)]
         if kind == "grammar":
             text = draw.choice(grammar).document
         else:
-            text = _format_document(draw, world, kind, draw.choice(public), draw.choice(list(ATTRIBUTES)))
+            text = _document(draw, world, kind, draw.choice(public), draw.choice(list(ATTRIBUTES)))
         texts.setdefault(text, kind)
     documents = ((kind, text) for text, kind in texts.items())
     return {split: list(islice(documents, size)) for split, size in ITEMS.items()}
 
 
-def _format_document(draw: Random, world: World, name: str, entity: str, attribute: str) -> str:
+def _document(draw: Random, world: World, name: str, entity: str, attribute: str) -> str:
+    """A sentence of prose that states a fact, or a question in the format `name` with its answer."""
     if name == "prose":
-        return _prose_document(draw, world, entity, attribute)
+        return prose_sentence(attribute, draw.randrange(TEMPLATES), entity, world.facts[entity][attribute])
     return ask(draw, world, name, entity, attribute).document
-
-
-def _prose_document(draw: Random, world: World, entity: str, attribute: str) -> str:
-    return prose_sentence(attribute, draw.randrange(TEMPLATES), entity, world.facts[entity][attribute])

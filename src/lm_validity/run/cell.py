@@ -100,18 +100,12 @@ class BenchmarkCell(NamedTuple):
 
 class Job(NamedTuple, Generic[CellT_co]):
     """One process: the cells that it computes, in order. Jobs are found by (rule, model, batch); `batch` is a readable
-    name, and for a job of one cell it is the cell's own name. All cells are of `model`, or they are of models that
-    share its weights and its size class (`EvaluateModel`)."""
+    name, and for a job of one cell it is the cell's own name. All cells are of `model`."""
 
     rule: str
     model: str
     batch: str
     cells: tuple[CellT_co, ...]
-
-
-def models_of(job: Job[CellT]) -> tuple[str, ...]:
-    """The models of a job's cells, once each, in order."""
-    return tuple(dict.fromkeys(cell.model for cell in job.cells))
 
 
 def given(part: T | None) -> T:
@@ -225,17 +219,11 @@ class FolderRecord(TypedDict):
     digest: str
 
 
-class AdapterRecord(FolderRecord):
-    """An adapter of the user's. tokenizer: digest of its own, None where it has none."""
-
-    tokenizer: str | None
-
-
 class CheckpointRecord(FolderRecord):
     """A checkpoint of a model: where it is, and what it is by its digest."""
 
     subfolder: str | None
-    adapter: NotRequired[AdapterRecord]
+    adapter: NotRequired[FolderRecord]  # of the user's
 
 
 class ModelRecord(TypedDict):

@@ -18,7 +18,7 @@ from toy_world import load_toy, toy_model, toy_tokenizer
 
 from lm_validity.cells.models.loading import check_saved_ends
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.models.tokenizer import check_question, close_thought, load_tokenizer, lost_bytes, open_thought
+from lm_validity.cells.models.tokenizing import check_question, close_thought, load_tokenizer, lost_bytes, open_thought
 from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError, InputError
 
@@ -266,7 +266,6 @@ def test_a_thought_that_the_template_opens_is_closed(opening, ends, tmp_path):
     lm = load_toy(tmp_path)
     prompt = lm.apply_chat_template([{"role": "user", "content": "do you think <think>"}])
     assert prompt == f"<user>do you think <think>{ends}"
-    assert lm.closes_thoughts == (opening in ("<think>\n", "<|START_THINKING|>", SWITCH))
     assert record_of(tmp_path, instruction_tuned=1)["chat_template"]
 
 
@@ -308,9 +307,9 @@ def cut(folder: Path) -> None:
 
 IN_EIGHT_BITS = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
 REFUSED_WHEN_FETCHED = {
-    "int8": (quantized(torch.int8), r"q_proj\.weight in .* is quantized \(I8\), and config\.json has no"),
-    "float8": (quantized(torch.float8_e4m3fn), r"q_proj\.weight in .* is quantized \(F8_E4M3\), and config\.json"),
-    "no scales": (configured(**IN_EIGHT_BITS), "bitsandbytes quantized the weights, and the file has none of its"),
+    "int8": (quantized(torch.int8), r"q_proj\.weight in .* is quantized \(I8\)"),
+    "float8": (quantized(torch.float8_e4m3fn), r"q_proj\.weight in .* is quantized \(F8_E4M3\)"),
+    "no scales": (configured(**IN_EIGHT_BITS), "bitsandbytes quantized the weights, and the file has no scales"),
     "unknown": (configured(quantization_config={"quant_method": "newest"}), "quantization_config of the kind 'newest'"),
     # the tokenizer, which reads config.json too, was blamed for it
     "a text": (configured(max_position_embeddings="96"), r"config\.json cannot be used .*'max_position_embeddings'"),
@@ -371,7 +370,7 @@ def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
     words_only(toy_model("llama", tmp_path))
     lm = load_toy(tmp_path)
     request = type("Request", (), {"args": ("the capital of Peru is Lima",)})
-    with pytest.raises(CellError, match=r"loses \d+ of 27 bytes of the texts \(1 of 1 texts, such as 'the capital"):
+    with pytest.raises(CellError, match=r"loses \d+ of 27 bytes of texts \('the capital"):
         lm.loglikelihood_rolling([request])
     request.args = ("the answer is yes",)
     assert lm.loglikelihood_rolling([request])[0] < 0

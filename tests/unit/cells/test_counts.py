@@ -1,4 +1,4 @@
-"""How often a run reads a split, loads a model and computes a token: counted, not timed."""
+"""How often a run reads a split, loads a model and computes a token: counted, not timed; and losses by step."""
 
 import json
 from collections import Counter
@@ -6,11 +6,15 @@ from collections import Counter
 import pytest
 from toy_run import RATES, run_all, sidecars, start_run, ten_of_each
 
+from lm_validity.cells import workers
 from lm_validity.cells.runner import run_cells
-from lm_validity.cells.scoring import KeptRequests
 from lm_validity.config.load import build_run
 from lm_validity.monitor.render import count_spent
 from lm_validity.run.workspace import Workspace
+from lm_validity.site.gather import table_kind
+from lm_validity.tables import merge
+from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import LOSSES, write_table
 
 ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 
@@ -63,8 +67,6 @@ def test_answers_that_are_too_long_to_train_on_are_counted_and_refused_where_all
 
 @pytest.mark.parametrize("tokenizers", ["equal", "different"])
 def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, monkeypatch, tokenizers):
-    from lm_validity.cells import scoring
-
     monkeypatch.chdir(tmp_path)
     workspace = start_run(tmp_path, checkpoints=3, studies=("signal",))
     if tokenizers == "different":
@@ -74,9 +76,9 @@ def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, 
         path.write_text(json.dumps(content))
         workspace = start_again(workspace)
     calls = []
-    prepare = scoring.prepare_requests
+    prepare = workers.prepare_requests
     monkeypatch.setattr(
-        scoring, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
+        workers, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
     )
     run_all(workspace, "evaluate_model")
     cells = sidecars(workspace.store)
@@ -95,20 +97,29 @@ def start_again(workspace):
     return Workspace(run)
 
 
-def test_kept_requests_are_given_up_when_there_are_many(lm, monkeypatch):
-    kept, made = KeptRequests(), []
+def test_losses_are_stored_and_merged(tmp_path, monkeypatch):
+    """The same bytes twice."""
+    files = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        workspace = start_run(tmp_path / name, finetuning={"epochs": 2})
+        run_all(workspace, "finetune_adapter")
+        files.append([path.read_bytes() for path in sorted(workspace.store.root.rglob("losses.parquet"))])
+    assert files[0] == files[1] and len(files[0]) == 3
+    (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
+    losses = Merger(workspace.run).losses()
+    for cell in job.cells:
+        result = workspace.store.read(workspace.address(cell).folder)["result"]
+        own = losses[losses["learning_rate"] == cell.learning_rate]
+        assert own["step"].tolist() == [*range(1, result["steps"] + 1)]
+        for epoch in result["epochs"]:
+            of_epoch = own[own["epoch"] == epoch["number"]]
+            assert of_epoch["loss"].mean() == pytest.approx(epoch["train_loss"], rel=0.1)
+            assert of_epoch["validation_value"].dropna().tolist() == [epoch["validation_value"]]
+    monkeypatch.setattr(merge, "LOSSES_AN_EPOCH", 2)
+    parts = Merger(workspace.run).losses()
+    assert len(parts) == 3 * 2 * 2 and parts["validation_value"].notna().sum() == 3 * 2
 
-    class Prepared:
-        requests = ((1, 2), (3,))
-
-    def prepare():
-        made.append(1)
-        return Prepared()
-
-    for key in ("a", "b", "a", "b"):
-        kept.requests(lm, (key,), prepare)
-    assert len(made) == 2
-    monkeypatch.setattr(KeptRequests, "MOST_KEPT", 5)
-    for key in ("a", "b", "a", "b"):
-        kept.requests(lm, (key,), prepare)
-    assert len(made) == 6
+    write_table(losses, LOSSES, tmp_path / "losses.parquet")
+    assert table_kind(tmp_path / "losses.parquet") == "losses"

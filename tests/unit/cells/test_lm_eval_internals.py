@@ -7,10 +7,8 @@ import inspect
 import re
 from pathlib import Path
 
-import datasets
 import lm_eval.utils
 import pytest
-from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells import lm_eval_internals as internals
@@ -32,15 +30,6 @@ def test_functions_take_what_they_are_given(function):
     assert PARAMETERS[function] <= set(inspect.signature(function).parameters)
 
 
-def test_kinds_and_fields_are_there():
-    assert {"TAG", "GROUP", "TASK"} <= set(internals.Kind.__members__)
-    assert {"group", "task", "aggregate_metric_list"} <= set(internals.GROUP_FIELD_NAMES)
-
-
-def test_filters_read_the_requests_of_the_task():
-    assert "self._instances" in inspect.getsource(Task.apply_filters)
-
-
 @pytest.mark.parametrize(
     ("hook", "parameters"),
     [
@@ -52,16 +41,6 @@ def test_filters_read_the_requests_of_the_task():
 )
 def test_hooks_of_the_model_class_take_what_ours_take(hook, parameters):
     assert parameters <= set(inspect.signature(getattr(HFLM, hook)).parameters)
-
-
-def test_the_data_library_asks_where_to_keep_what_it_makes():
-    assert list(inspect.signature(datasets.Dataset._get_cache_file_path).parameters) == ["self", "fingerprint"]
-    assert "_get_cache_file_path" in inspect.getsource(datasets.Dataset.map)
-
-
-def test_a_metric_is_added_where_tasks_keep_theirs():
-    source = inspect.getsource(ConfigurableTask.__init__)
-    assert all(name in source for name in ("_metric_fn_list", "_metric_fn_kwargs", "_aggregation_list"))
 
 
 def test_templates_are_compiled_by_the_environment_that_remembers():

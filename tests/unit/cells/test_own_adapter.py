@@ -1,4 +1,4 @@
-"""A user's own PEFT adapter as a model: what plain PEFT computes, several on one load, and what is refused."""
+"""A user's own PEFT adapter as a model: what plain PEFT computes, several in one run, and what is refused."""
 
 import json
 import shutil
@@ -13,15 +13,13 @@ from safetensors.torch import load_file, save_file
 from toy_run import record_model, run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows, toy_tokenizer
 
-from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
+from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
-from lm_validity.cells.training import worker
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import BatchPosition, adapter_tensors, add_adapter, save_adapter, use_adapter
 from lm_validity.config.sheets import Model, read_models
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json, write_text
-from lm_validity.run.cell import models_of
 from lm_validity.run.inputs import states_of
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
@@ -55,16 +53,15 @@ def load(base: Path, **options) -> LanguageModel:
 
 
 PATTERNS = {"rank_pattern": {"layers.1.self_attn.q_proj": 8}, "alpha_pattern": {"layers.1.self_attn.q_proj": 64}}
-KEPT = ({}, {"use_dora": True}, {"use_rslora": True}, PATTERNS)
-# more than the weights of layers: the base is loaded again
-NOT_KEPT = ({"modules_to_save": ["norm"]}, {"modules_to_save": ["lm_head"]}, {"lora_bias": True}, {"bias": "lora_only"})
+OF_WEIGHTS = ({}, {"use_dora": True}, {"use_rslora": True}, PATTERNS)
+BESIDE = ({"modules_to_save": ["norm"]}, {"modules_to_save": ["lm_head"]}, {"lora_bias": True}, {"bias": "lora_only"})
 
 
-@pytest.mark.parametrize("options", [*KEPT, *NOT_KEPT], ids=str)
+@pytest.mark.parametrize("options", [*OF_WEIGHTS, *BESIDE], ids=str)
 def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options):
     base = toy_model("gpt2" if {"lora_bias", "bias"} & set(options) else "llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", **options)
-    lm = load(base, adapter=adapter, keep_base=True)
+    lm = load(base, adapter=adapter)
     ids = torch.tensor([lm.tok_encode(TEXT)])
     expected = plain_peft(base, adapter, ids)
     with torch.no_grad():
@@ -72,21 +69,16 @@ def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options
         found = lm.base(input_ids=ids).logits
         assert (untouched - expected).abs().max() > 0.1
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-        if options in KEPT:
-            assert exchange_adapter(lm, None) and torch.equal(lm.base(input_ids=ids).logits, untouched)
-        else:
-            assert not exchange_adapter(lm, None)
 
 
-def test_an_adapter_with_embeddings_of_its_own_is_used_and_not_exchanged(tmp_path):
+def test_an_adapter_with_embeddings_of_its_own_is_used(tmp_path):
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")
     change_tensors(
         adapter, lambda tensors: tensors | {"base_model.model.model.embed_tokens.weight": embeddings(base) + 0.5}
     )
-    lm = load(base, adapter=adapter, keep_base=True)
+    lm = load(base, adapter=adapter)
     torch.testing.assert_close(lm.base.get_input_embeddings().weight.data, embeddings(base) + 0.5)
-    assert not exchange_adapter(lm, None)
 
 
 def trained_with_more_tokens(base: Path, folder: Path, tokens: int, *, save: dict | None = None, **options):
@@ -206,14 +198,13 @@ def test_an_adapter_trained_with_added_tokens_is_the_model_that_was_saved(tmp_pa
         options = {"trainable_token_indices": [size, size + 1, size + 2]}
     trained = trained_with_more_tokens(base, tmp_path / "adapter", tokens, **options)
     record = prefetch_model(model_row(tmp_path))["checkpoints"]["final"]
-    lm = load(base, adapter=record["adapter"]["path"], keep_base=True)
+    lm = load(base, adapter=record["adapter"]["path"])
     ids = torch.tensor([[*lm.tok_encode(TEXT), *lm.tok_encode("<new2>"), len(lm.tokenizer) - 1]])
     assert len(lm.tokenizer) == size + 3 if tokens else len(lm.tokenizer) < size
     with torch.no_grad():
         expected, found = trained(input_ids=ids).logits, lm.base(input_ids=ids).logits
     assert found.shape == expected.shape
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert not exchange_adapter(lm, None), "the base has to be loaded again"
 
 
 @pytest.mark.parametrize(
@@ -261,6 +252,14 @@ def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_pat
     base = toy_model("gemma", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", target_modules=["lm_head"])
     with pytest.raises(CellError, match="computes something else"):
+        load(base, adapter=adapter)
+
+
+def test_an_adapter_that_diverged_is_refused(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    change_tensors(adapter, lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
+    with pytest.raises(CellError, match="its logits are not finite"):
         load(base, adapter=adapter)
 
 
@@ -382,19 +381,6 @@ def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
     return Workspace(run)
 
 
-@pytest.fixture
-def loads(monkeypatch) -> list[str]:
-    """The model of each load of weights."""
-    found: list[str] = []
-
-    def counted(*places, model_id, **options):
-        found.append(model_id)
-        return load_language_model(*places, model_id=model_id, **options)
-
-    monkeypatch.setattr(worker, "load_language_model", counted)
-    return found
-
-
 def check_scores(workspace: Workspace, folder: Path, by: str, adapters: dict[str, str | None]) -> None:
     """Each value of the column `by` has the log-likelihoods of its adapter alone, and no two are equal."""
     Merger(workspace.run).write_items(folder)
@@ -410,57 +396,31 @@ def check_scores(workspace: Workspace, folder: Path, by: str, adapters: dict[str
     assert len({tuple(values) for values in found}) == len(adapters) == len(found)
 
 
-def test_adapters_as_checkpoints_share_the_load_of_their_base(tmp_path, monkeypatch, loads):
-    """The three differ, each is what it is alone, and the base was read once."""
+def test_adapters_as_checkpoints_have_the_scores_of_each(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
     workspace = put_adapters(workspace, tmp_path)
     job = next(iter(workspace.grid.jobs.values()))
     assert len(workspace.grid.jobs) == 1 and len(job.cells) == 3
     run_all(workspace, "evaluate_model")
-    assert len(loads) == 1
     check_scores(workspace, tmp_path, "checkpoint", {"first": "adapter1", "final": "adapter2", "untouched": None})
 
 
-def put_rows(workspace: Workspace, folder: Path, **adapters: Path | None) -> Workspace:
-    """The run's model as several rows: an id, and the adapter on it."""
-    rows = [f"{model}\t{folder / 'model'}\t{adapter or ''}\tfloat32" for model, adapter in adapters.items()]
+def test_adapters_as_rows_have_the_scores_of_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
+    base = tmp_path / "model"
+    adapters = {"m": "", **{f"m{seed}": write_adapter(base, tmp_path / f"adapter{seed}", seed) for seed in (1, 2)}}
+    rows = [f"{model}\t{base}\t{adapter}\tfloat32" for model, adapter in adapters.items()]
     Path("models.tsv").write_text("\n".join(["model\tpath\tadapter\tdtype", *rows, ""]))
     run = workspace.run
     run.models.clear()
     run.models.update(read_models("models.tsv", "toy"))
     for model in run.models:
         record_model(run, model)
-    return Workspace(run)
-
-
-def test_adapters_as_rows_share_the_load_of_their_base(tmp_path, monkeypatch, loads):
-    """As when each is alone, to the byte; one that cannot be loaded takes no other with it."""
-    monkeypatch.chdir(tmp_path)
-    before = start_run(tmp_path, studies=("signal",), rows=toy_rows)
-    base, diverged = tmp_path / "model", write_adapter(tmp_path / "model", tmp_path / "diverged")
-    change_tensors(diverged, lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
-    rows = {"m": None, **{f"m{seed}": write_adapter(base, tmp_path / f"adapter{seed}", seed) for seed in (1, 2)}}
-    workspace = put_rows(before, tmp_path, wrong=diverged, **rows)
-    (job,) = workspace.grid.jobs.values()
-    assert models_of(job) == ("wrong", *rows) and job.batch.endswith(".all-adapters.plain")
+    workspace = Workspace(run)
     run_all(workspace, "evaluate_model")
-    entries = [workspace.entry(cell) for cell in job.cells]
-    assert {entry.cell.model for entry in entries if entry.status == "failed"} == {"wrong"}
-    assert loads == ["wrong", "m"]
-
-    done = {entry.folder: entry.sha256 for entry in entries if entry.status == "done"}
-    workspace = put_rows(before, tmp_path, **rows)
-    run_all(workspace, "evaluate_model")
-    assert loads == ["wrong", "m"], "what is left is in the store"
     check_scores(workspace, tmp_path, "model", {"m": None, "m1": "adapter1", "m2": "adapter2"})
-    for folder in done:
-        workspace.store.remove(folder)
-    batching = {"evaluate_model": {"checkpoints": 1}}
-    workspace = put_rows(start_run(tmp_path, studies=("signal",), rows=toy_rows, batching=batching), tmp_path, **rows)
-    run_all(workspace, "evaluate_model")
-    assert loads == ["wrong", "m", "m", "m1", "m2"]
-    assert {folder: workspace.store.digest(folder) for folder in done} == done
 
 
 def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
-"""What evaluation feeds is where training begins, for every output type, plain and chat, the miniature's and lm-eval's
-tasks; one beginning-of-text token; the same system message on both sides; the blank before an answer."""
+"""Prompts as the model is given them: plain, in chat templates, in other wordings."""
 
 import shutil
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from shipped_data import METRIC, ROWS, fake_data
-from toy_world import TASKS, evaluate, head_of, load_toy
+from toy_run import run_all, start_run
+from toy_world import TASKS, evaluate, head_of, load_toy, toy_rows, write_toy_tasks
 from transformers import AutoTokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
@@ -14,14 +16,20 @@ from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.finding import find_task
-from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark, write_splits
 from lm_validity.cells.tasks.tasks import load_task
 from lm_validity.cells.training.miniature import build_model
+from lm_validity.config.load import build_run
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import Checkpoint, MiniatureModel, Model
 from lm_validity.errors import CellError, InputError
+from lm_validity.files import read_json, write_json
+from lm_validity.miniature import build
 from lm_validity.miniature.build import BENCHMARKS, vocabulary, write_world
 from lm_validity.miniature.world import read_world
+from lm_validity.run.workspace import Workspace
+from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import read_benchmark_facts
 
 SYSTEM = "You are helpful ."
 # what an instruction-tuned model's template may look like: prints BOS or not, a blank before the answer or not
@@ -122,7 +130,9 @@ def test_miniature_tasks(benchmark, prompt, miniature):
     task = load_task(find_task(benchmark.task, folder / "tasks"))
     docs = head_of(documents(task, make_splits(task).train), 4)
     system = "the" if prompt == "chat" else None  # a word of the miniature's language
-    texts = check_shared_prefix(models[prompt], task, docs, prompt, benchmark.metric, system)
+    texts = check_shared_prefix(
+        models[prompt], task, docs, prompt, f"{build.METRICS[benchmark.output_type][0]},none", system
+    )
     assert not any("unknown" in text for text in texts)
     if prompt == "chat" and task.OUTPUT_TYPE != "loglikelihood_rolling":
         assert all(text.split()[:4] == ["<|endoftext|>", "the", "User", ":"] for text in texts)
@@ -188,9 +198,7 @@ def test_a_system_message_that_a_template_does_not_print_is_said(refusal, model_
 
 def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
     tuned = Model(model="m", path=str(model_folders["gpt2"]), instruction_tuned=True)
-    with pytest.raises(
-        InputError, match=r"'m': instruction-tuned, but its tokenizer has no chat template.*add chat_temp"
-    ):
+    with pytest.raises(InputError, match=r"'m', checkpoint 'final': its chat template is missing.*chat_template.jinja"):
         prefetch_model(tuned)
     assert not prefetch_model(tuned, chat=False)["chat_template"]
     assert prefetch_model(Model(model="m", path=str(model_folders["llama"]), instruction_tuned=True))["chat_template"]
@@ -203,7 +211,7 @@ def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp
         shutil.copytree(model_folders[of_root], root)
         shutil.copytree(model_folders[of_point], root / "last")
     checkpoints = (Checkpoint(checkpoint="final", subfolder="last"),)
-    with pytest.raises(InputError, match="no chat template"):
+    with pytest.raises(InputError, match="its chat template is missing"):
         prefetch_model(Model(model="m", path=str(bare), instruction_tuned=True, checkpoints=checkpoints))
     assert prefetch_model(Model(model="m", path=str(own), instruction_tuned=True, checkpoints=checkpoints))[
         "chat_template"
@@ -274,3 +282,106 @@ def test_row_without_an_answer(llama, toy_task):
     unlabelled = type(docs)(docs.task, docs.split, docs.addresses, (docs.docs[0], docs.docs[1] | {"gold": -1}))
     with pytest.raises(CellError, match="document train:1 has no right answer"):
         training_examples(llama, task, unlabelled)
+
+
+OTHER = "toy_choice_other"
+
+SOME = """def results(doc, results):
+    right = float(max(results)[0] == results[doc["gold"]][0])
+    return {"acc": right} | ({"some": right} if doc["gold"] == 0 else {})
+"""
+
+
+def write_variant(folder: Path, text: str = "{{name}} has the color", task: str = OTHER, own: str = "toy_choice"):
+    body = (folder / f"{own}.yaml").read_text().replace(f"task: {own}", f"task: {task}")
+    body = body.replace('"Question: what is the color of {{name}}?\\nAnswer:"', f'"{text}"')
+    assert text in body
+    (folder / f"{task}.yaml").write_text(body)
+
+
+def with_variant(workspace: Workspace, folder: Path, **changed) -> Workspace:
+    """The run with a second row, prefetched and split."""
+    row = {"task": OTHER, "include_path": str(folder / "tasks"), "variant_of": "toy_choice"} | changed
+    columns = [name for name in row if name not in ("task", "include_path")]
+    own = ["toy_choice", "toy_choice", str(folder / "tasks"), *("" for _ in columns)]
+    lines = ["\t".join(["benchmark", "task", "include_path", *columns]), "\t".join(own)]
+    lines.append("\t".join([OTHER, row["task"], row["include_path"], *(row[name] for name in columns)]))
+    Path("benchmarks.tsv").write_text("\n".join(lines) + "\n")
+    run = build_run(workspace.run.configuration.model_dump(exclude_none=True, exclude_defaults=True), "toy")
+    again = Workspace(run)
+    write_json(run.results / "prefetch/benchmarks" / f"{OTHER}.json", prefetch_benchmark(run.benchmarks[OTHER]))
+    write_splits(again, OTHER)
+    return Workspace(run)
+
+
+def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/some.py").write_text(SOME)
+    before = start_run(tmp_path, rows=toy_rows)
+    run_all(before, "evaluate_model")
+    recipes = {cell: before.recipe(cell) for cell in before.grid.cells() if cell.rule == "evaluate_model"}
+    write_variant(tmp_path / "tasks")
+    with open(tmp_path / "tasks" / f"{OTHER}.yaml", "a") as file:
+        file.write("process_results: !function some.results\n")
+    workspace = with_variant(before, tmp_path)
+    assert (
+        recipes.items()
+        <= {cell: workspace.recipe(cell) for cell in workspace.grid.cells() if cell.rule == "evaluate_model"}.items()
+    )
+    # scored on test only, never trained on
+    cells = [cell for cell in workspace.grid.cells() if cell.benchmark == OTHER]
+    assert [(cell.rule, cell.checkpoint, cell.split) for cell in cells] == [("evaluate_model", "final", "test")]
+    run_all(workspace, "evaluate_model")
+    merger = Merger(workspace.run, partial=True)
+    merger.write_scores(tmp_path)
+    scores = pd.read_parquet(tmp_path / "scores.parquet")
+    assert set(scores["benchmark"]) == {"toy_choice"}
+    test = scores[(scores["split"] == "test") & (scores["metric"] == "acc,none")]
+    own, other = test[test["prompt_variant"].isna()], test[test["prompt_variant"] == OTHER]
+    assert own["selected"].tolist() == [True] and other["selected"].tolist() == [False]
+    assert own["n_items"].tolist() == other["n_items"].tolist() == [14]
+    some = scores[scores["metric"] == "some,none"]
+    count = sum(row["gold"] == 0 for row in toy_rows("test"))
+    assert 0 < count < 14 and some["n_items"].tolist() == [count]  # of those that have a value, as its error is
+    merger.write_items(tmp_path)
+    items = pd.read_parquet(tmp_path / "items.parquet")
+    items = items[items["split"] == "test"]
+    texts = items.groupby(items["prompt_variant"].fillna(""))["choice_loglikelihoods"].first()
+    assert list(texts[""]) != list(texts[OTHER])  # it read the other template
+    assert read_benchmark_facts("benchmarks.tsv")["benchmark"].tolist() == ["toy_choice"]
+
+
+def test_a_wording_of_other_questions_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, rows=toy_rows)
+    shutil.copytree(tmp_path / "tasks", tmp_path / "elsewhere")
+    text = (tmp_path / "elsewhere/toy_choice.yaml").read_text().replace("test_split: test", "test_split: validation")
+    (tmp_path / "elsewhere/toy_choice.yaml").write_text(text)
+    write_variant(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
+        with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
+    assert len(read_json(workspace.split_path("toy_choice", "test"))["addresses"]) == 14
+
+
+def test_a_wording_of_the_same_rows_in_another_order_is_refused(tmp_path, monkeypatch):
+    """As many documents, at the same addresses."""
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, rows=toy_rows)
+    (tmp_path / "elsewhere").mkdir()
+    write_toy_tasks(tmp_path / "elsewhere", rows=lambda split: toy_rows(split)[::-1])
+    write_variant(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
+        with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "column"),
+    [({"variant_of": OTHER}, "variant_of"), ({"variant_of": "none"}, "variant_of"), ({"metric": "acc_norm"}, "metric")],
+)
+def test_a_row_that_is_no_wording_of_another_is_refused(tmp_path, monkeypatch, changed, column):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path)
+    write_variant(tmp_path / "tasks")
+    with pytest.raises(InputError, match=f"'{column}'"):
+        with_variant(workspace, tmp_path, **changed)

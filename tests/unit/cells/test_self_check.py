@@ -1,22 +1,23 @@
 """What is scored, written and trained on is held against plain passes over one text at a time."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from lm_eval.api.instance import Instance
-from test_scorer import COMMON, LLAMA, own, random_requests
+from test_scorer import COMMON, LLAMA, long_model, own, random_requests
 from test_scorer import models as models
+from toy_run import run_of
 from toy_world import toy_tokenizer
 
-from lm_validity.cells.models import scorer as scorer_module
+from lm_validity.cells.models import passes
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.passes import CHECK_SHARE
-from lm_validity.cells.tasks.evaluation import training_examples
-from lm_validity.cells.tasks.tasks import fetch_documents
-from lm_validity.cells.training.loop import rows_are_alike
+from lm_validity.cells.tasks.evaluation import Example
+from lm_validity.cells.training.loop import FinetuneSettings, rows_are_alike
 from lm_validity.errors import CellError
 
 
@@ -54,7 +55,7 @@ def test_a_row_that_changes_with_those_beside_it_is_scored_alone(way):
 
 @pytest.mark.parametrize("way", ["packed", "cached"])
 def test_a_way_that_fails_on_long_questions_only_is_given_up(models, way, monkeypatch, caplog):
-    score = scorer_module.score
+    score = passes.score
 
     def broken(kind, model, forward, trees, *options):
         scores = score(kind, model, forward, trees, *options)
@@ -63,7 +64,7 @@ def test_a_way_that_fails_on_long_questions_only_is_given_up(models, way, monkey
         return scores
 
     requests = [request for request in random_requests() if len(request[1]) < 90]
-    monkeypatch.setattr(scorer_module, "score", broken)
+    monkeypatch.setattr(passes, "score", broken)
     lm = own(models, "llama", scorer=way)
     with caplog.at_level(logging.WARNING):
         found = [value for value, _ in lm._loglikelihood_tokens(list(requests))]
@@ -73,27 +74,27 @@ def test_a_way_that_fails_on_long_questions_only_is_given_up(models, way, monkey
 
 
 def test_the_check_costs_a_fiftieth_and_is_not_repeated(models, monkeypatch):
-    passes = []
-    plain = scorer_module.plain
+    plain_passes = []
+    plain = passes.plain
     monkeypatch.setattr(
-        scorer_module, "plain", lambda *arguments: passes.append(len(arguments[1][1])) or plain(*arguments)
+        passes, "plain", lambda *arguments: plain_passes.append(len(arguments[1][1])) or plain(*arguments)
     )
     lm = own(models, "gpt2")
     lm.narrows_head()
-    passes.clear()
+    plain_passes.clear()
     requests = random_requests(questions=200)
     lm._loglikelihood_tokens(list(requests))
-    first, tokens = len(passes), lm.counters.forward_tokens
+    first, tokens = len(plain_passes), lm.counters["forward_tokens"]
     assert 2 <= first <= 12, "four kinds of sizes a way"
     for _ in range(4):  # what did not fit into the first budgets
         lm._loglikelihood_tokens(list(requests))
-    first = len(passes)
+    first = len(plain_passes)
     assert first <= 12
     lm._loglikelihood_tokens(list(requests))
-    assert len(passes) == first
+    assert len(plain_passes) == first
     longer = [(None, list(range(5, 95)), [5]), *requests]
     lm._loglikelihood_tokens(longer)
-    assert first < len(passes) <= first + 3 and sum(passes[first:]) <= max(CHECK_SHARE * tokens, 95)
+    assert first < len(plain_passes) <= first + 3 and sum(plain_passes[first:]) <= max(CHECK_SHARE * tokens, 95)
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -104,7 +105,7 @@ def test_a_request_that_does_not_fit_by_itself_says_nothing(models, fits, monkey
     lm = own(models, "gpt2")
     expected = [value for value, _ in lm._loglikelihood_tokens(random_requests())]
     lm.checks.forget()
-    monkeypatch.setattr(scorer_module, "plain", plain)
+    monkeypatch.setattr(passes, "plain", plain)
     if fits:
         with pytest.raises(RuntimeError, match="another fault"):
             lm._loglikelihood_tokens(random_requests())
@@ -175,11 +176,62 @@ def test_texts_are_trained_on_one_by_one_where_they_change_with_those_beside_the
     assert rows_are_alike(llama, rows)
 
 
-def test_a_training_text_without_its_answer_is_refused(llama, toy_task, monkeypatch):
-    """As of a tokenizer that adds an end of text behind every text: what follows the question is that alone."""
-    task = toy_task("toy_choice")
-    documents = fetch_documents(task, "train", ["train:0", "train:2"])
-    assert len(training_examples(llama, task, documents)) == 2
-    monkeypatch.setattr(llama, "encode_request", lambda *texts: ([5, *"".join(texts).encode()], [llama.eot_token_id]))
-    with pytest.raises(CellError, match=r"train:0: its training text would say '</s>' where the answer is ' \w+"):
-        training_examples(llama, task, documents)
+SWITCH = 24
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    return LanguageModel(long_model(), tokenizer, model_id="long", eval_batch_size=8, max_length=96)
+
+
+def gradients(lm, micro_batch: int) -> list[torch.Tensor]:
+    """Of one step on texts on both sides of the switch."""
+    draw = np.random.default_rng(1)
+    lengths = (60, SWITCH + 1, SWITCH, 20, 8, 40, 40, 5)
+    examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in lengths]
+    settings = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.0, micro_batch=micro_batch)
+    one = run_of(lm, examples, settings)
+    one.pass_tokens = 1e9  # as few passes as possible
+    for name, parameter in one.trainings[0].parameters.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(2))
+    one.accumulate(one.trainings, next(one.trainings[0].batches(1)))
+    found = [parameter.grad.clone() for parameter in one.trainings[0].parameters.values()]
+    one.end()
+    return found
+
+
+def test_gradients_do_not_depend_on_who_is_in_the_micro_batch(lm):
+    alone, together = gradients(lm, 1), gradients(lm, 8)
+    largest = max(float(each.abs().max()) for each in alone)
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4 * largest, rtol=0)
+
+
+def test_answers_do_not_depend_on_who_is_in_the_batch(lm):
+    draw = np.random.default_rng(4)
+    words = [lm.tokenizer.decode([number]) for number in range(5, 200)]
+    prompts = ["".join(draw.choice(words, size=size)) for size in (4, 12, 40, 6, 30)]
+    wanted = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    requests = [SimpleNamespace(args=(prompt, dict(wanted))) for prompt in prompts]
+    alone = [lm.generate_until([request])[0] for request in requests]
+    assert lm.generate_until(requests) == alone and len(set(alone)) > 1
+
+
+def test_lm_evals_code_as_a_fallback_keeps_them_apart_too(lm):
+    draw = np.random.default_rng(0)
+    requests = [
+        (None, draw.integers(420, size=size).tolist(), draw.integers(420, size=2).tolist()) for size in (60, 21, 22, 5)
+    ]
+    expected = lm._loglikelihood_tokens(requests)
+    lm._allowed = frozenset()
+    np.testing.assert_allclose(
+        [value for value, _ in lm._loglikelihood_tokens(requests)], [value for value, _ in expected], atol=1e-3
+    )
+
+
+def test_other_encodings_do_not_depend_on_the_text():
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(COMMON | LLAMA)))
+    lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="plain", eval_batch_size=8)
+    assert not lm.outgrows(10**6)

@@ -28,7 +28,7 @@ COMPLETION = {  # of the first training row under the plain prompt
 @pytest.fixture
 def shipped(monkeypatch):
     """Load a shipped task over 12 made-up rows a split. Nothing here looks at standard errors: few resamples."""
-    monkeypatch.setattr(evaluation, "stderr_for_metric", lambda metric, **_: stderr_for_metric(metric, 10))
+    monkeypatch.setattr(evaluation.harness, "stderr_for_metric", lambda metric, **_: stderr_for_metric(metric, 10))
     return fake_data(monkeypatch)
 
 

@@ -10,7 +10,7 @@ from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.tasks.splits import prefetch_benchmark, write_splits
-from lm_validity.cells.training.loop import FinetuneSettings, Member, TrainingRun, started
+from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, TrainingRun, started
 from lm_validity.config.load import Run, build_run
 from lm_validity.files import write_json
 from lm_validity.run.inputs import own_files, states_of
@@ -97,6 +97,6 @@ def _made(folder: Path) -> Path:
 def run_of(lm: LanguageModel, examples: list[Example], settings: FinetuneSettings) -> TrainingRun:
     """Fresh adapters in training; `end` takes them off the model."""
     stack = ExitStack()
-    run = stack.enter_context(started(lm, examples, [Member(settings, Path("nowhere"))], 7))
+    run = stack.enter_context(started(Plan(lm, examples, [Member(settings, Path("nowhere"))], float, 7)))
     run.end = stack.close
     return run

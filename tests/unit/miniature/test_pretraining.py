@@ -1,7 +1,6 @@
 """A tiny model: trained to the byte, in hub format, scored by lm-eval as by hand."""
 
 import json
-import logging
 import math
 import random
 import sys
@@ -10,17 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from lm_eval.evaluator import evaluate
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lm_validity.cells.training.miniature import build_model, learning_rate, pretrain_model
+from lm_validity.cells.training.miniature import learning_rate, pretrain_model
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.miniature.build import tokens_at, vocabulary, write_world
-from lm_validity.miniature.world import dialogues, read_world, render_dialogue
+from lm_validity.miniature.world import dialogues, read_world
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "workflow" / "scripts"))
 from miniature_sheets import count_parameters
@@ -107,7 +103,7 @@ def test_a_tuned_model_goes_on_from_its_parent_and_learns_dialogues(made, tmp_pa
     assert AutoTokenizer.from_pretrained(tmp_path / "web").chat_template is None
     messages = [{"role": "user", "content": "Pick the job of x"}, {"role": "assistant", "content": "baker"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False)
-    assert text == render_dialogue("Pick the job of x", "baker")
+    assert text == "User : Pick the job of x Bot : baker "
     dialogue = next(dialogues(made.world, "science", random.Random(1)))
     losses = {}
     for name in ("web", "web-chat"):
@@ -140,76 +136,3 @@ def test_learning_rate_warms_up_and_decays():
     assert learning_rate(row, 25) == pytest.approx(1e-2 * 0.5 * (0.1 + 0.9 * 575 / 600))
     assert learning_rate(row, 300) == pytest.approx(1e-2 * 0.55)
     assert learning_rate(row, 600) == pytest.approx(1e-3)
-
-
-def test_build_model_depends_on_torch_generator_only():
-    row = pool_row("gpt2")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        first = build_model(row, 50)
-        torch.manual_seed(0)
-        second = build_model(row, 50)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert first.config.n_inner == 128
-    assert first.get_input_embeddings().weight is first.lm_head.weight
-
-
-@pytest.fixture(scope="module")
-def lm_eval_result(made, request):
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    folder = made.folder / "models" / "forum-llama"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
-    manager = TaskManager(include_path=str(made.folder / "world" / "tasks"), include_defaults=False)
-    names = [f"miniature_{name}" for name in ("cloze", "ending", "letter", "dialogue", "table", "encyclopedia")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)  # the tasks find their data from anywhere
-        result = evaluate(lm, manager.load(names), limit=24, bootstrap_iters=0, log_samples=True)
-    return model, vocabulary(made.world), result
-
-
-def _loglikelihood(model, ids: list[int], start: int) -> float:
-    with torch.no_grad():
-        scores = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-    return sum(scores[place - 1, ids[place]].item() for place in range(start, len(ids)))
-
-
-@pytest.mark.parametrize("name", ["cloze", "ending", "letter", "dialogue"])
-def test_lm_eval_scores_choices_as_by_hand(lm_eval_result, name):
-    model, words, result = lm_eval_result
-    samples = result["samples"][f"miniature_{name}"]
-    assert len(samples) == 24
-    hits = []
-    for sample in samples:
-        context = [0, *(words[word] for word in sample["doc"]["context"].split())]
-        choices = [[words[word] for word in choice.split()] for choice in sample["doc"]["choices"]]
-        mine = [_loglikelihood(model, context + choice, len(context)) for choice in choices]
-        assert [float(response[0]) for response in sample["filtered_resps"]] == pytest.approx(mine, abs=1e-4)
-        hits.append(mine.index(max(mine)) == sample["doc"]["gold"])
-    assert result["results"][f"miniature_{name}"]["acc,none"] == pytest.approx(sum(hits) / 24)
-
-
-def test_lm_eval_generates_one_word_greedily(lm_eval_result):
-    model, words, result = lm_eval_result
-    by_id = {index: word for word, index in words.items()}
-    for sample in result["samples"]["miniature_table"]:
-        ids = torch.tensor([[0, *(words[word] for word in sample["doc"]["context"].split())]])
-        with torch.no_grad():
-            best = by_id[model(input_ids=ids).logits[0, -1].argmax().item()]
-        assert sample["filtered_resps"] == [best if best != "<|endoftext|>" else ""]
-        assert sample["exact_match"] == (best == sample["doc"]["answer"])
-
-
-def test_lm_eval_rolls_over_documents_as_trained(lm_eval_result):
-    """The prefix token comes before a text that the tokenizer has begun; training has shown two tokens 0."""
-    model, words, result = lm_eval_result
-    total = size = 0
-    for sample in result["samples"]["miniature_encyclopedia"]:
-        ids = [0, 0, *(words[word] for word in sample["doc"]["text"].split())]
-        total += _loglikelihood(model, ids, 1)
-        size += len(sample["doc"]["text"].encode())
-    score = result["results"]["miniature_encyclopedia"]["bits_per_byte,none"]
-    assert score == pytest.approx(-total / size / math.log(2), abs=1e-4)
-    begin = math.exp(_loglikelihood(model, [0, 0], 1))
-    assert begin == pytest.approx(0.25, abs=0.1)  # the share of rows that begin twice, learnt within 120 steps

@@ -68,12 +68,6 @@ def test_bad_pool_rows_are_named(tmp_path, row, problem):
         read_pool(sheet)
 
 
-def test_bad_pool_rows_are_named_by_their_line_in_the_file(tmp_path):
-    (tmp_path / "pool.tsv").write_text(f"# small ones\n{HEADER}\n# width 33\na\tweb\tllama\txs\t33\t2\t10\t1e-3\t\n")
-    with pytest.raises(InputError, match=r"pool\.tsv, row 5: hidden_size"):
-        read_pool(tmp_path / "pool.tsv")
-
-
 def test_missing_or_empty_pool(tmp_path):
     with pytest.raises(InputError, match="no such sheet"):
         read_pool(tmp_path / "none.tsv")

@@ -133,7 +133,7 @@ def test_seed_decides_and_place_does_not(tmp_path):
     assert contents("a") == contents("deeper/b")
     assert contents("a")["data/cloze/test.jsonl"] != contents("c")["data/cloze/test.jsonl"]
     assert read_world(tmp_path / "a") == WORLD
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="not a whole world"):
         read_world(tmp_path / "nowhere")
     world = tmp_path / "a" / "world.json"
     for content in (world.read_text()[:200], "{}"):
@@ -160,7 +160,7 @@ def test_too_many_entities_are_refused():
 
 def test_ask_draws_the_place_when_none_is_given():
     draw = Random(1)
-    entity = WORLD.entities[0]
+    entity = next(iter(WORLD.facts))
     places = Counter(ask(draw, WORLD, "question", entity, "job").gold for _ in range(400))
     assert set(places) == {0, 1, 2, 3}
     assert json.dumps(ask(draw, WORLD, "choose", entity, "job").choices)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.replay import benchmark_record, model_record, write_splits
-from lm_validity.cells.runner import run_job
+from lm_validity.cells.runner import replayed_benchmark, replayed_model, run_job, write_replayed_splits
 from lm_validity.config.load import Run, load_run
 from lm_validity.config.rows import Sheets
 from lm_validity.files import write_json, write_text
@@ -28,12 +27,12 @@ def prefetch(run: Run) -> None:
     own(run)
     sources = {"sources": states_of(own_files(run, "models", ""))}
     for model in run.models.values():
-        write_json(run.results / "prefetch" / "models" / f"{model.model}.json", model_record(run, model) | sources)
+        write_json(run.results / "prefetch" / "models" / f"{model.model}.json", replayed_model(run, model) | sources)
     workspace = Workspace(run)
     for row in run.benchmarks.values():
-        record = benchmark_record(run, row) | sources
+        record = replayed_benchmark(run, row) | sources
         write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", record)
-        write_splits(workspace, row.benchmark)
+        write_replayed_splits(workspace, row.benchmark)
 
 
 def run_all(run: Run) -> None:

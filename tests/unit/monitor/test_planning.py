@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import run_all
 
-from lm_validity.cells.replay import read_served
+from lm_validity.cells.runner import read_served
 from lm_validity.cli import study as command
 from lm_validity.config.load import load_run, read_plan
 from lm_validity.errors import InputError

@@ -3,10 +3,11 @@
 import contextlib
 import hashlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,33 +15,12 @@ import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
-from lm_validity.cells.models.loading import (
-    check_on_gpus,
-    check_saved_ends,
-    keep_saved_head,
-    load_weights,
-    names_what_fails,
-    say_unread,
-    takes_rows,
-)
+from lm_validity.cells.lm_eval_internals import errors_only, normalize_gen_kwargs, resolve_max_length
+from lm_validity.cells.models import loading, tokenizing
 from lm_validity.cells.models.passes import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.prefetch import model_folder, tokenizer_folder
-from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import EncodedRequest, NotPlain, SharedContextLM, Way
-from lm_validity.cells.models.tokenizer import (
-    CHAT_DATE,
-    close_thought,
-    fixed_date,
-    load_tokenizer,
-    lost_bytes,
-    render,
-    thought_settings,
-)
 from lm_validity.errors import CellError, first_line
-
-if TYPE_CHECKING:
-    from lm_validity.cells.models.own_adapter import OwnAdapter
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Writing answers token by token: when a row is over, what a broken logit is, and lm-eval's words for sampling.
@@ -156,6 +136,27 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_i
 MOST_LOST = 0.01  # share of a corpus's bytes that a tokenizer may lose: by so much bits per byte are too low
 
 
+class Options(TypedDict, total=False):
+    """How a language model is asked.
+
+    eval_batch_size: texts of a batch. model_id: the name that results and adapters carry; never a path of this machine.
+    max_length: longest context in tokens, never more than the model's own limit; null is that limit.
+    max_generated_tokens: longest answer of a generation task that sets none itself; 256 where it is not given.
+    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
+        add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
+        `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
+        where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
+        `once` for all others; the attribute then holds which of them it is.
+    """
+
+    eval_batch_size: Required[int]
+    model_id: str
+    max_length: int | None
+    max_generated_tokens: int
+    window_prefix: WindowPrefix
+    scorer: Way
+
+
 class NonFiniteScore(CellError):
     """A log-likelihood, logit or metric that is not a finite number: the model diverged or overflowed."""
 
@@ -163,62 +164,43 @@ class NonFiniteScore(CellError):
 class LanguageModel(SharedContextLM):
     """lm-eval's HFLM over a loaded model and tokenizer, with this project's scorer.
 
-    max_length: longest context in tokens, never more than the model's own limit; null is that limit.
-    model_id: the name that results and adapters carry; never a path of this machine.
-    max_generated_tokens: longest answer of a generation task that sets none itself.
-    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
-        add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
-        `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
-        where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
-        `once` for all others; the attribute then holds which of them it is.
     answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
     closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`tokenizer`).
     """
 
-    closes_thoughts = False
-
     # lm-eval's, whose types are not known
     batch_size_per_gpu: int
+    max_gen_toks = 256  # where the task sets no length of an answer
     chat_template_args: dict[str, object]
 
     def __init__(
         self,
         model: transformers.PreTrainedModel,
         tokenizer: transformers.PreTrainedTokenizerBase,
-        *,
-        model_id: str,
-        eval_batch_size: int,
-        max_length: int | None = None,
-        max_generated_tokens: int = 256,
-        window_prefix: WindowPrefix = "auto",
-        scorer: Way = "auto",
+        **options: Unpack[Options],
     ):
         model.requires_grad_(requires_grad=False)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
+        longest = options.get("max_length")
         with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             super().__init__(
                 pretrained=model,
                 tokenizer=tokenizer,
                 backend="causal",
-                batch_size=eval_batch_size,
-                max_length=max_length
-                and min(max_length, resolve_max_length(model.config, tokenizer, default=max_length)),
-                scorer=scorer,
+                batch_size=options["eval_batch_size"],
+                max_length=longest and min(longest, resolve_max_length(model.config, tokenizer, default=longest)),
+                scorer=options.get("scorer", "auto"),
             )
         self.base = model
-        self.model_id = model_id
-        self.own_adapter: OwnAdapter | None = None  # of the user's, in the weights of `base`
-        if "date_string" in str(tokenizer.chat_template):
-            self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
-        if tokenizer.chat_template is not None:
-            template_options, self.closes_thoughts = thought_settings(tokenizer, self.chat_template_args)
-            self.chat_template_args = self.chat_template_args | template_options
+        self.model_id = options["model_id"]
+        self.chat_template_args = tokenizing.chat_options(tokenizer, self.chat_template_args)
         defaults = model.generation_config
         if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
             tokens = {name: getattr(defaults, name) for name in TOKENS}
             model.generation_config = transformers.GenerationConfig(**tokens)
-        self.max_generated_tokens = max_generated_tokens
+        self.max_gen_toks = options.get("max_generated_tokens", 256)
+        window_prefix = options.get("window_prefix", "auto")
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.sampling: Sampling | None = None  # of the cell at hand; None: what the task says, else the likeliest
@@ -229,11 +211,6 @@ class LanguageModel(SharedContextLM):
         self._prompts: list[Instance] = []  # of the answers at hand
         self.answers_alone = False  # whether answers may not share a batch; found by `check_answers`
 
-    @property
-    def max_gen_toks(self) -> int:
-        """Longest answer where the task sets none; lm-eval's default is 256."""
-        return self.max_generated_tokens
-
     def _template_answer_start(self) -> str:
         """White space between the template's generation prompt and an assistant's answer: " " for `[/INST] Oslo`, ""
         where the prompt itself ends in a line break. Without it a choice would be scored that the model never saw."""
@@ -241,8 +218,8 @@ class LanguageModel(SharedContextLM):
             return ""
         options = self.chat_template_args
         try:
-            prompt = render(self.tokenizer, ["question"], options)
-            dialogue = render(self.tokenizer, ["question", "answer"], options, prompt=False)
+            prompt = tokenizing.render(self.tokenizer, ["question"], options)
+            dialogue = tokenizing.render(self.tokenizer, ["question", "answer"], options, prompt=False)
         except Exception:  # whatever a template raises; rendering the real prompts will name it
             return ""
         between = dialogue[len(prompt) :].partition("answer")[0]
@@ -252,7 +229,8 @@ class LanguageModel(SharedContextLM):
         """Whether prompts would lack a system message: the chat template refuses one, and lm-eval leaves it out then,
         or does not print it."""
         try:
-            prompt = render(self.tokenizer, ["question"], self.chat_template_args, system="Be brief.", prompt=False)
+            options = self.chat_template_args
+            prompt = tokenizing.render(self.tokenizer, ["question"], options, system="Be brief.", prompt=False)
         except Exception:  # whatever a template raises
             return True
         return "Be brief." not in prompt
@@ -260,9 +238,9 @@ class LanguageModel(SharedContextLM):
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """lm-eval's; a template that prints the date of today prints CHAT_DATE, and one that opens a thought has it
         closed (`chat`)."""
-        with fixed_date():
+        with tokenizing.fixed_date():
             prompt = super().apply_chat_template(chat_history, add_generation_prompt)
-        return close_thought(prompt) if self.closes_thoughts and add_generation_prompt else prompt
+        return tokenizing.close_thought(prompt) if add_generation_prompt else prompt
 
     def encode_request(self, context: str, continuation: str) -> EncodedRequest:
         """Token ids of context and continuation as lm-eval scores them; kept until `share_encodings`."""
@@ -302,12 +280,8 @@ class LanguageModel(SharedContextLM):
     def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         """(context, predicted) token ids of each window over a document; every token is predicted once."""
         prefix_of_each_window = self.window_prefix == "every"
-        windows = get_rolling_token_windows(
-            token_list=self.document_tokens(text),
-            prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length - 1 if prefix_of_each_window else self.max_length,
-            context_len=1,
-        )
+        longest = self.max_length - prefix_of_each_window
+        windows = get_rolling_token_windows(self.document_tokens(text), self.prefix_token_id, longest, context_len=1)
         disjoint = [make_disjoint_window(window) for window in windows]
         if prefix_of_each_window:
             disjoint[1:] = [([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]]
@@ -339,15 +313,12 @@ class LanguageModel(SharedContextLM):
         return totals
 
     def _check_written(self, texts: list[str]) -> None:
-        lost = [lost_bytes(self.tokenizer, text) for text in texts]
+        lost = [tokenizing.lost_bytes(self.tokenizer, text) for text in texts]
         total = sum(len(text.encode()) for text in texts)
         if sum(lost) > MOST_LOST * total:
             worst = texts[max(range(len(texts)), key=lost.__getitem__)]
-            raise CellError(
-                f"{self.model_id}: its tokenizer loses {sum(lost)} of {total} bytes of the texts "
-                f"({sum(map(bool, lost))} of {len(texts)} texts, such as {worst[:40]!r}), which would count as known.",
-                "leave the corpus out for this model, or take one that the tokenizer can write.",
-            )
+            problem = f"{self.model_id}: its tokenizer loses {sum(lost)} of {total} bytes of texts ({worst[:40]!r})."
+            raise CellError(problem, "leave the corpus out for this model, or take one that the tokenizer can write.")
         if any(lost):
             log.warning("%s: its tokenizer loses %d of %d bytes of the texts", self.model_id, sum(lost), total)
 
@@ -363,10 +334,10 @@ class LanguageModel(SharedContextLM):
     def _write(self, requests: list[Instance]) -> list[str]:
         """Answers by the model itself in batches, all of them again in batches of half the size where memory runs out.
         They are written one by one where they are not those of a plain pass (`check_answers`), and where a text may
-        outgrow the position encoding (`PositionEncoding`): its own length alone decides when that changes."""
+        outgrow the position encoding (`outgrows`): its own length alone decides when that changes."""
         rows, self._prompts = self.batch_size, requests
-        encoding = self.position_encoding
-        if self.answers_alone or (encoding.varies and any(encoding.of(self._longest(request)) for request in requests)):
+        varies = self.longrope_limit < math.inf
+        if self.answers_alone or (varies and any(self.outgrows(self._longest(request)) for request in requests)):
             self.batch_size_per_gpu = 1
         try:
             while True:
@@ -386,7 +357,7 @@ class LanguageModel(SharedContextLM):
                     if self.batch_size_per_gpu == 1 or not is_out_of_memory(error):
                         raise
                 self.batch_size_per_gpu //= 2
-                self.counters.oom_halvings += 1
+                self.counters["oom_halvings"] += 1
                 torch.cuda.empty_cache()
         finally:
             self.batch_size_per_gpu = rows
@@ -397,11 +368,56 @@ class LanguageModel(SharedContextLM):
         result: int = min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
         return result
 
-    def is_prompt(self, tokens: list[int]) -> bool:
-        """Whether these are the tokens by which one of the prompts at hand is known by itself."""
-        return any(
-            self.tok_encode(request.args[0])[-self.room_for_prompt(request) :] == tokens for request in self._prompts
-        )
+    @torch.no_grad()
+    def check_answers(
+        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, first: torch.Tensor, *, greedy: bool
+    ) -> None:
+        """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: the
+        same log-likelihoods of its first token, and of greedy answers each token the likeliest there. Two rows are
+        looked at, the one with most padding and the one with least, where they exceed what was checked before.
+
+        prompts: (rows, tokens), padded on the left, where the mask is 0. texts: prompts and answers. first: (rows,
+        vocabulary), the logits by which the first token was chosen. greedy: whether the likeliest tokens were.
+        """
+        if self.longrope_limit < math.inf:  # an answer that outgrows it goes on from states of the shorter one
+            return
+        padding = (mask == 0).sum(1).tolist()
+        longest_padding, least = padding.index(max(padding)), padding.index(min(padding))
+        for kind, row, size in (
+            ("padding", longest_padding, padding[longest_padding] + 1),
+            ("length", least, texts.shape[1]),
+        ):
+            if self.checks.exceeds("answers", kind, size):
+                prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
+                while answer and answer[-1] == self.tokenizer.pad_token_id:  # behind its end
+                    answer.pop()
+                self._check_answer(prompt, answer if greedy else answer[:1], first[row], greedy=greedy)
+
+    def _check_answer(self, prompt: torch.Tensor, answer: list[int], first: torch.Tensor, *, greedy: bool) -> None:
+        by_itself = ((request.args[0], self.room_for_prompt(request)) for request in self._prompts)
+        if not any(self.tok_encode(text)[-room:] == prompt.tolist() for text, room in by_itself):
+            raise NotPlain("a prompt has other tokens in a batch than by itself")
+        if not answer:
+            return
+        answer_tokens = torch.tensor(answer, device=prompt.device)
+        try:
+            logits = self._forward(input_ids=torch.cat((prompt, answer_tokens))[None, :-1], use_cache=False).logits
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return
+        if logits.shape[1] < len(answer):  # an architecture that gives the last position's alone
+            return
+        logits = logits[0, -len(answer) :].float()
+        # the cache and the padding add up otherwise, each time
+        tolerance = 10 * self.tolerance(float(logits.abs().max()))
+        gap = float((first.to(logits).log_softmax(-1) - logits[0].log_softmax(-1)).abs().max())
+        if not gap <= tolerance:
+            raise NotPlain(f"log-likelihoods of a prompt's next token are {gap:.2g} from those of a plain pass")
+        chosen = logits[torch.arange(len(answer)), answer_tokens.to(logits.device)]
+        gap = float((logits.amax(-1) - chosen).max())
+        if greedy and not gap <= tolerance:
+            raise NotPlain(f"a token of an answer is {gap:.2g} below the likeliest of a plain pass")
 
     def _generators(self, context: torch.Tensor, mask: torch.Tensor) -> list[np.random.Generator]:
         """The random numbers of each row's answer."""
@@ -429,7 +445,6 @@ class LanguageModel(SharedContextLM):
     ) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
-        self.position_encoding.forget()
         watch = WatchLogits()
         processors: list[transformers.LogitsProcessor] = [watch]
         if self.sampling is not None:
@@ -450,19 +465,15 @@ class LanguageModel(SharedContextLM):
                 **sampling_options(options),
             )
         except (TypeError, ValueError) as error:  # so it says that it does not know a setting, or not this value
-            raise CellError(
-                f"{self.model_id}: transformers cannot write answers with {options} ({first_line(error)}).",
-                "correct the task's generation_kwargs.",
-            ) from error
+            problem = f"{self.model_id}: transformers cannot write answers with {options} ({first_line(error)})."
+            raise CellError(problem, "correct the task's generation_kwargs.") from error
         made = int((generated[:, start:] != self.tokenizer.pad_token_id).sum())
-        self.counters.generated_tokens += made
-        self.counters.forward_tokens += int(attention_mask.sum()) + made
-        self.counters.forward_tokens_padded += generated.numel()
+        self.counters["generated_tokens"] += made
+        self.counters["forward_tokens"] += int(attention_mask.sum()) + made
+        self.counters["forward_tokens_padded"] += generated.numel()
         if watch.broken is not None and watch.broken.item():
-            raise NonFiniteScore(
-                f"{self.model_id}: a logit is not finite while it generates.",
-                "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
-            )
+            hint = "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32."
+            raise NonFiniteScore(f"{self.model_id}: a logit is not finite while it generates.", hint)
         greedy = self.sampling is None and not options.get("do_sample")
         if watch.first is not None and len(watch.first) == rows and set(options) <= OF_SAMPLING | {"eos_token_id"}:
             self.check_answers(context, attention_mask, generated, watch.first, greedy=greedy)
@@ -479,66 +490,45 @@ def load_language_model(
     *,
     dtype: str,
     device: str,
-    eval_batch_size: int,
-    max_length: int | None = None,
-    max_generated_tokens: int = 256,
     subfolder: str | None = None,
-    model_id: str | None = None,
-    window_prefix: WindowPrefix = "auto",
-    scorer: Way = "auto",
     adapter: str | Path | None = None,
-    keep_base: bool = False,
+    **options: Unpack[Options],
 ) -> LanguageModel:
     """Load a model from a folder: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
-    adapter: folder of a PEFT adapter that is added to the weights; keep_base: so that it can be exchanged for another.
+    adapter: folder of a PEFT adapter of the user's, which is added to the weights.
     device: `cpu`, `cuda`, `cuda:N`; `all`, one model over all GPUs of the job, layer by layer (accelerate).
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
     folder = model_folder(path, subfolder)
     folder_of_tokenizer = tokenizer_folder(Path(adapter) if adapter else None, folder, Path(path))
-    name = model_id or str(path)
+    name = options.setdefault("model_id", Path(path).name)
     with must_fit(name, "its weights to load", f"{MORE_MEMORY}."):
-        with names_what_fails(str(path), "causal"):
-            tokenizer = load_tokenizer(folder_of_tokenizer, str(path), weights=folder)
+        with loading.names_what_fails(str(path), "causal"):
+            tokenizer = tokenizing.load_tokenizer(folder_of_tokenizer, str(path), weights=folder)
         model = _read_weights(folder, str(path), getattr(torch, dtype), device)
         if tokenizer.eos_token_id is None:
             problem = f"{path}: the tokenizer has no end-of-text token."
             raise CellError(problem, "set eos_token in tokenizer_config.json.")
         if device != "all":
             model.to(device)
-        own_adapter = _own_adapter(model, adapter, name, keep=keep_base)
-    lm = LanguageModel(
-        model,
-        tokenizer,
-        model_id=model_id or Path(path).name,
-        eval_batch_size=eval_batch_size,
-        max_length=max_length,
-        max_generated_tokens=max_generated_tokens,
-        window_prefix=window_prefix,
-        scorer=scorer,
-    )
-    lm.own_adapter = own_adapter
-    if own_adapter is None:
-        check_saved_ends(lm.base, folder, str(path))
-    if not takes_rows(lm.base, str(path)):
+        if adapter:
+            loading.put_on(model, adapter, name)
+    lm = LanguageModel(model, tokenizer, **options)
+    if not adapter:
+        loading.check_saved_ends(lm.base, folder, str(path))
+    if not loading.takes_rows(lm.base, str(path)):
         lm.batch_size_per_gpu, lm.alone = 1, True
     with lm.counters.phase("load"):
-        lm.counters.model_loads += 1
+        lm.counters["model_loads"] += 1
     return lm
 
 
 def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> transformers.PreTrainedModel:
-    model, missing, unread = load_weights(
-        transformers.AutoModelForCausalLM,
-        folder,
-        name,
-        "causal",
-        dtype=dtype,
-        device_map="auto" if device == "all" else None,
-    )
+    device_map, loader = "auto" if device == "all" else None, transformers.AutoModelForCausalLM
+    model, missing, unread = loading.load_weights(loader, folder, name, "causal", dtype=dtype, device_map=device_map)
     if missing:  # transformers draws them at random, anew in each process, and only warns
         raise CellError(
             f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])})"
@@ -546,29 +536,8 @@ def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> t
             "is it a classifier, a reward model, a headless backbone, or saved with a prefix (torch.compile, PEFT)? "
             "Save it with save_pretrained, with its language modelling head.",
         )
-    say_unread(name, model, unread)
-    keep_saved_head(model)
+    loading.say_unread(name, model, unread)
+    loading.keep_saved_head(model)
     if device == "all" and torch.cuda.is_available():
-        check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
+        loading.check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
     return model
-
-
-def exchange_adapter(lm: LanguageModel, adapter: str | Path | None) -> bool:
-    """Put another adapter (None: none) in place of a loaded model's; False where it has to be loaded anew."""
-    if lm.own_adapter is not None and not lm.own_adapter.take_off():
-        return False
-    with must_fit(lm.model_id, "its adapter to load", f"{MORE_MEMORY}."):
-        lm.own_adapter = _own_adapter(lm.base, adapter, lm.model_id, keep=True)
-    return True
-
-
-def _own_adapter(
-    model: transformers.PreTrainedModel, adapter: str | Path | None, name: str, keep: bool
-) -> "OwnAdapter | None":
-    """The user's adapter, put into `model`; None where there is none, and PEFT, a fifth of what a job has to import,
-    stays out."""
-    if not adapter:
-        return None
-    from lm_validity.cells.models.own_adapter import OwnAdapter
-
-    return OwnAdapter(model, adapter, name, keep=keep)

@@ -4,19 +4,24 @@ whether what came of them is a causal language model."""
 import contextlib
 import logging
 import re
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from lm_validity.cells.models.passes import is_out_of_memory
+from lm_validity.cells.models.passes import is_out_of_memory, replaced
 from lm_validity.errors import CellError, first_line
+from lm_validity.files import read_json
 from lm_validity.run.inputs import weight_files
 from lm_validity.words import count
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +56,8 @@ def load_weights(
     if loading["mismatched_keys"]:
         tensor, *shapes = min(loading["mismatched_keys"])
         saved, expected = ("x".join(map(str, shape)) for shape in shapes)
-        raise CellError(
-            f"{name}: {tensor} is {saved} in its weights, and {expected} by its config.json "
-            f"({len(loading['mismatched_keys'])} such tensors).",
-            "one of the two is of another model: copy both from where the model was saved.",
-        )
+        problem = f"{name}: {tensor} is {saved} in its weights, and {expected} by its config.json."
+        raise CellError(problem, "one of the two is of another model: copy both from where the model was saved.")
     keep_four_bits(model)
     for part in (model.config, model.config.get_text_config()):
         part.return_dict = True  # some say false: a tuple, whose logits have no name
@@ -64,11 +66,8 @@ def load_weights(
     unread = sorted(loading["unexpected_keys"])
     parts = [] if getattr(model.config, "quantization_config", None) else sorted(_own_parts(model, unread, folder))
     if parts:  # quantized weights bring more
-        raise CellError(
-            f"{name}: its weights have {len(parts)} tensors such as {parts[0]}, and by its config.json the model is "
-            "without them.",
-            "config.json is of another model, or was changed: copy the one that was saved with the weights.",
-        )
+        problem = f"{name}: its weights have tensors such as {parts[0]}, and by its config.json the model is without."
+        raise CellError(problem, "config.json is of another model, or was changed: copy that of the weights.")
     return LoadedWeights(model, sorted(loading["missing_keys"]), unread)
 
 
@@ -169,10 +168,8 @@ def check_on_gpus(name: str, device_map: Mapping[str, object]) -> None:
     """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
     not_on_gpu = sorted({str(device) for device in device_map.values()} & {"cpu", "disk"})
     if not_on_gpu:
-        raise CellError(
-            f"{name}: does not fit the GPUs of the job (layers on {', '.join(not_on_gpu)}).",
-            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
-        )
+        hint = "give its size class more GPUs (`gpu`), or GPUs with more memory."
+        raise CellError(f"{name}: does not fit the GPUs of the job (layers on {', '.join(not_on_gpu)}).", hint)
 
 
 def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
@@ -193,10 +190,8 @@ def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: st
                         continue
                     rows_in_file = torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype)
                     if not torch.equal(weight[rows].cpu(), rows_in_file):
-                        raise CellError(
-                            f"{name}: {key} in memory is not that of {file}.",
-                            "this is a fault of loading: report it with the model's config.json.",
-                        )
+                        hint = "this is a fault of loading: report it with the model's config.json."
+                        raise CellError(f"{name}: {key} in memory is not that of {file}.", hint)
 
 
 def takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
@@ -218,14 +213,186 @@ def takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
                 raise  # a GPU's fault may be the machine's
             failed = error
     else:
-        raise CellError(
-            f"{name}: {type(model).__name__} cannot compute a text ({first_line(failed)}).",
-            "is its config.json that of its weights? Else take it out, or use a transformers that has it repaired.",
-        )
+        hint = "is its config.json that of its weights? Else take it out, or use a transformers that has it repaired."
+        raise CellError(f"{name}: {type(model).__name__} cannot compute a text ({first_line(failed)}).", hint)
     difference, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
     if difference > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
-        raise CellError(
-            f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
-            "a masked language model can take part in the bias study (`language_models`); models are causal.",
-        )
+        problem = f"{name}: {type(model).__name__} sees the tokens that it is to predict: an encoder, not a decoder."
+        raise CellError(problem, "a masked language model can take part in the bias study (`language_models`).")
     return len(batches) == 1
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A user's own PEFT adapter: added to the weights of its base model when that is loaded.
+#
+# The result is an ordinary model, so that scoring, fine-tuning and writing answers need to know nothing of it. LoRA
+# only, DoRA and rank-stabilised LoRA included. Whether adapter and base belong together is tried on the login node too,
+# on a model without values. PEFT is a fifth of what a job has to import: only what has an adapter does.
+
+# what PEFT and safetensors raise for an adapter that is damaged, or made for another model
+UNFIT = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, re.error, SafetensorError)
+_SECOND = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+NOT_WEIGHTS = re.compile(r"lora_|trainable_tokens|original_module")  # tensors that are no layer's weights
+_PREFIX, _OF_LORA = "base_model.model.", re.compile(r"(\.base_layer)*\.lora_.*")  # around the name of an adapted layer
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def put_on(model: transformers.PreTrainedModel, folder: str | Path, name: str) -> None:
+    """Add an adapter to the weights of `model`. Raises CellError where it does not fit the model, or is not the same
+    once it is in the weights."""
+    try:
+        adapted = _with_layers(model, Path(folder))
+        expected = _logits(model)
+        adapted.merge_and_unload()
+    except UNFIT as error:
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            raise
+        raise _unfit(name, folder, error) from error
+    if not expected.isfinite().all():
+        hint = "its training diverged: give an earlier checkpoint of it, or none."
+        raise CellError(f"{name}: with {folder} its logits are not finite.", hint)
+    difference, scale = (_logits(model) - expected).abs().max(), expected.abs().max()
+    if not difference <= scale * (1e-4 if model.dtype == torch.float32 else 5e-2):
+        raise CellError(
+            f"{name}: {folder} computes something else once it is added to the weights.",
+            "the model uses the adapted weights in several places (an output layer tied to the embeddings, a "
+            "shared block), or reads them past the adapter (dt_proj of Mamba): give a merged model, in which such "
+            "weights are apart, as `path`, or leave it out.",
+        )
+
+
+def check_fit(weights: Path, folder: Path, name: str) -> int | None:
+    """Try an adapter on a model without values, of the configuration in `weights`: the number of embeddings that the
+    two have. None where this transformers or PEFT cannot try it so. Raises CellError where the two do not belong
+    together."""
+    try:
+        configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
+    except Exception:  # whatever building from a configuration raises: the job will load the model, and say it
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*no-op|.*missing adapter keys")  # it has no values
+            _with_layers(model, folder)
+    except NotImplementedError:  # of an operation that needs values
+        return None
+    except UNFIT as error:
+        raise _unfit(name, folder, error) from error
+    with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+        # a layer's change is the product of two matrices, of which the second begins as zero
+        seconds = [tensor for tensor in file.keys() if _SECOND.search(tensor)]  # noqa: SIM118
+        if 2 * len(seconds) == len(file.keys()) and not any(file.get_tensor(tensor).any() for tensor in seconds):
+            log.warning("%s: %s changes nothing: it is as it was before its first training step", name, folder)
+    result: int = model.get_input_embeddings().weight.shape[0]
+    return result
+
+
+def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
+    return CellError(
+        f"{name}: {folder} is not an adapter of this base model ({first_line(error)}).",
+        "check `path` and `adapter` in the models sheet: the adapter's configuration names its base. Else merge them "
+        "where the adapter was trained, and give the merged model as `path`.",
+    )
+
+
+def _with_layers(model: transformers.PreTrainedModel, folder: Path) -> "PeftModel":
+    """The model with an adapter's layers. What was trained with more tokens than its base has, or fewer, is given as
+    many. Raises UNFIT."""
+    from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    tokens = _trained_tokens(model, shapes)
+    _check_rows(folder, tokens or model.get_input_embeddings().weight.shape[0])
+    if tokens is not None:
+        model.resize_token_embeddings(tokens, mean_resizing=False)  # each row is one of the file's from here on
+    adapted_layers = {_OF_LORA.sub("", name).removeprefix(_PREFIX) for name in shapes if ".lora_" in name}
+    as_given = adapted_layers <= {name for name, _ in model.named_modules()}
+    with names_as_given() if as_given else contextlib.nullcontext():
+        adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False).eval()
+    if read_json(folder / "adapter_config.json").get("lora_bias"):
+        layers = [layer.get_base_layer() for layer in adapted.modules() if isinstance(layer, BaseTunerLayer)]
+        if any(getattr(layer, "bias", None) is None for layer in layers):
+            raise ValueError("it has biases (lora_bias) for layers that have none, where no weight can hold them")
+    if as_given:
+        _check_tensors(adapted, set(shapes))
+    else:
+        _check_converted(adapted, folder)
+    return adapted
+
+
+def _trained_tokens(model: transformers.PreTrainedModel, shapes: Shapes) -> int | None:
+    """The number of tokens of the embeddings and the head that an adapter's file holds, None where it holds none or
+    as many as the model has. Raises ValueError where the two differ, or one is not there: its rows would be random."""
+    parts = {"embeddings": model.get_input_embeddings(), "output layer": model.get_output_embeddings()}
+    tied = parts["output layer"] is None or parts["output layer"].weight is parts["embeddings"].weight
+    now = parts["embeddings"].weight.shape[0]
+    names = {id(module): name for name, module in model.named_modules()}
+    sizes = {}
+    for part, module in parts.items():
+        stem = f"base_model.model.{names.get(id(module))}."
+        held = [shape for name, shape in shapes.items() if name.startswith(stem) and not NOT_WEIGHTS.search(name)]
+        sizes[part] = {shape[0] for shape in held if len(shape) == 2 and shape[1] == module.weight.shape[1]}
+    trained = set().union(*sizes.values())
+    if trained <= {now}:
+        return None
+    copied = any("modules_to_save" in name for name in shapes)  # else tied rows are in the file under one name or both
+    for part, rows in sizes.items():
+        if len(trained) > 1 or (not rows and (not tied or copied)):
+            listed = " and ".join(f"{part} of {max(rows) if rows else 'no'} tokens" for part, rows in sizes.items())
+            raise ValueError(f"its file holds {listed}, the base model has {now}")
+    return trained.pop()
+
+
+def _check_rows(folder: Path, tokens: int) -> None:
+    """Raise ValueError where an adapter changes embeddings of tokens that the model does not have."""
+    rows = read_json(folder / "adapter_config.json").get("trainable_token_indices") or []
+    last = max((row for part in (rows.values() if isinstance(rows, dict) else [rows]) for row in part), default=0)
+    if last >= tokens:
+        raise ValueError(f"it changes the embedding of token {last}, of {tokens} embeddings")
+
+
+def _check_tensors(adapted: "PeftModel", names_in_file: set[str]) -> None:
+    """Raise ValueError where an adapter's file lacks a tensor that the model needs, or holds one that the model has no
+    place for: PEFT would go on with an adapter that reaches a part of the model, or none."""
+    from peft import get_peft_model_state_dict
+
+    missing = set(get_peft_model_state_dict(adapted, save_embedding_layers=False)) - names_in_file
+    surplus = names_in_file - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    _refuse_parts(missing, surplus)
+
+
+def _check_converted(adapted: "PeftModel", folder: Path) -> None:
+    """Raise ValueError where PEFT has no place for a tensor of a file whose names are those of earlier versions, or
+    finds none for a layer of the adapter."""
+    with warnings.catch_warnings(action="ignore"):
+        loaded = adapted.load_adapter(str(folder), "default", is_trainable=False)
+    _refuse_parts(loaded.missing_keys, [name for name in loaded.unexpected_keys if "lora_" in name])
+
+
+def _refuse_parts(missing: Collection[str], surplus: Collection[str]) -> None:
+    if names := missing or surplus:
+        problem = "lacks" if missing else "has no place in the model for"
+        raise ValueError(f"its file {problem} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+
+
+def names_as_given() -> contextlib.AbstractContextManager[None]:
+    """Inside the block PEFT takes an adapter's names for what they are in this transformers. For mixtures of experts it
+    would take some for those of an older version, and put something else in their place, or leave their tensors out."""
+    from peft.utils import transformers_weight_conversion
+
+    def same(model: object, peft_config: object, adapter_state_dict: object, adapter_name: str = "default") -> object:
+        return adapter_state_dict
+
+    return replaced(
+        (transformers_weight_conversion, "convert_peft_config_for_transformers", lambda *arguments, **options: None),
+        (transformers_weight_conversion, "convert_peft_adapter_state_dict_for_transformers", same),
+    )
+
+
+def _logits(model: transformers.PreTrainedModel) -> torch.Tensor:
+    rows = torch.arange(5, 13, device=model.device)[None] % model.config.get_text_config().vocab_size
+    with torch.no_grad():
+        return model(input_ids=rows, use_cache=False).logits.float()

@@ -11,7 +11,6 @@ import torch
 from transformers import masking_utils
 from transformers.modeling_outputs import CausalLMOutputWithPast, ModelOutput
 
-from lm_validity.cells.models.provenance import replaced
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -444,59 +443,20 @@ def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Position encodings that depend on the longest text of a forward pass.
-#
-# longrope has a second set of frequencies for texts beyond the length that the model was first made for. Dynamic
-# scaling has another set for every length beyond it, and keeps that of the longest text until a short one comes. So
-# that a text's numbers do not depend on what else is in its batch, texts share a forward pass only where their
-# encoding is the same.
-
-
-class PositionEncoding:
-    """What the encoding of a text of a model depends on beside the positions."""
-
-    def __init__(self, model: torch.nn.Module):
-        self._model, self._dynamic = model, False
-        self._limit: int | None = None  # the length up to which all texts are alike
-        config = model.config.get_text_config()
-        parameters = getattr(config, "rope_parameters", None) or {}
-        for table in (parameters, *parameters.values()):
-            kind = str(table.get("rope_type")) if isinstance(table, dict) else ""
-            if kind == "longrope":
-                name = "original_max_position_embeddings"
-                self._limit = table.get(name) or getattr(config, name, None) or config.max_position_embeddings
-            elif "dynamic" in kind:
-                self._dynamic, self._limit = True, config.max_position_embeddings
-
-    @property
-    def varies(self) -> bool:
-        """Whether it depends on the text at all."""
-        return self._limit is not None
-
-    def of(self, length: int) -> int:
-        """0 for texts up to the length that the model was made for; beyond it 1 (longrope), or the length itself."""
-        if self._limit is None or length <= self._limit:
-            return 0
-        return length if self._dynamic else 1
-
-    @torch.no_grad()
-    def forget(self) -> None:
-        """Have a dynamic encoding forget the texts before."""
-        if not self._dynamic:
-            return
-        for module in self._model.modules():
-            kinds = getattr(module, "rope_type", None)
-            by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
-            device = next(module.buffers(), torch.zeros(0)).device
-            short = torch.zeros(1, 1, dtype=torch.long, device=device)
-            for layer_type, kind in by_layer.items():
-                if kind and "dynamic" in kind:
-                    options = {} if layer_type is None else {"layer_type": layer_type}
-                    module(torch.zeros(1, device=device), short, **options)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # Reads of the GPU by the host, each of which waits for all work that was launched before.
+
+
+@contextlib.contextmanager
+def replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
+    """Inside the block each owner has the given value under the given name."""
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, new in changes:
+            setattr(owner, name, new)
+        yield
+    finally:
+        for owner, name, old in originals:
+            setattr(owner, name, old)
 
 
 def never_packed() -> contextlib.AbstractContextManager[None]:

@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 import huggingface_hub
 import huggingface_hub.constants
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import errors as hub
 from safetensors import SafetensorError, safe_open
 
 from lm_validity.config.load import Run
@@ -26,7 +19,7 @@ from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or, read_object
-from lm_validity.run.cell import AdapterRecord, CheckpointRecord, ModelRecord
+from lm_validity.run.cell import CheckpointRecord, FolderRecord, ModelRecord
 from lm_validity.run.inputs import INDEX, MODEL_FILES, WHOLE, HubModel, is_as_recorded, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -37,7 +30,7 @@ from lm_validity.run.inputs import INDEX, MODEL_FILES, WHOLE, HubModel, is_as_re
 AT_ONCE = 8
 # what huggingface_hub raises for an id that is none, and where the hub cannot be reached or answers badly: its HTTP
 # client's own errors too
-HUB_ERRORS: tuple[type[Exception], ...] = (ValueError, *HfHubHTTPError.__bases__)
+HUB_ERRORS: tuple[type[Exception], ...] = (ValueError, *hub.HfHubHTTPError.__bases__)
 
 
 def access_problems(models: dict[str, HubModel]) -> list[Problem]:
@@ -86,20 +79,22 @@ def _patterns(folder: str) -> dict[str, list[str]]:
     }
 
 
-def refusal(error: Exception, page: str, named: str) -> Refusal | None:
-    """(what is wrong, what to do) where the hub does not give a model or data set away; None for all other errors.
-    page: its page on the hub. named: where its id stands."""
-    if isinstance(error, GatedRepoError):  # which is a RepositoryNotFoundError too
-        licence = f"accept its licence at https://huggingface.co/{page} and run `hf auth login`"
-        return Refusal("gated, and this account has no access", licence)
-    if isinstance(error, RevisionNotFoundError):
-        return Refusal("no such revision on the hub", "correct `revision` in the sheet")
-    if isinstance(error, RepositoryNotFoundError):
-        return Refusal("no such repository on the hub, or a private one", f"check {named}, or `hf auth login`")
-    if isinstance(error, HFValidationError):
-        problem = "neither a folder here nor a hub id"
-        return Refusal(problem, f"check {named}: a folder must exist, a hub id is owner/name")
-    return None
+# what the hub says -> what is wrong, what to do; `page`: of a repository on the hub, `column`: where its id stands
+_LICENCE = "accept its licence at https://huggingface.co/{page} and run `hf auth login`"
+_ID = "check {column}: a folder must exist, a hub id is owner/name"
+_LOGIN = "check {column}, or `hf auth login`"
+_REFUSALS: dict[type[Exception], Refusal] = {  # a gated repository is one that is not found, too
+    hub.GatedRepoError: Refusal("gated, and this account has no access", _LICENCE),
+    hub.RevisionNotFoundError: Refusal("no such revision on the hub", "correct `revision` in the sheet"),
+    hub.RepositoryNotFoundError: Refusal("no such repository on the hub, or a private one", _LOGIN),
+    hub.HFValidationError: Refusal("neither a folder here nor a hub id", _ID),
+}
+
+
+def refusal(error: Exception, page: str, column: str) -> Refusal | None:
+    """Why the hub does not give a model or data set away, and what to do; None for all other errors."""
+    reason = next((refusal for kind, refusal in _REFUSALS.items() if isinstance(error, kind)), None)
+    return reason and Refusal(reason.problem, reason.hint.format(page=page, column=column))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -112,10 +107,8 @@ def model_folder(path: str | Path, subfolder: str | None = None) -> Path:
     """The folder of a model's weights. Raises CellError where it has no safetensors."""
     folder = Path(path, subfolder or "")
     if not any(folder.glob("*.safetensors")):
-        raise CellError(
-            f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
-            "is it there, and as save_pretrained writes it? Only safetensors are loaded.",
-        )
+        hint = "is it there, and as save_pretrained writes it? Only safetensors are loaded."
+        raise CellError(f"{path}: no *.safetensors in {subfolder or 'the folder'}.", hint)
     return folder
 
 
@@ -151,7 +144,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> M
     chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
     what is not a causal language model is refused; the bias study takes masked ones too.
     """
-    fetched: dict[str | None, _Fetched] = {}
+    fetched: dict[str | None, Path] = {}
     checkpoints = {}
     for point in model.checkpoints:
         revision = point.revision or model.revision
@@ -161,25 +154,17 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> M
     final = checkpoints["final"]
     weights, where = Path(final["path"], final["subfolder"] or ""), f"model {model.model!r}"
     if (weights / ADAPTER_FILES[0]).is_file() and not (weights / "config.json").is_file():
-        raise InputError(
-            f"{where}: {model.path} is a PEFT adapter, not a model.",
-            "put its base model into the column `path`, and this into the column `adapter`.",
-        )
+        hint = "put its base model into the column `path`, and this into the column `adapter`."
+        raise InputError(f"{where}: {model.path} is a PEFT adapter, not a model.", hint)
     configuration = _read_saved(where, weights / "config.json", "a model folder is what save_pretrained writes.")
     wrong = why_not_causal(configuration) if causal else None
     if wrong is not None:
         raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
-    tokenizer = _tokenizer_of(final)
-    template = read_chat_template(tokenizer)
-    asks_in_template = chat and model.instruction_tuned
     for name, checkpoint in checkpoints.items():
-        _check_checkpoint(f"{where}, checkpoint {name!r}", checkpoint, causal=causal, chat=asks_in_template)
-    if asks_in_template and template is None:
-        raise InputError(
-            f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
-            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
-        )
-    return {"model": model.model, "checkpoints": checkpoints, "chat_template": template is not None}
+        in_template = chat and model.instruction_tuned
+        _check_checkpoint(f"{where}, checkpoint {name!r}", checkpoint, causal=causal, chat=in_template)
+    has_template = read_chat_template(_tokenizer_of(final)) is not None
+    return {"model": model.model, "checkpoints": checkpoints, "chat_template": has_template}
 
 
 def prefetch_language_model(run: Run, language_model: str) -> ModelRecord:
@@ -199,12 +184,12 @@ def _check_checkpoint(where: str, point: CheckpointRecord, *, causal: bool, chat
     together. chat: whether it is asked in its chat template."""
     weights = Path(point["path"], point["subfolder"] or "")
     check_weights(where, weights)
-    from lm_validity.cells.models.tokenizer import examine
+    from lm_validity.cells.models.tokenizing import examine
 
     try:
         embeddings = None
         if "adapter" in point:
-            from lm_validity.cells.models.own_adapter import check_fit
+            from lm_validity.cells.models.loading import check_fit
 
             embeddings = check_fit(weights, Path(point["adapter"]["path"]), where)
         examine(_tokenizer_of(point), where, weights=weights, causal=causal, embeddings=embeddings, chat=chat)
@@ -212,15 +197,12 @@ def _check_checkpoint(where: str, point: CheckpointRecord, *, causal: bool, chat
         raise InputError(error.problem, error.hint) from None
 
 
-def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> CheckpointRecord:
-    folder, commit = fetched
-    folder_of_weights = folder / (point.subfolder or "")
+def _checkpoint_record(model: Model, point: Checkpoint, folder: Path) -> CheckpointRecord:
+    commit, folder_of_weights = None if model.is_local else folder.name, folder / (point.subfolder or "")
     if not any(folder_of_weights.glob("*.safetensors")):
-        raise InputError(
-            f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {folder_of_weights}.",
-            "only safetensors are loaded; convert other weights with model.save_pretrained(folder), or choose a "
-            "revision that has them.",
-        )
+        problem = f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {folder_of_weights}."
+        hint = "convert other weights with model.save_pretrained(folder), or choose a revision that has them."
+        raise InputError(problem, hint)
     if commit is not None:
         digest = f"{commit}/{point.subfolder}" if point.subfolder else commit
     else:  # a local folder: what it is, is what is in it
@@ -239,46 +221,35 @@ def _checkpoint_record(model: Model, point: Checkpoint, fetched: "_Fetched") -> 
 CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")
 
 
-def _adapter_record(model: Model, adapter: str, of_base: str | None) -> AdapterRecord:
-    """Fetch (or find) an adapter of the user's. of_base: its base's revision. `tokenizer`: digest of its own, null
-    where it has none.
+def _adapter_record(model: Model, adapter: str, of_base: str | None) -> FolderRecord:
+    """Fetch (or find) an adapter of the user's. of_base: its base's revision.
 
     Raises InputError where the folder does not hold a LoRA adapter in safetensors.
     """
     path, revision = split_revision(adapter)
     single_checkpoint = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
-    folder, commit = _fetch(single_checkpoint, revision, "adapter")
+    folder = _fetch(single_checkpoint, revision, "adapter")
+    commit = None if single_checkpoint.is_local else folder.name
     where = f"model {model.model!r}, adapter {adapter}"
-    configuration = _read_saved(
-        where, folder / ADAPTER_FILES[0], "an adapter's folder is what PEFT's save_pretrained writes."
-    )
+    saved = "an adapter's folder is what PEFT's save_pretrained writes."
+    configuration = _read_saved(where, folder / ADAPTER_FILES[0], saved)
     kind, begun = configuration.get("peft_type"), str(configuration.get("init_lora_weights")).lower()
     half = "tokenizer_config.json" if (folder / "tokenizer_config.json").is_file() else "chat template"
     has_half = half != "chat template" or read_chat_template(folder) is not None
+    has_vocabulary = any(path for pattern in VOCABULARIES for path in folder.glob(pattern))
+    lacks_weights = not (folder / ADAPTER_FILES[1]).is_file()
+    behind, repeats = (configuration.get(key) for key in ("alora_invocation_tokens", "layer_replication"))
     merge = "merge the two where it was trained, and give the merged model as `path`"
+    saves = "save it with PEFT's path_initial_model_for_weight_conversion, or give a merged model as `path`"
+    files = "copy the base model's tokenizer files into it, or remove what is there to have the base's"
+    part = f"its training took a part out of the base's weights (init_lora_weights {begun})"
     refusals = (
         (kind != "LORA", f"a PEFT adapter of type {kind}, and only LoRA can be added to the weights here", merge),
-        (configuration.get("layer_replication"), "it repeats layers of its base (layer_replication)", merge),
-        (
-            configuration.get("alora_invocation_tokens"),
-            "it works behind its invocation tokens only (alora_invocation_tokens), which no weights do",
-            "take the row out: no merged model computes what it does",
-        ),
-        (
-            begun.startswith(CHANGES_ITS_BASE),
-            f"its training took a part out of the base's weights (init_lora_weights {begun}), and it fits no others",
-            "save it with PEFT's path_initial_model_for_weight_conversion, or give a merged model as `path`",
-        ),
-        (
-            not (folder / ADAPTER_FILES[1]).is_file(),
-            f"no {ADAPTER_FILES[1]} in {folder}",
-            "only safetensors are loaded: save the adapter with a newer PEFT",
-        ),
-        (
-            has_half and not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)),
-            f"its folder has a {half} and no vocabulary that goes with it",
-            "copy the base model's tokenizer files into it, or remove what is there to have the base's",
-        ),
+        (repeats, "it repeats layers of its base (layer_replication)", merge),
+        (behind, "it works behind its invocation tokens only (alora_invocation_tokens)", "take the row out"),
+        (begun.startswith(CHANGES_ITS_BASE), part, saves),
+        (lacks_weights, f"no {ADAPTER_FILES[1]} in {folder}", "save the adapter with a newer PEFT, as safetensors"),
+        (has_half and not has_vocabulary, f"its folder has a {half} and no vocabulary that goes with it", files),
     )
     for refused, problem, hint in refusals:
         if refused:
@@ -290,12 +261,7 @@ def _adapter_record(model: Model, adapter: str, of_base: str | None) -> AdapterR
     if trained_on not in (None, "main", of_base) and not model.is_local:
         words = "model %s: its adapter was trained on revision %s of its base, and `revision` is %s"
         log.warning(words, model.model, trained_on, of_base or "main")
-    return {
-        "path": str(folder),
-        "revision": commit,
-        "digest": commit or folder_digest(folder),
-        "tokenizer": folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None,
-    }
+    return {"path": str(folder), "revision": commit, "digest": commit or folder_digest(folder)}
 
 
 def check_unchanged(model: str, record: ModelRecord, files: Collection[str]) -> None:
@@ -306,24 +272,13 @@ def check_unchanged(model: str, record: ModelRecord, files: Collection[str]) -> 
     sources = record.get("sources", {})
     for path in [*sources, *(file for file in files if file not in sources)]:
         if path not in sources or not is_as_recorded(path, sources[path]):
-            event = (
-                "is gone since" if not Path(path).exists() else "changed after" if path in sources else "is new since"
-            )
-            raise InputError(
-                f"model {model!r}: {path} {event} the model was recorded.",
-                f"run {again(f'prefetch-model --model {model}')}, then the workflow: where the files are others, its "
-                "cells are new ones.",
-            )
+            is_new, is_gone = path not in sources, not Path(path).exists()
+            event = "is gone since" if is_gone else "is new since" if is_new else "changed after"
+            hint = f"run {again(f'prefetch-model --model {model}')}, then the workflow: its cells are new ones."
+            raise InputError(f"model {model!r}: {path} {event} the model was recorded.", hint)
 
 
-class _Fetched(NamedTuple):
-    """The folder of a model's revision, and its commit, which a local model has not."""
-
-    folder: Path
-    commit: str | None
-
-
-def _fetch(model: Model, revision: str | None, column: str = "path") -> _Fetched:
+def _fetch(model: Model, revision: str | None, column: str = "path") -> Path:
     """A hub model's revision, downloaded (resumable) or, where the hub is out of reach, found in the local cache; of a
     local model the folder alone."""
     sheet = f"`{column}` in the models sheet{'' if column == 'path' else ', or in its sheet of checkpoints'}"
@@ -332,17 +287,17 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> _Fetched
         if not folder.is_dir():
             problem = f"model {model.model!r}, column {column!r}: {model.path} is not a folder."
             raise InputError(problem, f"correct {sheet}.")
-        return _Fetched(folder, None)
+        return folder
     try:
         for name in model.folders:
             folder = Path(huggingface_hub.snapshot_download(model.path, revision=revision, **_patterns(name)))
     except HUB_ERRORS as error:
         problem, hint = f"download failed ({first_line(error)})", "run it again: downloads resume"
-        if isinstance(error, LocalEntryNotFoundError):
+        if isinstance(error, hub.LocalEntryNotFoundError):
             problem, hint = "not in the local cache, and the hub is out of reach", f"run {PREFETCH} online"
         problem, hint = refusal(error, model.path, sheet) or (problem, hint)
         raise InputError(f"model {model.model!r}, column {column!r} ({model.path}): {problem}.", f"{hint}.") from None
-    return _Fetched(folder, folder.name)
+    return folder
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:
@@ -379,21 +334,18 @@ def check_weights(where: str, folder: Path) -> None:
     that git leaves in place of a large file; where two files hold other values for one tensor; and for integers whose
     config.json does not say what they are multiplied by."""
     if (folder / ADAPTER_FILES[0]).is_file():
-        raise InputError(
-            f"{where}: {folder} holds weights and an adapter (adapter_config.json) beside each other.",
-            "are they merged? Then remove the adapter's files; else name the base as `path` and the adapter as "
-            "`adapter`.",
-        )
+        problem = f"{where}: {folder} holds weights and an adapter (adapter_config.json) beside each other."
+        hint = "remove the adapter's files if they are merged; else name the base as `path`, the adapter as `adapter`."
+        raise InputError(problem, hint)
     names, index = {path.name for path in folder.glob("*.safetensors")}, folder / INDEX
     of_index = set[str]()
     if index.is_file():
         weights = _read_saved(where, index, _AGAIN).get("weight_map")
         of_index = {*weights.values()} if isinstance(weights, dict) else set()
     elif WHOLE not in names:
-        raise InputError(
-            f"{where}: neither {WHOLE} nor {INDEX} in {folder}, which has {', '.join(sorted(names)[:3])}.",
-            f"call the file {WHOLE} where it is the whole model in transformers' format; else {_AGAIN}",
-        )
+        problem = f"{where}: neither {WHOLE} nor {INDEX} in {folder}, which has {', '.join(sorted(names)[:3])}."
+        hint = f"call the file {WHOLE} where it is the whole model in transformers' format; else {_AGAIN}"
+        raise InputError(problem, hint)
     missing = [] if WHOLE in names else sorted(of_index - names)
     if missing or not (of_index or WHOLE in names):
         problem = f"{missing[0]} is not in {folder}" if missing else f"{index} names no file"
@@ -408,10 +360,8 @@ def check_weights(where: str, folder: Path) -> None:
         if WHOLE in names and name != WHOLE:
             differing = next(iter(of_file.keys() - tensors.keys()), differing)
         if differing is not None:
-            raise InputError(
-                f"{where}: {folder / name} and a file before it hold different weights ({differing}).",
-                "remove the files that do not belong to the model, or save it again.",
-            )
+            problem = f"{where}: {folder / name} and a file before it hold different weights ({differing})."
+            raise InputError(problem, "remove the files that do not belong to the model, or save it again.")
         tensors |= of_file
     _check_quantized(where, tensors, _read_saved(where, folder / "config.json", _AGAIN))
 
@@ -451,19 +401,14 @@ def _check_quantized(where: str, tensors: Tensors, configuration: Document) -> N
     settings: Document = next((part["quantization_config"] for part in parts if part.get("quantization_config")), {})
     scales = ("SCB", "absmax", "quant_state")  # of bitsandbytes, in names beside its weights
     if settings.get("quant_method") == "bitsandbytes" and not any(word in name for name in tensors for word in scales):
-        raise InputError(
-            f"{where}: config.json says that bitsandbytes quantized the weights, and the file has none of its scales.",
-            "take quantization_config out of config.json where the weights are whole.",
-        )
+        problem = f"{where}: config.json says that bitsandbytes quantized the weights, and the file has no scales."
+        raise InputError(problem, "take quantization_config out of config.json where the weights are whole.")
     if settings or any(part.get("compression_config") for part in parts):
         return
     for name, tensor in tensors.items():
         if len(tensor.shape) == 2 and name.endswith("weight") and tensor.dtype.startswith(INTEGERS):
-            raise InputError(
-                f"{where}: {name} in {tensor.path} is quantized ({tensor.dtype}), and config.json has no "
-                "quantization_config.",
-                "copy config.json of the quantized model, or give the model in bfloat16.",
-            )
+            problem = f"{where}: {name} in {tensor.path} is quantized ({tensor.dtype}), without a quantization_config."
+            raise InputError(problem, "copy config.json of the quantized model, or give the model in bfloat16.")
 
 
 def _read_saved(where: str, path: Path, hint: str) -> Document:

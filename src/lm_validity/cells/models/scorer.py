@@ -1,6 +1,9 @@
 """lm-eval's HFLM with another way to compute log-likelihoods, and its check against plain passes."""
 
+import contextlib
 import logging
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Literal, NamedTuple, get_args
@@ -11,27 +14,9 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from lm_validity.cells.models import passes
 from lm_validity.cells.models.loading import keep_four_bits, keep_saved_head
-from lm_validity.cells.models.passes import (
-    TOLERANCE,
-    PositionEncoding,
-    Request,
-    Scores,
-    SelfCheck,
-    Telling,
-    Tree,
-    allowed_difference,
-    batches,
-    is_out_of_memory,
-    never_packed,
-    part_positions,
-    plain,
-    plant,
-    read,
-    score,
-    tolerance,
-)
-from lm_validity.cells.models.provenance import Counters
+from lm_validity.cells.models.passes import Request, Scores, Tree
 from lm_validity.errors import CellError
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -51,15 +36,8 @@ MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not p
 MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=auto, halved as memory needs
 
 # how configurations call the number of tokens that a layer's attention reaches back, or chooses from
-_WINDOWS = (
-    "sliding_window",
-    "sliding_window_size",
-    "attention_chunk_size",
-    "attention_window_size",
-    "window_size",
-    "keep_window_size",
-    "index_topk",
-)
+_WINDOWS = ["sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"]
+_WINDOWS += ["keep_window_size", "index_topk"]
 _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
@@ -74,6 +52,37 @@ PASS_COST = {"cpu": 48, "cuda": 256}
 def begins(tokens: Sequence[int], start: Sequence[int]) -> bool:
     """Whether the tokens begin with those of `start`, and go on."""
     return len(tokens) > len(start) and list(tokens[: len(start)]) == list(start)
+
+
+class Counters(Counter[str]):
+    """Counts since the last cell was committed.
+
+    model_loads: times weights were read.
+    evaluate_passes: times all documents of a split were scored.
+    forward_tokens, forward_tokens_padded: tokens that scoring put through the model; padded ones include the real.
+    shared_tokens: tokens that scoring did not compute again, because a choice shares them with another.
+    generated_tokens: tokens of generated answers. training_tokens: of forward passes in training.
+    optimizer_steps: taken.
+    truncated_requests: requests longer than the model, which lost context on the left.
+    oom_halvings: times a batch was halved because memory ran out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_phase: dict[str, Counter[str]] = defaultdict(Counter)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is counted inside the block is also booked under the phase `name`."""
+        totals_before = Counter(self)
+        try:
+            yield
+        finally:
+            self.by_phase[name].update(Counter(self) - totals_before)
+
+    def to_json(self) -> dict[str, object]:
+        """Totals, and under `by_phase` those of each phase that are not zero."""
+        return {**self, "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}}
 
 
 class NotPlain(Exception):
@@ -115,7 +124,7 @@ class SharedContextLM(HFLM):
         self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
         self.alone = False  # whether texts may not share a forward pass; found by the check
-        self.checks = SelfCheck()
+        self.checks = passes.SelfCheck()
 
     def _create_model(self, *arguments: object, **options: object) -> None:
         super()._create_model(*arguments, **options)
@@ -139,11 +148,9 @@ class SharedContextLM(HFLM):
                 self.logits_cache = shared
         for key, context, continuation in requests:
             if not context or not continuation or len(continuation) > self.max_length:
-                raise CellError(
-                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
-                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
-                    "every choice needs a token, and must fit into the model.",
-                )
+                problem = f"{str(key)[:80]!r}: {len(context)} context and {len(continuation)} continuation tokens"
+                hint = "every choice needs a token, and must fit into the model."
+                raise CellError(f"{problem}, the model takes {self.max_length}.", hint)
         if self.alone or not self.narrows_head():
             return self._score_alone(requests)
         answers, by_way = self._score_by_way(requests, override_bs)
@@ -160,7 +167,7 @@ class SharedContextLM(HFLM):
         """The answers, and the batches in which they were computed, by way."""
         asked_rows = self.batch_size if override_bs is None else override_bs
         rows = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
-        trees, truncated = plant(requests, self.max_length)
+        trees, truncated = passes.plant(requests, self.max_length)
         self.count_truncated(truncated)
         scores: list[Scores] = []
         by_way: dict[str, list[list[Tree]]] = {}
@@ -168,7 +175,7 @@ class SharedContextLM(HFLM):
             for batch in self._batches(members, rows):
                 scores += self._score(way, batch)
                 by_way.setdefault(way, []).append(batch)
-        by_number = read(scores)
+        by_number = passes.read(scores)
         answers = [by_number[number] for number in range(len(requests))]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
@@ -180,11 +187,9 @@ class SharedContextLM(HFLM):
         self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
         answers = []
         for request in requests:
-            self.position_encoding.forget()
-            answers.append(plain(self._forward, request, self.max_length, self.device)[0])
-            length = min(len(request[1]) + len(request[2]) - 1, self.max_length)
-            self.counters.forward_tokens += length
-            self.counters.forward_tokens_padded += length
+            answers.append(passes.plain(self._forward, request, self.max_length, self.device)[0])
+            self.counters["forward_tokens"] += self._length(request)
+            self.counters["forward_tokens_padded"] += self._length(request)
         return answers
 
     # ---- the check ----------------------------------------------------------------------------------------------
@@ -192,43 +197,10 @@ class SharedContextLM(HFLM):
     def _holds(
         self, way: str, scored: list[list[Tree]], requests: list[Request], answers: list[tuple[float, bool]]
     ) -> bool:
-        """Whether some of these very requests have the value that a plain pass over each alone gives: those of
-        `_telling`. What does not fit into memory by itself, or is no number, says nothing."""
-        telling = [
-            Telling(kind, size, number, min(len(requests[number][1]) + len(requests[number][2]) - 1, self.max_length))
-            for kind, size, number in self._telling(scored)
-        ]
-        tokens = sum(len(tree) for batch in scored for tree in batch)
-        return self.checks.holds(
-            way,
-            telling,
-            tokens,
-            lambda number, length: self._is_plain(way, requests[number], answers[number][0], length),
-        )
-
-    def _is_plain(self, way: str, request: Request, answer: float, length: int) -> bool:
-        self.position_encoding.forget()
-        try:
-            (expected, _), largest = plain(self._forward, request, self.max_length, self.device)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return True
-        if not np.isfinite(expected):
-            return True
-        difference = abs(answer - expected)
-        if difference <= allowed_difference(len(request[2]), expected, self.tolerance(largest)):
-            return True
-        log.warning(
-            "scorer: %s differs by %.2g nats from a plain pass on a request of %d tokens and is given up",
-            *(way, difference, length),
-        )
-        return False
-
-    @staticmethod
-    def _telling(scored: list[list[Tree]]) -> list[tuple[str, int, int]]:
-        """(what it is the extreme of, how much, number) of requests that a fault would show in: the longest row that
-        has padding behind it, the longest, one of the question with most choices, the row with most padding."""
+        """Whether some of these very requests have the value that a plain pass over each alone gives: those that a
+        fault would show in, which are the longest row that has padding behind it, the longest, one of the question with
+        most choices, and the row with most padding. What does not fit into memory by itself, or is no number, says
+        nothing."""
         trees = [(tree, max(map(len, batch)) - len(tree)) for batch in scored for tree in batch]
         padded = [(tree, padding) for tree, padding in trees if padding] or trees
         sizes = {
@@ -240,62 +212,36 @@ class SharedContextLM(HFLM):
         telling = []
         for kind, candidates in sizes.items():
             size, tree = max(candidates, key=lambda candidate: candidate[0])
-            telling.append((kind, size, max(tree.requests, key=lambda request: len(request[2]))[0]))
-        return telling
+            number = max(tree.requests, key=lambda request: len(request[2]))[0]
+            telling.append(passes.Telling(kind, size, number, self._length(requests[number])))
+        tokens = sum(len(tree) for tree, _ in trees)
+        return self.checks.holds(
+            way,
+            telling,
+            tokens,
+            lambda number, length: self._is_plain(way, requests[number], answers[number][0], length),
+        )
 
-    @torch.no_grad()
-    def check_answers(
-        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, first: torch.Tensor, *, greedy: bool
-    ) -> None:
-        """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: the
-        same log-likelihoods of its first token, and of greedy answers each token the likeliest there. Two rows are
-        looked at, the one with most padding and the one with least, where they exceed what was checked before.
+    def _length(self, request: Request) -> int:
+        """Tokens of a row that the model sees of a request by itself."""
+        length: int = min(len(request[1]) + len(request[2]) - 1, self.max_length)
+        return length
 
-        prompts: (rows, tokens), padded on the left, where the mask is 0. texts: prompts and answers. first: (rows,
-        vocabulary), the logits by which the first token was chosen. greedy: whether the likeliest tokens were.
-        """
-        if self.position_encoding.varies:  # an answer that outgrows it goes on from states of the shorter one
-            return
-        padding = (mask == 0).sum(1).tolist()
-        longest_padding, least = padding.index(max(padding)), padding.index(min(padding))
-        for kind, row, size in (
-            ("padding", longest_padding, padding[longest_padding] + 1),
-            ("length", least, texts.shape[1]),
-        ):
-            if self.checks.exceeds("answers", kind, size):
-                prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
-                while answer and answer[-1] == self.tokenizer.pad_token_id:  # behind its end
-                    answer.pop()
-                self._check_answer(prompt, answer if greedy else answer[:1], first[row], greedy=greedy)
-
-    def _check_answer(self, prompt: torch.Tensor, answer: list[int], first: torch.Tensor, *, greedy: bool) -> None:
-        if not self.is_prompt(prompt.tolist()):
-            raise NotPlain("a prompt has other tokens in a batch than by itself")
-        if not answer:
-            return
-        answer_tokens = torch.tensor(answer, device=prompt.device)
+    def _is_plain(self, way: str, request: Request, answer: float, length: int) -> bool:
         try:
-            logits = self._forward(input_ids=torch.cat((prompt, answer_tokens))[None, :-1], use_cache=False).logits
+            (expected, _), largest = passes.plain(self._forward, request, self.max_length, self.device)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not passes.is_out_of_memory(error):
                 raise
-            return
-        if logits.shape[1] < len(answer):  # an architecture that gives the last position's alone
-            return
-        logits = logits[0, -len(answer) :].float()
-        # the cache and the padding add up otherwise, each time
-        tolerance = 10 * self.tolerance(float(logits.abs().max()))
-        gap = float((first.to(logits).log_softmax(-1) - logits[0].log_softmax(-1)).abs().max())
-        if not gap <= tolerance:
-            raise NotPlain(f"log-likelihoods of a prompt's next token are {gap:.2g} from those of a plain pass")
-        chosen = logits[torch.arange(len(answer)), answer_tokens.to(logits.device)]
-        gap = float((logits.amax(-1) - chosen).max())
-        if greedy and not gap <= tolerance:
-            raise NotPlain(f"a token of an answer is {gap:.2g} below the likeliest of a plain pass")
-
-    def is_prompt(self, tokens: list[int]) -> bool:
-        """Whether these are the tokens of a text that the model is asked to go on with."""
-        return True
+            return True
+        if not np.isfinite(expected):
+            return True
+        difference = abs(answer - expected)
+        if difference <= passes.allowed_difference(len(request[2]), expected, self.tolerance(largest)):
+            return True
+        finding = "scorer: %s differs by %.2g nats from a plain pass on a request of %d tokens and is given up"
+        log.warning(finding, way, difference, length)
+        return False
 
     def give_up(self, way: str) -> None:
         """Never score this way again: shared contexts become rows; rows plain passes of one text."""
@@ -305,19 +251,24 @@ class SharedContextLM(HFLM):
             self._allowed = (self._allowed or frozenset()) - {way}
 
     def _batches(self, trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
-        """Batches of trees that have one position encoding, whoever they are with."""
-        alike: dict[int, list[Tree]] = {}
-        for tree in trees:
-            alike.setdefault(self.position_encoding.of(tree.longest), []).append(tree)
-        for members in alike.values():
-            for batch in batches(members, rows):
-                self.position_encoding.forget()
-                yield batch
+        """Batches of trees that have one position encoding, so that a text's numbers do not depend on its batch."""
+        for is_long in (False, True):
+            members = [tree for tree in trees if self.outgrows(tree.longest) == is_long]
+            yield from passes.batches(members, rows)
 
     @cached_property
-    def position_encoding(self) -> PositionEncoding:
-        """Which texts may share a forward pass."""
-        return PositionEncoding(self.model)
+    def longrope_limit(self) -> float:
+        """The length in tokens that the model was first made for, beyond which longrope has other frequencies."""
+        config, name = self.model.config.get_text_config(), "original_max_position_embeddings"
+        parameters = getattr(config, "rope_parameters", None) or {}
+        for table in (parameters, *parameters.values()):
+            if isinstance(table, dict) and str(table.get("rope_type")) == "longrope":
+                return float(table.get(name) or getattr(config, name, None) or config.max_position_embeddings)
+        return math.inf
+
+    def outgrows(self, length: int) -> bool:
+        """Whether a text of so many tokens has another position encoding than shorter ones."""
+        return length > self.longrope_limit
 
     def _encode_pair(self, context: str, continuation: str) -> EncodedRequest:
         """HFLM's, with the context tokenised once for choices that follow each other. White space at the context's end
@@ -340,23 +291,21 @@ class SharedContextLM(HFLM):
             return EncodedRequest(longer, tokens_of_both[len(longer) :])
         apart = self.tok_encode(context[len(stripped) :] + continuation, add_special_tokens=False)
         if self.tok_decode([*tokens, *apart]) != self.tok_decode(tokens_of_both):
-            raise CellError(
-                f"{continuation!r} cannot be told apart from what is before it: the tokenizer merges both.",
-                "put a blank between question and answers (target_delimiter).",
-            )
+            problem = f"{continuation!r} cannot be told apart from what is before it: the tokenizer merges both."
+            raise CellError(problem, "put a blank between question and answers (target_delimiter).")
         return EncodedRequest(list(tokens), apart)
 
     def count_truncated(self, requests: Iterable[bool]) -> None:
         """Count the requests (whether each is longer than the model) that lose context on the left."""
         lost = [*requests]
-        self.counters.truncated_requests += sum(lost)
+        self.counters["truncated_requests"] += sum(lost)
         if any(lost):
             log.warning("%d of %d requests lose context on the left", sum(lost), len(lost))
 
     def _model_call(
         self, inps: torch.Tensor, attn_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
     ) -> torch.Tensor:
-        self.counters.forward_tokens_padded += inps.numel()
+        self.counters["forward_tokens_padded"] += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
 
     def narrows_head(self) -> bool:
@@ -367,7 +316,7 @@ class SharedContextLM(HFLM):
 
     def head_part(self) -> int | None:
         """Positions whose logits are computed at a time, or None where the head cannot be computed separately."""
-        return part_positions(self.model) if self.narrows_head() and self._splits else None
+        return passes.part_positions(self.model) if self.narrows_head() and self._splits else None
 
     def take_account(self) -> dict[str, object]:
         """For a sidecar: what was counted since it was last taken, and how texts are scored."""
@@ -388,17 +337,17 @@ class SharedContextLM(HFLM):
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
-                chains = tree.chains(unshared=bool(self.position_encoding.of(tree.longest)))
-                self.counters.forward_tokens += sum(map(len, chains))
+                chains = tree.chains(unshared=self.outgrows(tree.longest))
+                self.counters["forward_tokens"] += sum(map(len, chains))
                 by_way["rows"] += chains
             else:
-                self.counters.forward_tokens += len(tree)
-                self.counters.shared_tokens += sum(tree.row_lengths) - len(tree)
+                self.counters["forward_tokens"] += len(tree)
+                self.counters["shared_tokens"] += sum(tree.row_lengths) - len(tree)
                 by_way[way].append(tree)
         return by_way
 
     def _way(self, tree: Tree) -> str:
-        if tree.is_chain or len(tree) > self._window or self.position_encoding.of(tree.longest):
+        if tree.is_chain or len(tree) > self._window or self.outgrows(tree.longest):
             return "rows"
         branches = len(tree) - tree.context + 1
         dense = {"packed": len(tree) ** 2, "cached": branches * len(tree) if tree.context > 1 else MAX_MASK + 1}
@@ -433,7 +382,7 @@ class SharedContextLM(HFLM):
 
     def _forward(self, **inputs: object) -> CausalLMOutputWithPast:
         with (
-            never_packed(),
+            passes.never_packed(),
             torch.no_grad(),
             torch.autocast(
                 device_type=self.device.type,
@@ -444,7 +393,7 @@ class SharedContextLM(HFLM):
             return self.model(**inputs)
 
     def _run(self, way: str, batch: Sequence[Tree], part: int | None = None) -> Scores:
-        return score(way, self.model, self._forward, batch, self.device, part)
+        return passes.score(way, self.model, self._forward, batch, self.device, part)
 
     def _score(self, way: str, batch: list[Tree]) -> list[Scores]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
@@ -456,17 +405,17 @@ class SharedContextLM(HFLM):
         try:
             scores = self._run(way, batch, self.head_part() if self._splits else None)
         except RuntimeError as error:
-            if (len(batch) == 1 and way == "rows") or not is_out_of_memory(error):
+            if (len(batch) == 1 and way == "rows") or not passes.is_out_of_memory(error):
                 raise
             scores = None
         if scores is None:  # outside `except`, whose traceback holds the tensors that did not fit
             torch.cuda.empty_cache()
-            self.counters.oom_halvings += 1
+            self.counters["oom_halvings"] += 1
             if len(batch) == 1:
                 return self._score("rows", batch[0].chains())
             self._token_limit = len(batch) * longest // 2
             return self._score(way, batch)
-        self.counters.forward_tokens_padded += scores.padded
+        self.counters["forward_tokens_padded"] += scores.padded
         return [scores]
 
     # ---- what is exact ------------------------------------------------------------------------------------------
@@ -485,13 +434,13 @@ class SharedContextLM(HFLM):
                 requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
         counters_before, self.counters = self.counters, Counters()
         try:
-            passes = [plain(self._forward, request, self.max_length, self.device) for request in requests]
-            expected = [value for (value, _), _ in passes]
+            plain = [passes.plain(self._forward, request, self.max_length, self.device) for request in requests]
+            expected = [score for (score, _), _ in plain]
             if not np.isfinite(expected).all():
                 log.warning("scorer: log-likelihoods of this model are not numbers")
                 return frozenset()
-            tolerance = self.tolerance(max(largest for _, largest in passes))
-            trees, _ = plant(requests, self.max_length)
+            tolerance = self.tolerance(max(largest for _, largest in plain))
+            trees, _ = passes.plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
             attempts = {
                 "rows": partial(self._run, "rows", chains),
@@ -509,26 +458,23 @@ class SharedContextLM(HFLM):
 
     def tolerance(self, largest: float) -> float:
         """Largest difference a token, where the largest logit is of this size."""
-        return tolerance(self.model.dtype, largest)
+        return passes.tolerance(self.model.dtype, largest)
 
     def _agrees(
         self, way: str, attempt: Callable[[], Scores], requests: list[Request], expected: list[float], tolerance: float
     ) -> bool:
         try:
-            answers = read([attempt()])
+            answers = passes.read([attempt()])
         except Exception as error:  # whatever an architecture raises at a mask it does not know
-            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and passes.is_out_of_memory(error):
                 raise
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
         for number in range(len(requests)):
             difference = abs(answers[number][0] - expected[number])
-            if not difference <= allowed_difference(len(requests[number][2]), expected[number], tolerance):
-                log.warning(
-                    "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s",
-                    way,
-                    difference,
-                    "" if self.model.dtype in TOLERANCE else "; dtype float32 would allow it if this is rounding",
-                )
+            if not difference <= passes.allowed_difference(len(requests[number][2]), expected[number], tolerance):
+                cause = "" if self.model.dtype in passes.TOLERANCE else "; float32 would allow it if this is rounding"
+                finding = "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s"
+                log.warning(finding, way, difference, cause)
                 return False
         return True

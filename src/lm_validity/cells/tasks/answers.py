@@ -18,8 +18,9 @@ from lm_eval.api.samplers import ContextSampler, FirstNSampler
 from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
+from lm_validity.cells.tasks import tasks
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Doc, Documents, rows, task_of, tasks_in
-from lm_validity.errors import InputError, Refusal, first_line
+from lm_validity.errors import InputError, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +76,17 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
     field = "doc_to_target" if task.OUTPUT_TYPE == "loglikelihood_rolling" else "doc_to_text"
     pairs = zip(documents.addresses, documents.docs, strict=True)
     empty = [address for address, doc in pairs if None in doc.values() and _prints_none(task_of(task, doc), field, doc)]
-    _say(
-        documents.task,
-        f"say None where a column is empty: leave them out, or write {{% if column %}} in {field}",
-        empty,
-        documents,
-    )
+    hint = f"say None where a column is empty: leave them out, or write {{% if column %}} in {field}"
+    _say(documents.task, hint, empty, documents)
     if task.OUTPUT_TYPE == "generate_until":
         _check_targets(task, documents)
     labels: list[_Label] = []
+    hint = "check the columns of that row against the task's YAML file: choices are a column or a list of texts."
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
         member, where = task_of(task, doc), f"{documents.task}: document {address}"
         if member.OUTPUT_TYPE != "multiple_choice":
             break
-        try:
+        with tasks.faults_of(where, "rendered", hint):
             choices = member.doc_to_choice(doc)
             if not choices:
                 raise InputError(f"{where} has no choices.", "leave such rows out (process_docs), or give it some.")
@@ -97,13 +95,6 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
             if (fault := _fault(member, doc, choices)) is not None:
                 raise InputError(f"{where}: {fault.problem}.", fault.hint)
             labels.append(_Label(address, cast("str | int", _gold(member, doc)), gold_choice(member, doc), choices))
-        except InputError:
-            raise
-        except Exception as error:  # whatever a task's code or template raises
-            raise InputError(
-                f"{where} cannot be rendered ({type(error).__name__}: {first_line(error)}).",
-                "check the columns of that row against the task's YAML file: choices are a column or a list of texts.",
-            ) from error
     _check_labels(documents.task, labels)
 
 
@@ -131,16 +122,12 @@ def _fault(task: Task, doc: Doc, choices: Sequence[str]) -> Refusal | None:
     # else the text is the place of the choice to put into a gap, and the target what follows it
     fills_gap = task.multiple_input and isinstance(target, str) and target not in choices
     if isinstance(text, int) and not (fills_gap and 0 <= text < len(choices)):
-        return Refusal(
-            f"its question is the number {text}, which lm-eval takes for the place of a choice",
-            "begin doc_to_text with a word, such as `Question: {{question}}`.",
-        )
+        hint = "begin doc_to_text with a word, such as `Question: {{question}}`."
+        return Refusal(f"its question is the number {text}, which lm-eval takes for the place of a choice", hint)
     answer, gold, label = _value(task, doc), gold_choice(task, doc), _gold(task, doc)
     if not task.multiple_input and isinstance(answer, str) and answer in choices:
-        place, hint = (
-            choices.index(answer),
-            "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`.",
-        )
+        place = choices.index(answer)
+        hint = "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`."
         by_template = task.config.doc_to_target not in task.features
         if by_template and answer.isdigit() and gold not in (None, place):
             taken = f"the place {gold}, which is {choices[gold]!r}"
@@ -186,18 +173,15 @@ def _check_targets(task: AnyTask, documents: Documents) -> None:
         if value is None:
             raise InputError(f"{where}: it has no target.", "leave such rows out: answers would be compared with None.")
         if isinstance(value, datetime.date):
-            raise InputError(
-                f"{where}: its target is a date, which the data library has made of a text ({value}).",
-                "write the data as CSV or parquet with a column of texts, or let doc_to_target format it (strftime).",
-            )
+            problem = f"{where}: its target is a date, which the data library has made of a text ({value})."
+            hint = "write the data as CSV or parquet with a column of texts, or let doc_to_target format it (strftime)."
+            raise InputError(problem, hint)
         if any(callable(entry["metric"]) for entry in member.config.metric_list or ()):
             continue
         target = member.doc_to_target(doc)
         if isinstance(target, dict):
-            raise InputError(
-                f"{where}: its target is an object with {', '.join(map(str, target))}, with which no answer is equal.",
-                "let doc_to_target name the part that holds the answers, such as `{{answers.text}}`.",
-            )
+            problem = f"{where}: its target is an object with {', '.join(map(str, target))}."
+            raise InputError(problem, "let doc_to_target name the part with the answers, such as `{{answers.text}}`.")
         without += [address] if target == [] else []
         if not isinstance(value, str) or not value:
             continue
@@ -225,10 +209,8 @@ def _check_labels(name: str, labels: Sequence[_Label]) -> None:
     numbers = [label.label for label in labels if isinstance(label.label, int)]
     beyond = next((label.address for label in labels if label.label == len(label.choices)), None)
     if beyond is not None and min(numbers) >= 1:
-        raise InputError(
-            f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices.",
-            "count from 0, or let doc_to_target be `{{label - 1}}` with the column's name.",
-        )
+        problem = f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices."
+        raise InputError(problem, "count from 0, or let doc_to_target be `{{label - 1}}` with the column's name.")
     missing = [label for label in labels if label.gold is None]
     if missing and len(missing) == len(labels):
         raise InputError(
@@ -237,22 +219,10 @@ def _check_labels(name: str, labels: Sequence[_Label]) -> None:
             "check doc_to_target: a place is `{{label | int}}`, a letter `{{'ABCD'.index(label)}}`, a text is written "
             "as the choice is; the labels of a test split are often not public.",
         )
+    _say(name, "have no right answer among their choices: wrong", [label.address for label in missing], labels)
     # of equal choices lm-eval takes the first
-    twice = [
-        label for label in labels if label.gold is not None and label.choices[label.gold] in label.choices[: label.gold]
-    ]
-    _say(
-        name,
-        "have no right answer among their choices and count as wrong",
-        [label.address for label in missing],
-        labels,
-    )
-    _say(
-        name,
-        "have their right answer twice, with the label on the second: wrong",
-        [label.address for label in twice],
-        labels,
-    )
+    twice = [item.address for item in labels if item.gold and item.choices[item.gold] in item.choices[: item.gold]]
+    _say(name, "have their right answer twice, with the label on the second: wrong", twice, labels)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -319,10 +289,8 @@ class Examples(ContextSampler):
     def _others(self, drawn: Sequence[Doc], count: int) -> Sequence[Doc]:
         pool = [doc for doc in self.df if doc not in drawn and not self._asks_the_same(doc)]
         if len(pool) < count:
-            raise InputError(
-                f"{self.task.config.task}: too few solved examples ask something else than the question at hand.",
-                "lower num_fewshot, or give the task another fewshot_split.",
-            )
+            problem = f"{self.task.config.task}: too few solved examples ask something else than the question at hand."
+            raise InputError(problem, "lower num_fewshot, or give the task another fewshot_split.")
         if isinstance(self.inner, FirstNSampler):
             return pool[:count]
         return random.Random(f"{FEWSHOT_SEED} {self.question}").sample(pool, count)

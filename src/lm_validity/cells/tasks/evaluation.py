@@ -9,28 +9,23 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 import torch
+from lm_eval.api import metrics as harness
 from lm_eval.api.instance import Instance
-from lm_eval.api.metrics import (
-    aggregate_subtask_metrics,
-    mean,
-    pooled_sample_stderr,
-    stderr_for_metric,
-    unweighted_mean_stderr,
-)
 from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, normalize_gen_kwargs
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.tokenizer import check_question
+from lm_validity.cells.models.scorer import EncodedRequest
+from lm_validity.cells.tasks import tasks
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples, taught_answer
 from lm_validity.cells.tasks.tasks import AnyTask, Doc, Documents, TaskGroup, member_of, subject_of, task_of
-from lm_validity.errors import CellError, InputError, first_line, nearest
+from lm_validity.errors import CellError, did_you_mean
 from lm_validity.run.cell import Prompt
 from lm_validity.run.scoring import has_item_values
 from lm_validity.tables.schema import ITEMS
@@ -151,9 +146,9 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     default is 100,000), none for perplexities.
     Raises CellError naming the document that cannot be scored, NonFiniteScore naming one without a score.
     """
-    truncated_before = lm.counters.truncated_requests
+    truncated_before = lm.counters["truncated_requests"]
     values = _score(lm, prepared, metric)
-    truncated = lm.counters.truncated_requests - truncated_before
+    truncated = lm.counters["truncated_requests"] - truncated_before
     metrics = {}
     for key, by_place in values.items():
         try:
@@ -189,23 +184,6 @@ def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> 
     return _aggregate(prepared, metric, _score(lm, prepared, metric)[metric], resamples=0)[0]
 
 
-def _check_template(lm: LanguageModel, task: str, system: str | None, *, described: bool) -> None:
-    """Say where prompts lack a system message, or a task's description, which is one (`described`: there is one).
-
-    Raises CellError where a model has no chat template."""
-    if lm.tokenizer.chat_template is None:  # an earlier checkpoint's; only the last one's is read at prefetch
-        raise CellError(
-            f"{lm.model_id}: the tokenizer has no chat template.",
-            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
-        )
-    check_question(lm.tokenizer, lm.model_id)
-    if (system or described) and lm.loses_system_message():
-        lost_part = "system_instruction" if system else "the task's description"
-        log.warning(
-            "%s, %s: the chat template prints no system message; prompts lack %s.", lm.model_id, task, lost_part
-        )
-
-
 def prepare_requests(
     lm: LanguageModel,
     task: AnyTask,
@@ -222,32 +200,23 @@ def prepare_requests(
     model takes.
     """
     chat = prompt == "chat"
-    if chat:
-        described = any(task_of(task, doc).config.description for doc in documents.docs[:1])
-        _check_template(lm, documents.task, system_instruction, described=described)
-    try:
-        check_answers(task, documents)
-    except InputError as error:  # this benchmark's cells fail; the job's others go on
-        raise CellError(error.problem, error.hint) from error
+    described = any(task_of(task, doc).config.description for doc in documents.docs[:1])
+    if chat and (system_instruction or described) and lm.loses_system_message():
+        lost_part = "system_instruction" if system_instruction else "the task's description"
+        words = "%s, %s: the chat template prints no system message; prompts lack %s."
+        log.warning(words, lm.model_id, documents.task, lost_part)
     system = system_instruction if chat else None
     built: list[tuple[Instance, ...]] = []
-    with other_examples(task) as examples:
+    hint = "check the columns of that row against the task's YAML file; with several right answers num_fewshot is 0."
+    with tasks.cell_fails(), other_examples(task) as examples:
+        check_answers(task, documents)
         for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
             member = task_of(task, doc)
-            try:
+            with tasks.faults_of(f"{documents.task}: document {address}", "rendered", hint):
                 if member.config.task in examples:
                     examples[member.config.task].question = asked_text(member, doc)
                 metadata = (documents.task, number, member.config.repeats)
                 built.append(_requests_of(member, doc, lm.apply_chat_template if chat else None, system, metadata))
-            except InputError as error:
-                raise CellError(error.problem, error.hint) from error
-            except Exception as error:  # whatever a task's code or template raises
-                raise CellError(
-                    f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: "
-                    f"{first_line(error)}).",
-                    "check the columns of that row against the task's YAML file; with several right answers, or none "
-                    "that is a text, num_fewshot has to be 0.",
-                ) from error
     for doc, group in zip(documents.docs, built, strict=True):
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one
@@ -286,10 +255,8 @@ def _encode(lm: LanguageModel, documents: Documents, built: Sequence[tuple[Insta
         return
     finding = f"{lm.model_id} has the same tokens for unlike choices of {len(tied)} of {len(built)} documents"
     if len(tied) == len(built):
-        raise CellError(
-            f"{documents.task}: {finding}: their scores tie, and the first would count.",
-            "its tokenizer lacks their words: leave the model or the benchmark out.",
-        )
+        hint = "its tokenizer lacks their words: leave the model or the benchmark out."
+        raise CellError(f"{documents.task}: {finding}: their scores tie, and the first would count.", hint)
     log.warning("%s: %s, such as %s: their scores tie, and the first counts.", documents.task, finding, tied[0])
 
 
@@ -298,10 +265,8 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
         (lm.room_for_prompt(request) for request in requests if request.request_type == "generate_until"), default=1
     )
     if room < 1:
-        raise CellError(
-            f"{task}: generates up to {lm.max_length - room} tokens, but {lm.model_id} takes {lm.max_length} in all.",
-            "set max_gen_toks in the task's generation_kwargs.",
-        )
+        problem = f"{task}: generates up to {lm.max_length - room} tokens, but {lm.model_id} takes {lm.max_length}."
+        raise CellError(problem, "set max_gen_toks in the task's generation_kwargs.")
     for options in (request.args[1] for request in requests if request.request_type == "generate_until"):
         ends = options.get("until", [])
         ends = [ends] if isinstance(ends, str) else ends
@@ -309,10 +274,8 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
             isinstance(ends, list) and all(isinstance(text, str) and text for text in ends) and "stop" not in options
         )
         if not stops or normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
-            raise CellError(
-                f"{task}: its generation_kwargs have stop strings that are no texts, or an empty one, or no tokens.",
-                "`until` takes a list of texts, `max_gen_toks` at least 1; lm-eval knows no `stop`.",
-            )
+            problem = f"{task}: its generation_kwargs have stop strings that are no texts, or empty, or no tokens."
+            raise CellError(problem, "`until` takes a list of texts, `max_gen_toks` at least 1; there is no `stop`.")
 
 
 def _requests_of(
@@ -351,7 +314,7 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
             if samples:
                 torch.manual_seed(SAMPLING_SEED)
             _run(lm, requests)
-            lm.counters.evaluate_passes += 1
+            lm.counters["evaluate_passes"] += 1
     except NonFiniteScore as error:
         raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
     _check_finite(prepared)
@@ -361,10 +324,8 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
     for index, (doc, group) in enumerate(zip(prepared.documents.docs, prepared.requests, strict=True)):
         for name in group[0].filtered_resps:
             answers = [request.filtered_resps[name] for request in group]
-            try:
+            with _scoring(prepared, index):
                 results = task_of(task, doc).process_results(doc, answers)
-            except Exception as error:  # whatever the task's own code raises
-                raise _cannot_be_scored(prepared, index, error) from error
             for member, value in results.items():
                 values[f"{member},{name}"][index] = value
     if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
@@ -373,11 +334,8 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
             key: by_place for key, by_place in values.items() if {members[index] for index in by_place} == {*members}
         }
     if metric not in values:
-        similar = nearest(metric, values)
-        raise CellError(
-            f"{task.config.task}: has no metric {metric!r}.",
-            f"it has {', '.join(values) or 'none'}" + (f"; did you mean {similar!r}?" if similar else "."),
-        )
+        hint = did_you_mean(metric, values, f"it has {', '.join(values) or 'none'}.")
+        raise CellError(f"{task.config.task}: has no metric {metric!r}.", hint)
     return values
 
 
@@ -389,23 +347,24 @@ def _apply_filters(prepared: PreparedRequests) -> None:
         member = task_of(prepared.task, doc)
         by_task.setdefault(member.config.task, (member, []))[1].append(index)
     for member, places in by_task.values():
+        requests = [request for index in places for request in prepared.requests[index]]
         try:
-            apply_filters(member, [request for index in places for request in prepared.requests[index]])
-        except Exception as error:  # whatever the task's own filter raises
+            apply_filters(member, requests)
+        except Exception:  # whatever the task's own filter raises
             for index in places:
-                try:
+                with _scoring(prepared, index):
                     apply_filters(member, [*prepared.requests[index]])
-                except Exception as cause:
-                    raise _cannot_be_scored(prepared, index, cause) from cause
-            raise _cannot_be_scored(prepared, None, error) from error
+            with _scoring(prepared, None):
+                apply_filters(member, requests)
 
 
-def _cannot_be_scored(prepared: PreparedRequests, index: int | None, error: Exception) -> CellError:
+@contextlib.contextmanager
+def _scoring(prepared: PreparedRequests, index: int | None) -> Iterator[None]:
+    """Inside the block what the task's code raises is a CellError of a document, or of all."""
     subject = "its documents" if index is None else f"document {prepared.documents.addresses[index]}"
-    return CellError(
-        f"{prepared.documents.task}: {subject} cannot be scored ({type(error).__name__}: {first_line(error)}).",
-        "correct the filters or process_results of the task, or that row of its data.",
-    )
+    hint = "correct the filters or process_results of the task, or that row of its data."
+    with tasks.cell_fails(), tasks.faults_of(f"{prepared.documents.task}: {subject}", "scored", hint):
+        yield
 
 
 def _run(lm: LanguageModel, requests: list[Instance]) -> None:
@@ -422,10 +381,9 @@ def _check_finite(prepared: PreparedRequests) -> None:
         return
     for address, group in zip(prepared.documents.addresses, prepared.requests, strict=True):
         if not all(math.isfinite(loglikelihood_of(request)) for request in group):
-            raise NonFiniteScore(
-                f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite.",
-                "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
-            )
+            problem = f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite."
+            hint = "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32."
+            raise NonFiniteScore(problem, hint)
 
 
 class _Aggregate(NamedTuple):
@@ -450,28 +408,26 @@ def _aggregate(
     scores, errors = [value for value, _ in aggregates], [error for _, error in aggregates]
     sizes = [len(member) for member in by_task.values()]
     by_size = task.by_size.get(key.partition(",")[0], True)
-    value = float(aggregate_subtask_metrics(scores, sizes, by_size))
+    value = float(harness.aggregate_subtask_metrics(scores, sizes, by_size))
     if None in errors or sum(sizes) <= len(sizes):
         return _Aggregate(value, None)
-    error = float(pooled_sample_stderr(errors, sizes) if by_size else unweighted_mean_stderr(errors))
+    error = float(harness.pooled_sample_stderr(errors, sizes) if by_size else harness.unweighted_mean_stderr(errors))
     return _Aggregate(value, error)
 
 
 def _aggregate_task(task: Task, key: str, values: list[ItemValue], resamples: int) -> _Aggregate:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
-    aggregation = task.aggregation().get(key.partition(",")[0], mean)
+    aggregation = task.aggregation().get(key.partition(",")[0], harness.mean)
     try:
         value = float(aggregation(values))
     except Exception as error:  # the task's own code, or a perplexity too large for a number
-        raise CellError(
-            f"{task.config.task}: {key} cannot be computed ({type(error).__name__}: {error}).",
-            "check the task's metric; another one of the task may have a value.",
-        ) from error
+        problem = f"{task.config.task}: {key} cannot be computed ({type(error).__name__}: {error})."
+        raise CellError(problem, "check the task's metric; another one of the task may have a value.") from error
     if not math.isfinite(value):
         raise NonFiniteScore(
             f"{task.config.task}: {key} is {value}.", "check the model's outputs and the task's metric."
         )
-    standard_error = stderr_for_metric(metric=aggregation, bootstrap_iters=resamples)
+    standard_error = harness.stderr_for_metric(metric=aggregation, bootstrap_iters=resamples)
     if standard_error is None or len(values) < 2:
         return _Aggregate(value, None)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # it shows its progress
@@ -533,10 +489,11 @@ def training_examples(
                 hint = "check its label; unlabelled rows cannot train."
                 raise CellError(f"{where} has no right answer among its choices.", hint)
             context, completion = lm.encode_request(*group[gold].args)
-            answer = group[gold].args[1]
         else:
-            context, completion, answer = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
-        _check_completion(lm, completion, answer, where)
+            start = lm.answer_start if prompt == "chat" else None
+            if (target := taught_answer(task_of(task, doc), doc, start)) is None:
+                raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
+            context, completion = _prompt_and_target(lm, group[0].args[0], target)
         examples.append(_example(lm, context, completion, limit, keep="end"))
     _check_answers_fit(lm, documents.task, examples, limit)
     return examples
@@ -554,10 +511,8 @@ def _check_answers_fit(lm: LanguageModel, task: str, examples: Sequence[Example]
         hint = f"{lm.model_id} reads {limit} tokens: leave the benchmark out of the agreement study (column studies)."
     if len(cut) == len(examples):
         raise CellError(f"{task}: each of the {len(cut)} training answers has more than {limit} tokens.", hint)
-    log.warning(
-        "%s: %d of %d training answers have more than %d tokens: they lose their question and their beginning; %s",
-        *(task, len(cut), len(examples), limit, hint),
-    )
+    finding = "%s: %d of %d training answers have more than %d tokens: they lose their question and their beginning; %s"
+    log.warning(finding, task, len(cut), len(examples), limit, hint)
 
 
 def _example(lm: LanguageModel, context: list[int], completion: list[int], limit: int, keep: str) -> Example:
@@ -571,36 +526,11 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
     return Example(tuple(tokens[surplus:]), max(0, start), surplus, answer_lost=max(0, -start))
 
 
-def _check_completion(lm: LanguageModel, completion: list[int], answer: str, where: str) -> None:
-    """Raise CellError where the tokens behind the question say something else than the answer: a tokenizer that adds
-    tokens of its own leaves none of it. White space aside, and what the tokenizer cannot write at all."""
-    text_with_specials = lm.tok_decode(completion, skip_special_tokens=False)
-    answer_text = lm.tok_decode(lm.tok_encode(answer, add_special_tokens=False), skip_special_tokens=False)
-    if "".join(text_with_specials.split()) not in ("".join(answer.split()), "".join(answer_text.split())):
-        raise CellError(
-            f"{where}: its training text would say {text_with_specials[-60:]!r} where the answer is {answer[-60:]!r}.",
-            "does the tokenizer add tokens after every text (add_eos_token)?",
-        )
-
-
-class _EncodedTarget(NamedTuple):
-    """Token ids of a generation prompt and of the target after it, and the target's text."""
-
-    prompt: list[int]
-    target: list[int]
-    text: str
-
-
-def _prompt_and_target(
-    lm: LanguageModel, task: Task, doc: Doc, request: Instance, prompt: Prompt, where: str
-) -> _EncodedTarget:
-    """Token ids of a generation prompt as it is fed to the model, and of the target after it, and its text."""
-    context, completion = request.args[0], taught_answer(task, doc, lm.answer_start if prompt == "chat" else None)
-    if completion is None:
-        raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
-    context_tokens = lm.tok_encode(context) or [lm.prefix_token_id]
-    together = lm.tok_encode(context + completion)
+def _prompt_and_target(lm: LanguageModel, prompt: str, target: str) -> EncodedRequest:
+    """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
+    context_tokens = lm.tok_encode(prompt) or [lm.prefix_token_id]
+    together = lm.tok_encode(prompt + target)
     if together[: len(context_tokens)] == context_tokens:
-        return _EncodedTarget(context_tokens, together[len(context_tokens) :], completion)
+        return EncodedRequest(context_tokens, together[len(context_tokens) :])
     # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
-    return _EncodedTarget(context_tokens, lm.tok_encode(completion, add_special_tokens=False), completion)
+    return EncodedRequest(context_tokens, lm.tok_encode(target, add_special_tokens=False))

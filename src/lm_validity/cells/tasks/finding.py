@@ -17,10 +17,18 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks import TaskManager
 from pydantic import TypeAdapter
 
-from lm_validity.cells.lm_eval_internals import GROUP_FIELD_NAMES, Entry, Kind, TaskIndex, cause_of, hint_of, load_yaml
-from lm_validity.cells.models.provenance import errors_only
+from lm_validity.cells.lm_eval_internals import (
+    GROUP_FIELD_NAMES,
+    Entry,
+    Kind,
+    TaskIndex,
+    cause_of,
+    errors_only,
+    hint_of,
+    load_yaml,
+)
 from lm_validity.config.sheets import OUTPUT_TYPES
-from lm_validity.errors import InputError, first_line, nearest
+from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import Document, absent, file_sha256
 from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, code_file, python_files
 
@@ -35,7 +43,7 @@ def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
 
     In the order in which lm-eval keeps the first of several that declare a name. lm-eval's own are read once a process.
     """
-    return _shipped_texts(folder) if folder == PACKAGE / "tasks" else _read_texts(folder)
+    return _shipped_texts() if folder == PACKAGE / "tasks" else _read_texts(folder)
 
 
 def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
@@ -44,7 +52,9 @@ def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
     return [(path, path.read_text(encoding="utf-8-sig", errors="replace")) for path in paths]
 
 
-_shipped_texts = cache(_read_texts)
+@cache
+def _shipped_texts() -> Sequence[tuple[Path, str]]:
+    return _read_texts(PACKAGE / "tasks")
 
 
 class Declaration(NamedTuple):
@@ -57,19 +67,12 @@ class Declaration(NamedTuple):
 
 def declarations_in(folder: Path) -> Sequence[Declaration]:
     """Of the YAML files among `_texts`, in their order."""
-    return _shipped_declarations(folder) if folder == PACKAGE / "tasks" else _read_declarations(folder)
-
-
-def _read_declarations(folder: Path) -> Sequence[Declaration]:
-    found = []
+    declared = []
     for path, text in _texts(folder):
         if path.suffix == ".yaml":
             groups = GROUP_LINE.findall(text)
-            found.append(Declaration(path, [] if groups else TASK_LINE.findall(text), groups))
-    return found
-
-
-_shipped_declarations = cache(_read_declarations)
+            declared.append(Declaration(path, [] if groups else TASK_LINE.findall(text), groups))
+    return declared
 
 
 def folders_naming(names: Collection[str], folder: Path) -> list[Path]:
@@ -123,12 +126,8 @@ def _expand_members(config: Document, index: Mapping[str, Entry], overrides: Doc
         elif "group" not in item:
             expand(item["task"], index, settings | item, expansion)
         elif item["group"] in index:
-            expand(
-                item["group"],
-                index,
-                settings | {key: value for key, value in item.items() if key != "group"},
-                expansion,
-            )
+            more_settings = {key: value for key, value in item.items() if key != "group"}
+            expand(item["group"], index, settings | more_settings, expansion)
         else:  # a group within the group, named nowhere else
             _expand_members(item, index, settings, expansion)
 
@@ -223,12 +222,8 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
         expansion = _expansion(task, root / folder, include_path)
         if expansion is not None:
             return _expanded_record(task, expansion, include_path)
-    similar = nearest(task, names)
-    raise InputError(
-        f"{task}: no lm-eval task has this name.",
-        (f"did you mean {similar!r}? " if similar else "")
-        + "`lm-eval ls tasks` lists them; include_path is the folder of your own tasks.",
-    )
+    hint = "`lm-eval ls tasks` lists them; include_path is the folder of your own tasks."
+    raise InputError(f"{task}: no lm-eval task has this name.", did_you_mean(task, names, hint))
 
 
 def _check_tags(name: str, declarations: Sequence[Declaration]) -> None:
@@ -343,10 +338,8 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
             missing = error.args
             continue
         except RecursionError:
-            raise InputError(
-                f"{name}: the group is one of its own tasks, by its name or that of a group within it.",
-                "correct the group's YAML file.",
-            ) from None
+            problem = f"{name}: the group is one of its own tasks, by its name or that of a group within it."
+            raise InputError(problem, "correct the group's YAML file.") from None
         if places is everywhere or set(folders_naming(expansion.tags, folder)) <= set(near):
             return expansion
     task, *reason = missing
@@ -362,39 +355,25 @@ def _record(task: str, path: Path, overrides: Mapping[str, object], include_path
         built = build_task(task, path)
         output_type, directions = built.OUTPUT_TYPE, built.higher_is_better()
         if output_type == "multiple_choice" and not isinstance(built, ConfigurableTask):
-            raise InputError(
-                f"{task}: its class does not say which choices a document has, and which is right.",
-                "derive it from lm-eval's ConfigurableTask, or write the task in YAML with functions.",
-            )
+            hint = "derive it from lm-eval's ConfigurableTask, or write the task in YAML with functions."
+            raise InputError(f"{task}: its class does not say which choices a document has, and which is right.", hint)
     else:
         output_type, directions = config.get("output_type", "generate_until"), _directions(config)
     if output_type not in OUTPUT_TYPES:
-        raise InputError(
-            f"{task}: its output type {output_type!r} is not supported.",
-            f"choose a task of type {', '.join(OUTPUT_TYPES)}.",
-        )
+        hint = f"choose a task of type {', '.join(OUTPUT_TYPES)}."
+        raise InputError(f"{task}: its output type {output_type!r} is not supported.", hint)
     for key, reason in _NOT_SUPPORTED.items():
         if config.get(key):
             raise InputError(f"{task}: tasks with {key} are not supported.", reason)
     if (config.get("dataset_kwargs") or {}).get("streaming"):
-        raise InputError(
-            f"{task}: its data are read as a stream (dataset_kwargs: streaming), whose documents have no numbers.",
-            "take `streaming` out of dataset_kwargs.",
-        )
+        problem = f"{task}: its data are read as a stream (dataset_kwargs: streaming), whose documents have no numbers."
+        raise InputError(problem, "take `streaming` out of dataset_kwargs.")
     if repeated := sorted({name for name in directions if _metric_names(config).count(name) > 1}):
         log.warning("%s: metric_list has %s twice; the last counts, as in lm-eval", task, " and ".join(repeated))
     filters = [entry["name"] for entry in config.get("filter_list") or [{"name": "none"}]]
     keys = {f"{metric},{name}": better for name in filters for metric, better in directions.items()}
-    return TaskRecord(
-        task=task,
-        file=path.relative_to(root).as_posix(),
-        include_path=include_path,
-        output_type=output_type,
-        metrics=tuple(keys),
-        higher_is_better=keys,
-        config_digest=config_digest(path, root),
-        version=_version(config),
-    )
+    file, digest = path.relative_to(root).as_posix(), config_digest(path, root)
+    return TaskRecord(task, file, include_path, output_type, tuple(keys), keys, digest, _version(config))
 
 
 def _check_keys(path: Path, config: Document) -> None:
@@ -403,9 +382,7 @@ def _check_keys(path: Path, config: Document) -> None:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) and word in entry for entry in entries):
             raise InputError(f"{path}: {key} is no list of entries with a {word}.", f"write `- {word}: ...` for each.")
     if not any(config.get(key) for key in ("class", "dataset_path", "custom_dataset")):
-        raise InputError(
-            f"{path}: it names no data.", "give dataset_path: a data set of the hub, or json with data_files."
-        )
+        raise InputError(f"{path}: it names no data.", "give dataset_path: of the hub, or json with data_files.")
 
 
 def _expanded_record(name: str, expansion: Expansion, include_path: str | Path | None) -> TaskRecord:
@@ -430,33 +407,18 @@ def _expanded_record(name: str, expansion: Expansion, include_path: str | Path |
     if not better:
         raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
     files = tuple(_place(path, include_path) for path in expansion.group_files)
-    record = TaskRecord(
-        task=name,
-        file=files[0][1] if files else name,
-        include_path=files[0][0] if files else members[0].include_path,
-        output_type=members[0].output_type,
-        metrics=tuple(better),
-        higher_is_better=better,
-        config_digest="",
-        version=_version(load_yaml(expansion.group_files[0], resolve_func=False)) if expansion.group_files else None,
-        members=tuple(members),
-        group_files=files,
-    )
+    root_name, file = files[0] if files else (members[0].include_path, name)
+    version = _version(load_yaml(expansion.group_files[0], resolve_func=False)) if files else None
+    output_type, metrics = members[0].output_type, tuple(better)
+    record = TaskRecord(name, file, root_name, output_type, metrics, better, "", version, (), tuple(members), files)
     return replace(record, config_digest=record_digest(record))
 
 
-class _FilePlace(NamedTuple):
-    """A task file: `include_path` as it was given, None for lm-eval's own, and the file in it."""
-
-    include_path: str | None
-    file: str
-
-
-def _place(path: Path, include_path: str | Path | None) -> _FilePlace:
+def _place(path: Path, include_path: str | Path | None) -> tuple[str | None, str]:
     """(include_path as it was given, file in it), or (None, file in the lm_eval package)."""
     if include_path is not None and path.is_relative_to(include_path):
-        return _FilePlace(str(include_path), path.relative_to(include_path).as_posix())
-    return _FilePlace(None, path.relative_to(PACKAGE).as_posix())
+        return str(include_path), path.relative_to(include_path).as_posix()
+    return None, path.relative_to(PACKAGE).as_posix()
 
 
 def _version(config: Mapping[str, object]) -> str | None:
@@ -511,10 +473,8 @@ def read_task_name(path: Path) -> str:
     config = read_task_file(path)
     name = config.get("group") or config.get("task")
     if not isinstance(name, str):
-        raise InputError(
-            f"{path}: not an lm-eval task: it has no `task: NAME`.",
-            "a task needs task, dataset_path, output_type, doc_to_text and doc_to_target.",
-        )
+        hint = "a task needs task, dataset_path, output_type, doc_to_text and doc_to_target."
+        raise InputError(f"{path}: not an lm-eval task: it has no `task: NAME`.", hint)
     return name
 
 

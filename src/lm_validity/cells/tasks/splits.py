@@ -14,36 +14,9 @@ import pandas as pd
 import yaml
 from pydantic import TypeAdapter
 
-from lm_validity.cells.tasks.answers import (
-    MOST_LOOKED_AT,
-    asked_text,
-    check_answers,
-    check_training_answers,
-    gold_choice,
-    metrics_of_an_answer,
-)
+from lm_validity.cells.tasks import answers, tasks
 from lm_validity.cells.tasks.finding import TaskRecord, find_task
-from lm_validity.cells.tasks.tasks import (
-    FEWSHOT_SEED,
-    KINDS,
-    WORDS,
-    AnyTask,
-    Doc,
-    Documents,
-    TaskGroup,
-    address_of,
-    data_files,
-    documents_digest,
-    fetch_documents,
-    fewshot_digest,
-    has_documents,
-    load_task,
-    rows,
-    subject_of,
-    task_of,
-    tasks_in,
-    with_imports,
-)
+from lm_validity.cells.tasks.tasks import KINDS, AnyTask, Doc, Documents, TaskGroup, rows, task_of
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import CellError, InputError, again, did_you_mean
 from lm_validity.files import read_json, write_json, write_text
@@ -61,8 +34,8 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
     """Write documents.parquet, one row per document with the columns of DOCUMENTS; a perplexity corpus has none."""
     rows = []
     if task.OUTPUT_TYPE != "loglikelihood_rolling":
-        for member in tasks_in(task).values():
-            member.set_fewshot_seed(FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn at random
+        for member in tasks.tasks_in(task).values():
+            member.set_fewshot_seed(tasks.FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn
         rows = [
             {"benchmark": benchmark, "doc_id": address, **_describe(task, doc)}
             for address, doc in zip(documents.addresses, documents.docs, strict=True)
@@ -78,10 +51,10 @@ def _describe(task: AnyTask, doc: Doc) -> dict[str, object]:
     # where the choices stand in the prompt, each has its own, and what follows is the same for all
     varies = choice and member.multiple_input
     return {
-        "subject": subject_of(task, doc),
+        "subject": tasks.subject_of(task, doc),
         "context": str(member.doc_to_target(doc) if varies else member.doc_to_text(doc)),
         "choices": [str(text) for text in member.doc_to_choice(doc)] if choice else None,
-        "gold": gold_choice(member, doc) if choice else None,
+        "gold": answers.gold_choice(member, doc) if choice else None,
         "prompt": None if varies else prompt,
         "target_delimiter": member.config.target_delimiter,
     }
@@ -138,10 +111,8 @@ class Split:
         """Raises CellError where the stored digest is not that of the stored documents."""
         split = TypeAdapter(cls).validate_python(record)
         if len(split.addresses) != len(split.hashes) or split.digest != record["digest"]:
-            raise CellError(
-                f"{split.task}: the file of the {split.split} split was changed after it was written.",
-                f"split the benchmark again: {again('split-benchmark')}.",
-            )
+            problem = f"{split.task}: the file of the {split.split} split was changed after it was written."
+            raise CellError(problem, f"split the benchmark again: {again('split-benchmark')}.")
         return split
 
 
@@ -190,18 +161,9 @@ def make_splits(
         texts |= {row.text for row in chosen}
         ids |= {row.id for row in chosen} - {None}
         addresses = tuple(row.address for row in chosen)
-        check_answers(task, fetch_documents(task, split, addresses))
-        splits[split] = Split(
-            task=name,
-            split=split,
-            rule=rule,
-            seed=seed,
-            addresses=addresses,
-            hashes=tuple(row.digest for row in chosen),
-            examined=examined,
-            removed_by_text=by_text,
-            removed_by_id=by_id,
-        )
+        answers.check_answers(task, tasks.fetch_documents(task, split, addresses))
+        hashes = tuple(row.digest for row in chosen)
+        splits[split] = Split(name, split, rule, seed, addresses, hashes, examined, by_text, by_id)
     return TaskSplits(splits.get("train"), splits.get("validation"), splits["test"])
 
 
@@ -210,14 +172,11 @@ def documents(task: AnyTask, split: Split) -> Documents:
 
     Raises CellError naming the first row that is not what it was when the split was made.
     """
-    fetched = fetch_documents(task, split.split, split.addresses)
+    fetched = tasks.fetch_documents(task, split.split, split.addresses)
     for address, doc, expected in zip(fetched.addresses, fetched.docs, split.hashes, strict=True):
         if _rendered_digest(task, doc) != expected:
-            raise CellError(
-                f"{split.task}: document {address} changed after the {split.split} split was made.",
-                "if its data changed, split it again; if not, its code gives other texts at each reading: seed what "
-                "it draws, and sort a set.",
-            )
+            hint = "split it again; if its data are the same, its code gives other texts each time: seed its draws."
+            raise CellError(f"{split.task}: document {address} changed after the {split.split} split was made.", hint)
     return fetched
 
 
@@ -227,7 +186,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
 
     Raises InputError where another wording of a benchmark does not ask its questions, which are split first.
     """
-    settings, task = workspace.run.configuration.splits, _recorded_task(workspace, benchmark)
+    settings, task = workspace.run.configuration.splits, recorded_task(workspace, benchmark)
     splits = make_splits(
         task,
         caps=(settings.train, settings.validation, settings.test),
@@ -237,8 +196,8 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     )
     if splits.train is not None:
         row = workspace.run.benchmarks[benchmark]
-        taught = fetch_documents(task, "train", splits.train.addresses[:MOST_LOOKED_AT])
-        check_training_answers(task, taught, row.metric, higher_is_better=row.higher_is_better)
+        taught = tasks.fetch_documents(task, "train", splits.train.addresses[: answers.MOST_LOOKED_AT])
+        answers.check_training_answers(task, taught, row.metric, higher_is_better=row.higher_is_better)
     test, variant_of = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
     if variant_of is not None:
         _check_wording(workspace, benchmark, test, variant_of)
@@ -250,27 +209,29 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     write_documents(benchmark, task, test, workspace.split_path(benchmark, "test").with_name("documents.parquet"))
 
 
-def _recorded_task(workspace: Workspace, benchmark: str) -> AnyTask:
-    """The task that the login node recorded, with the run's settings of its prompt."""
-    record = TaskRecord.from_json(workspace.task_record(benchmark)["record"])
-    return load_task(record, **prompt_settings(workspace.run, benchmark))
+def recorded_task(workspace: Workspace, benchmark: str) -> AnyTask:
+    """The task that the login node recorded, with the run's settings of its prompt. Raises InputError where its files
+    or its few-shot examples are others now."""
+    record = workspace.task_record(benchmark)
+    task = tasks.load_task(TaskRecord.from_json(record["record"]), **prompt_settings(workspace.run, benchmark))
+    if tasks.fewshot_digest(task) != record.get("fewshot"):
+        problem = f"benchmark {benchmark!r}: its few-shot examples changed after they were recorded."
+        raise InputError(problem, f"run {again(f'prefetch-benchmark --benchmark {benchmark}')}, then the workflow.")
+    return task
 
 
 def _check_wording(workspace: Workspace, benchmark: str, test: Documents, variant_of: str) -> None:
     """Raise InputError where the test documents of another wording are not those of its benchmark in the same order:
     equal in every column that both have."""
     split = Split.from_json(read_json(workspace.split_path(variant_of, "test")))
-    theirs = documents(_recorded_task(workspace, variant_of), split).docs
+    theirs = documents(recorded_task(workspace, variant_of), split).docs
     equal_documents = len(test) == len(theirs) and all(
         doc.keys() & document.keys() and all(doc[name] == document[name] for name in doc.keys() & document.keys())
         for doc, document in zip(test.docs, theirs, strict=True)
     )
     if not equal_documents:
-        raise InputError(
-            f"benchmark {benchmark!r}: its test documents are not those of {variant_of!r}.",
-            "another wording reads the same data and split names, changes none of their columns, and differs in "
-            "its templates.",
-        )
+        hint = "another wording reads the same data and splits, changes no column, and differs in its templates."
+        raise InputError(f"benchmark {benchmark!r}: its test documents are not those of {variant_of!r}.", hint)
 
 
 # Rows that may become part of a split: lm-eval's kind, its documents, and the order in which they are tried.
@@ -293,8 +254,8 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     - a corpus of one split is cut 8:1:1 by document; one without train gives up its validation split.
     """
     # tasks written in Python name no splits of their data set
-    names = {kind: getattr(task.config, f"{WORDS[kind]}_split", None) or kind for kind in KINDS}
-    names = {kind: name for kind, name in names.items() if has_documents(task, kind)}
+    names = {kind: getattr(task.config, f"{tasks.WORDS[kind]}_split", None) or kind for kind in KINDS}
+    names = {kind: name for kind, name in names.items() if tasks.has_documents(task, kind)}
     scored = "test" if "test" in names else "validation"
     has_train = names.get("train") not in (None, names[scored])
     has_validation = scored == "test" and names.get("validation") not in (None, names["test"], names.get("train"))
@@ -306,10 +267,8 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
         for kind in ("train", "validation"):
             task.check_alike(kind)
     if not has_train and task.OUTPUT_TYPE != "loglikelihood_rolling":
-        raise InputError(
-            f"{task.config.task}: it has no training documents apart from those that are scored.",
-            "fine-tuning needs a training_split; use the task in studies that only evaluate.",
-        )
+        hint = "fine-tuning needs a training_split; use the task in studies that only evaluate."
+        raise InputError(f"{task.config.task}: it has no training documents apart from those that are scored.", hint)
     if has_train and has_validation:
         parts = {kind: rows(task, kind) for kind in ("train", "validation")}
         sources = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
@@ -353,21 +312,19 @@ def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], id
     kind, docs, order = candidates
     chosen: list[_Row] = []
     by_text = by_id = 0
+    hint = "check the columns of that row against the task's YAML file."
     for number in order.tolist():
         if len(chosen) == cap:
             break
         doc = docs[number]
-        try:
-            digest, text = _rendered_digest(task, doc), asked_text(task, doc)
-        except Exception as error:  # whatever a task's code or template raises
-            reason = f"{type(error).__name__}: {error}"
-            raise InputError(
-                f"{task.config.task}: {kind} row {number} cannot be rendered ({reason}).",
-                "check the columns of that row against the task's YAML file.",
-            ) from error
+        with tasks.faults_of(f"{task.config.task}: {kind} row {number}", "rendered", hint):
+            digest, text = _rendered_digest(task, doc), answers.asked_text(task, doc)
         if not text and task.OUTPUT_TYPE == "loglikelihood_rolling":
             continue  # a blank document
-        row = _Row(number, address_of(doc, kind, number), digest, text, _identity(doc))
+        # numbers do not count: data sets number the rows of each split from zero
+        identity = str(doc.get("id") if isinstance(doc.get("id"), str) else "").strip()
+        own_id = None if not identity or identity.isdigit() else str(doc["id"])
+        row = _Row(number, tasks.address_of(doc, kind, number), digest, text, own_id)
         if row.text in texts:
             by_text += 1
         elif row.id in ids:
@@ -392,12 +349,6 @@ def _rendered_digest(task: AnyTask, doc: Doc) -> str:
         rendering["doc"] = doc  # the task's own scoring function may read any column
     text = json.dumps(rendering, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _identity(doc: Doc) -> str | None:
-    """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
-    identity = doc.get("id")
-    return identity if isinstance(identity, str) and identity.strip() and not identity.strip().isdigit() else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -458,10 +409,9 @@ def _check_corpus(row: Benchmark, documents: Sequence[Doc]) -> None:
             raise InputError(f"{where}: not a text.", "every document needs one; `text_column` names the column.")
         blank += not text.strip()
     if len(documents) - blank < FEWEST:
-        raise InputError(
-            f"{row.corpus}: {len(documents) - blank} documents with text ({blank} blank), fewer than {FEWEST}.",
-            "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
-        )
+        problem = f"{row.corpus}: {len(documents) - blank} documents with text ({blank} blank), fewer than {FEWEST}."
+        hint = "train, validation and test are 8:1:1 by document; one text per line, row or file is one document."
+        raise InputError(problem, hint)
     if blank:
         log.info("%s: %d blank documents are left out", row.corpus, blank)
 
@@ -478,41 +428,35 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
     record = find_task(row.task, row.include_path)
     where = f"benchmark {row.benchmark!r} (task {row.task})"
     if row.output_type != record.output_type:
-        raise InputError(
-            f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
-            "correct the benchmarks sheet.",
-        )
-    task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
+        problem = f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task."
+        raise InputError(problem, "correct the benchmarks sheet.")
+    task = tasks.load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
     recorded = record.higher_is_better
-    directions = {name: recorded.get(name, better) for name, better in metrics_of_an_answer(task).items()} or recorded
+    by_answer = answers.metrics_of_an_answer(task)
+    directions = {name: recorded.get(name, better) for name, better in by_answer.items()} or recorded
     if row.metric not in directions:
         hint = did_you_mean(row.metric, directions, f"it has {', '.join(directions)}.")
         raise InputError(f"{where}: lm-eval has no metric {row.metric!r} for it.", hint)
     stated = directions[row.metric]
     if stated is None:  # neither the task nor lm-eval says anything: the sheet decides
-        log.info(
-            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
-            "taken, %d (1 where it is empty)",
-            *(where, row.metric, row.higher_is_better),
-        )
+        words = "%s: the task does not say whether a higher %s is better; the sheet decides, %d (1 where it is empty)"
+        log.info(words, where, row.metric, row.higher_is_better)
     elif row.higher_is_better != stated:
-        raise InputError(
-            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
-            "correct the benchmarks sheet.",
-        )
-    documents = {kind: rows(task, kind) for kind in KINDS if has_documents(task, kind)}
+        problem = f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise."
+        raise InputError(problem, "correct the benchmarks sheet.")
+    documents = {kind: rows(task, kind) for kind in KINDS if tasks.has_documents(task, kind)}
     if row.corpus:
         _check_corpus(row, documents["test"])
-    data = documents_digest(documents)
-    record = with_imports(record, before)
+    data = tasks.documents_digest(documents)
+    record = tasks.with_imports(record, before)
     imported = [path for path, _ in record.imported]
     code = "\n".join([record.config_digest, *(f"{Path(path).name} {digest}" for path, digest in record.imported)])
     return {
         "record": record.to_json(),
         "digest": hashlib.sha256(code.encode()).hexdigest() if imported else record.config_digest,
-        "files_read": [*map(str, data_files(record)), *imported],
+        "files_read": [*map(str, tasks.data_files(record)), *imported],
         "output_type": record.output_type,
         "documents": {kind: len(docs) for kind, docs in documents.items()},
         "data": data,
-        "fewshot": fewshot_digest(task),
+        "fewshot": tasks.fewshot_digest(task),
     }

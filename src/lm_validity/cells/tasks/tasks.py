@@ -1,10 +1,11 @@
 """Tasks of lm-eval, built from their records; groups of them as one benchmark; documents by address."""
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,21 +17,9 @@ from datasets.fingerprint import get_temporary_cache_files_directory
 from lm_eval.api.group import Group
 from lm_eval.api.task import Task
 
-from lm_validity.cells.lm_eval_internals import (
-    Entry,
-    TaskFactory,
-    TaskIndex,
-    add_metric,
-    fresh_code,
-    has_metric,
-    is_own_code,
-    load_yaml,
-    local_data,
-    order_of_lm_eval,
-    remember_templates,
-)
+from lm_validity.cells import lm_eval_internals as internals
 from lm_validity.cells.tasks.finding import TaskRecord, build_task, building, record_digest
-from lm_validity.errors import InputError, again, nearest
+from lm_validity.errors import CellError, InputError, again, did_you_mean, first_line
 from lm_validity.files import file_sha256
 from lm_validity.run.inputs import states_of
 from lm_validity.run.scoring import draws_at_random, python_files
@@ -49,10 +38,10 @@ WORDS = {"train": "training", "validation": "validation", "test": "test"}
 
 def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
     """lm-eval's group (or tag) `name`, built from the files that its record names."""
-    registry: dict[str, Entry] = {}
+    registry: dict[str, internals.Entry] = {}
     for path in files:
-        TaskIndex.process_cfg(load_yaml(path, resolve_func=False), path, registry)
-    built = TaskFactory().build(registry[name], registry=registry)
+        internals.TaskIndex.process_cfg(internals.load_yaml(path, resolve_func=False), path, registry)
+    built = internals.TaskFactory().build(registry[name], registry=registry)
     if isinstance(built, Group):
         by_size = {aggregate.metric: aggregate.weight_by_size for aggregate in built.aggregate_metric_list or ()}
         tasks = built.get_all_tasks()
@@ -101,10 +90,8 @@ class TaskGroup:
         without = next((name for name, kinds in splits.items() if kind not in kinds), None)
         if with_it is not None and without is not None:
             described = ", ".join(f"{name} has {' and '.join(splits[name]) or 'none'}" for name in (with_it, without))
-            raise InputError(
-                f"{self.name}: the tasks of the group differ in their splits ({described}).",
-                "give each kind of task a row of its own in the benchmarks sheet.",
-            )
+            hint = "give each kind of task a row of its own in the benchmarks sheet."
+            raise InputError(f"{self.name}: the tasks of the group differ in their splits ({described}).", hint)
 
 
 def has_documents(task: "AnyTask", kind: str) -> bool:
@@ -141,7 +128,7 @@ FEWSHOT_SEED = 1234  # lm-eval's default
 AnyTask: TypeAlias = Task | TaskGroup
 
 datasets.disable_progress_bars()
-remember_templates()
+internals.remember_templates()
 
 
 @dataclass(frozen=True)
@@ -156,6 +143,26 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.docs)
+
+
+@contextlib.contextmanager
+def faults_of(subject: str, doing: str, hint: str) -> Iterator[None]:
+    """Inside the block whatever a task's code or template raises is an InputError: the subject cannot be `doing`."""
+    try:
+        yield
+    except (InputError, CellError):
+        raise
+    except Exception as error:
+        raise InputError(f"{subject} cannot be {doing} ({type(error).__name__}: {first_line(error)}).", hint) from error
+
+
+@contextlib.contextmanager
+def cell_fails() -> Iterator[None]:
+    """Inside the block bad input is the fault of a benchmark, whose cells fail; the job's others go on."""
+    try:
+        yield
+    except InputError as error:
+        raise CellError(error.problem, error.hint) from error
 
 
 def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: bool = False) -> AnyTask:
@@ -191,8 +198,8 @@ def _alone(record: TaskRecord) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def alone(function: Callable[..., Any]) -> Callable[..., Any]:
         """The function with the caches of this task, and lm-eval's seeds where it needs them."""
-        seeded = order_of_lm_eval()(function) if draws else function
-        fresh: Callable[..., Any] = fresh_code(cache, data)(seeded)
+        seeded = internals.order_of_lm_eval()(function) if draws else function
+        fresh: Callable[..., Any] = internals.fresh_code(cache, data)(seeded)
         return fresh
 
     return alone
@@ -200,7 +207,7 @@ def _alone(record: TaskRecord) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def data_files(record: TaskRecord) -> list[Path]:
     """The local files that a task, or the tasks of a group, name as their data."""
-    return [file for member in record.members or (record,) for file in local_data(member.path)]
+    return [file for member in record.members or (record,) for file in internals.local_data(member.path)]
 
 
 def _build(record: TaskRecord) -> AnyTask:
@@ -247,10 +254,8 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
             )
         source = rows(member_task, kind) if has_documents(member_task, kind) else ()
         if max(numbers) >= len(source):
-            raise InputError(
-                f"{member_task.config.task}: there is no document {kind}:{max(numbers)}, only {len(source)} of them.",
-                "the data set changed after it was split; split it again.",
-            )
+            problem = f"{member_task.config.task}: there is no document {kind}:{max(numbers)}, only {len(source)}."
+            raise InputError(problem, "the data set changed after it was split; split it again.")
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
         for number, doc in zip(numbers, chosen, strict=True):
             documents[f"{name}:{number}"] = GroupDocument(doc, member, number) if isinstance(task, TaskGroup) else doc
@@ -283,27 +288,28 @@ RECORD_AGAIN = f"record it again: {again('prefetch-benchmark')} and the id of it
 
 
 def _check_unchanged(record: TaskRecord) -> None:
-    for path in record.paths:
-        if not path.is_file():
-            raise InputError(f"{record.task}: {path} does not exist any more.", RECORD_AGAIN)
-    imports = [
-        path for path, digest in record.imported if not Path(path).is_file() or file_sha256(Path(path)) != digest
-    ]
-    if imports:
-        raise InputError(
-            f"{record.task}: {imports[0]}, which its code imports, changed after it was recorded.", RECORD_AGAIN
-        )
-    if record_digest(record) != record.config_digest:
+    gone = [path for path in record.paths if not path.is_file()]
+    recorded = {Path(path): digest for path, digest in record.imported}
+    imports = [path for path, digest in recorded.items() if not path.is_file() or file_sha256(path) != digest]
+    if gone:
+        problem = f"{gone[0]} does not exist any more"
+    elif imports:
+        problem = f"{imports[0]}, which its code imports, changed after it was recorded"
+    elif record_digest(record) != record.config_digest:
         subject = f"a file of the group's {len(record.paths)}" if record.members else str(record.path)
-        raise InputError(f"{record.task}: {subject} or its code changed after it was recorded.", RECORD_AGAIN)
+        problem = f"{subject} or its code changed after it was recorded"
+    else:
+        return
+    raise InputError(f"{record.task}: {problem}.", RECORD_AGAIN)
 
 
 def with_imports(record: TaskRecord, before: Collection[str]) -> TaskRecord:
     """The record with the user's files that its code imported from outside of its folders. before: the names of the
     modules that were imported before it was built."""
     known = {code.resolve() for path in record.paths for code in python_files(path.parent)}
-    files = {getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - set(before)}
-    own = {Path(file).resolve() for file in files if file and file.endswith(".py") and is_own_code(file)} - known
+    files = {str(getattr(sys.modules[name], "__file__", None)) for name in set(sys.modules) - set(before)}
+    python = [file for file in files if file.endswith(".py") and internals.is_own_code(file)]
+    own = {Path(file).resolve() for file in python} - known
     return replace(record, imported=tuple((os.path.relpath(file), file_sha256(file)) for file in sorted(own)))
 
 
@@ -313,10 +319,8 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
     if count:
         config, fewshot = task.config, task.fewshot_cfg
         if config.num_fewshot == 0:
-            raise InputError(
-                f"{name}: its YAML file says num_fewshot: 0, which lm-eval does not override.",
-                "leave num_fewshot empty in the benchmarks sheet.",
-            )
+            hint = "leave num_fewshot empty in the benchmarks sheet."
+            raise InputError(f"{name}: its YAML file says num_fewshot: 0, which lm-eval does not override.", hint)
         scored = config.test_split or config.validation_split
         if fewshot.split is not None:
             has_own_pool = fewshot.split == scored and fewshot.split != config.test_split
@@ -325,16 +329,12 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
         else:
             has_own_pool = (config.training_split or config.validation_split or config.test_split) == scored
         if has_own_pool:
-            raise InputError(
-                f"{name}: its examples would be the documents of {scored!r}, which are scored.",
-                "give the task a fewshot_split, or leave num_fewshot empty.",
-            )
+            hint = "give the task a fewshot_split, or leave num_fewshot empty."
+            raise InputError(f"{name}: its examples would be the documents of {scored!r}, which are scored.", hint)
         pool = task.sampler.df
         if fewshot.fewshot_indices is not None:
-            raise InputError(
-                f"{name}: its fewshot_config has fewshot_indices, which lm-eval reads and does not use.",
-                "give these examples as `samples`, or select them in its `process_docs`.",
-            )
+            problem = f"{name}: its fewshot_config has fewshot_indices, which lm-eval reads and does not use."
+            raise InputError(problem, "give these examples as `samples`, or select them in its `process_docs`.")
         if len(pool) < count:
             raise InputError(f"{name}: {count} examples asked for, it has {len(pool)}.", "lower num_fewshot.")
     task.set_config("num_fewshot", count)
@@ -342,14 +342,12 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
 
 def _add_mutual_information(name: str, task: Task) -> None:
     metric = "acc_mutual_info"
-    if has_metric(task, metric):
+    if metric in task.aggregation():
         return
     if task.OUTPUT_TYPE != "multiple_choice" or callable(task.config.process_results):
-        raise InputError(
-            f"{name}: lm-eval cannot add {metric} to it: it has no choices, or scores its answers itself.",
-            "leave mutual_information empty in the benchmarks sheet.",
-        )
-    add_metric(task, metric)
+        problem = f"{name}: lm-eval cannot add {metric} to it: it has no choices, or scores its answers itself."
+        raise InputError(problem, "leave mutual_information empty in the benchmarks sheet.")
+    internals.add_metric(task, metric)
 
 
 def _check_columns(name: str, task: Task) -> None:
@@ -360,8 +358,5 @@ def _check_columns(name: str, task: Task) -> None:
     for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
         column = getattr(task.config, key, None)
         if isinstance(column, str) and column.isidentifier() and column not in features:
-            similar = nearest(column, features)
-            raise InputError(
-                f"{name}: {key} reads the column {column!r}, which the documents do not have.",
-                f"they have {', '.join(features)}" + (f"; did you mean {similar!r}?" if similar else "."),
-            )
+            hint = did_you_mean(column, features, f"they have {', '.join(features)}.")
+            raise InputError(f"{name}: {key} reads the column {column!r}, which the documents do not have.", hint)

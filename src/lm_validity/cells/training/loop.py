@@ -21,17 +21,9 @@ from safetensors.torch import save
 from torch.autograd.function import FunctionCtx
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lm_validity.cells.models import passes
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.passes import (
-    MORE_MEMORY,
-    PositionEncoding,
-    States,
-    is_out_of_memory,
-    must_fit,
-    narrowed_head,
-    never_packed,
-)
-from lm_validity.cells.models.provenance import Counters
+from lm_validity.cells.models.scorer import Counters
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.lora import BatchPosition, adapter_parameters, adapter_tensors, add_adapter
 from lm_validity.config.sections import OneFinetune
@@ -75,14 +67,14 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part
     """
     inputs = {"input_ids": batch.inputs, "use_cache": False}
     if part is not None and len(batch.targets) > part:
-        with never_packed():
-            states = States(base, base, **inputs)
+        with passes.never_packed():
+            states = passes.States(base, base, **inputs)
         device = states.hidden.device
         hidden = states.hidden[batch.row.to(device), batch.position.to(device)]
         return _LossesInParts.apply(hidden, batch.targets, states, part)
-    with never_packed():
+    with passes.never_packed():
         if narrow:
-            with narrowed_head(base, batch.row, batch.position):
+            with passes.narrowed_head(base, batch.row, batch.position):
                 logits = base(**inputs).logits[0]
         else:
             logits = base(**inputs).logits
@@ -123,7 +115,7 @@ class _LossesInParts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int
+        ctx: FunctionCtx, hidden: torch.Tensor, targets: torch.Tensor, states: passes.States, part: int
     ) -> torch.Tensor:
         """The loss (rows,) of each hidden state (rows, width), `part` rows at a time; keeps its derivative."""
         derivative = torch.empty_like(hidden)
@@ -174,15 +166,12 @@ def micro_batches(lengths: Sequence[int], limit: int, pass_cost: float) -> list[
     return runs[::-1]
 
 
-def passes(
-    lengths: Sequence[int], limit: int, pass_cost: float, encoding: PositionEncoding
-) -> Iterator[tuple[int, int]]:
-    """`micro_batches` of rows that have one position encoding; what the encoding remembers is forgotten before each."""
+def runs_alike(lm: LanguageModel, lengths: Sequence[int], limit: int, pass_cost: float) -> Iterator[tuple[int, int]]:
+    """`micro_batches` of rows that have one position encoding."""
     first = 0
-    for _, group in itertools.groupby(lengths, key=encoding.of):
+    for _, group in itertools.groupby(lengths, key=lm.outgrows):
         lengths_alike = list(group)
         for start, end in micro_batches(lengths_alike, limit, pass_cost):
-            encoding.forget()
             yield first + start, first + end
         first += len(lengths_alike)
 
@@ -235,10 +224,6 @@ def layers_recomputed(base: torch.nn.Module, *, recompute: bool = True) -> Itera
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
 
-class TrainingStopped(Exception):
-    """The caller asked to stop; the last finished epoch is saved in the work folder."""
-
-
 class FinetuneSettings(OneFinetune):
     """Hyperparameters of one fine-tune: those of the configuration, and its learning rate. `micro_batch` and
     `gradient_checkpointing` trade memory for time and change a result by rounding only."""
@@ -265,6 +250,22 @@ class Member:
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
 
 
+class Plan(NamedTuple):
+    """Fine-tunes that differ in the learning rate only, or one.
+
+    examples: texts to train on. members: what differs; the work folder of each holds its last finished epoch, and a
+    second call with the same plan goes on from there. validate: the benchmark's metric under the model as it stands,
+    asked after each epoch; ties go to the earlier epoch.
+    """
+
+    lm: LanguageModel
+    examples: Sequence[Example]
+    members: Sequence[Member]
+    validate: Callable[[], float]
+    seed: int
+    higher_is_better: bool = True
+
+
 class Training:
     """An adapter's weights, its optimizer, and the history of its epochs. `adapter` is its name in the model.
 
@@ -272,18 +273,10 @@ class Training:
     (weights, optimizer, best adapter, history), and a new object of the same fine-tune goes on from there.
     """
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        model: PeftModel,
-        examples: Sequence[Example],
-        member: Member,
-        position: BatchPosition,
-        adapter: str,
-    ):
-        self.lm, self.model, self.member, self.position, self.adapter = lm, model, member, position, adapter
+    def __init__(self, plan: Plan, model: PeftModel, member: Member, position: BatchPosition, adapter: str):
+        self.plan, self.model, self.member, self.position, self.adapter = plan, model, member, position, adapter
         self.settings = settings = member.settings
-        self.rows = [torch.tensor(example.token_ids) for example in examples]
+        self.rows = [torch.tensor(example.token_ids) for example in plan.examples]
         self.parameters = adapter_parameters(model, adapter)
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
@@ -296,7 +289,12 @@ class Training:
         self.best_epoch: int | None = None
         self.best_tensors: dict[str, torch.Tensor] = {}
         self._saved = member.work / "training.safetensors"
-        self._fingerprint = fingerprint(lm, examples, settings, position.seed)
+        # what a saved state must agree on with the run that resumes from it
+        determining = [plan.lm.model_id, str(plan.lm.base.dtype), settings.determining(), plan.seed]
+        digest = hashlib.sha256(json.dumps(determining).encode())
+        for example in plan.examples:
+            digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
+        self._fingerprint = digest.hexdigest()
         self._restore()
 
     @property
@@ -320,11 +318,9 @@ class Training:
         self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate * share_left
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.lm.counters.optimizer_steps += 1
+        self.plan.lm.counters["optimizer_steps"] += 1
 
-    def finish_epoch(
-        self, losses: list[torch.Tensor], weights: list[int], validate: Callable[[], float], *, higher_is_better: bool
-    ) -> None:
+    def finish_epoch(self, losses: list[torch.Tensor], weights: list[int]) -> None:
         """Book an epoch's step losses (of `weights` predicted tokens each), validate, keep the adapter if it is
         strictly better than that of every epoch before, and save; or say why it diverged."""
         number, of_steps = len(self.epochs) + 1, torch.stack(losses).double().cpu()
@@ -332,14 +328,14 @@ class Training:
             self.diverged = f"the loss of epoch {number} is not finite"
             return
         try:
-            score = validate()
+            score = self.plan.validate()
         except NonFiniteScore as error:
             self.diverged = f"validation after epoch {number}: {error.problem}"
             return
         self.step_losses += of_steps.tolist()
         self.epochs.append(Epoch(number, float(np.average(of_steps.numpy(), weights=weights)), score))
         values = [epoch.validation_value for epoch in self.epochs]
-        if values.index(max(values) if higher_is_better else min(values)) + 1 == number:
+        if values.index(max(values) if self.plan.higher_is_better else min(values)) + 1 == number:
             self.best_epoch, self.best_tensors = number, adapter_tensors(self.model, self.adapter)
         self._save()
         self.member.on_epoch(self.epochs[-1])
@@ -386,14 +382,6 @@ class Training:
         self.position.step = len(self.epochs) * self.steps_per_epoch
 
 
-def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: FinetuneSettings, seed: int) -> str:
-    """What a saved state must agree on with the run that resumes from it."""
-    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), settings.determining(), seed]).encode())
-    for example in examples:
-        digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
-    return digest.hexdigest()
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Training: one adapter, or learning rates side by side: K adapters on one frozen base, in one forward and one backward
 # pass.
@@ -407,47 +395,36 @@ def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: Finetu
 # models are.
 
 
-def train_side_by_side(
-    lm: LanguageModel,
-    examples: Sequence[Example],
-    validate: Callable[[], float],
-    members: Sequence[Member],
-    *,
-    seed: int,
-    higher_is_better: bool,
-    stop: Callable[[], bool] = lambda: False,
-) -> int:
-    """Bring the saved state of every member to its last epoch, or to
-    the one before it diverges.
+def train_side_by_side(plan: Plan) -> int:
+    """Bring the saved state of every member to its last epoch, or to the one before it diverges.
 
-    Arguments as in `finetune`. Members that were interrupted at different epochs catch up with each other. Running out
-    of memory takes fewer members at a time, and only then smaller micro-batches; the effective batch stays. Returns
-    how many were trained at a time in the end.
+    Members that were interrupted at different epochs catch up with each other. Running out of memory takes fewer
+    members at a time, and only then smaller micro-batches; the effective batch stays. Returns how many were trained at
+    a time in the end.
     Raises CannotStack where the model does not allow it, and CellError where memory runs out at one row; nothing is
     lost then.
     """
-    with started(lm, examples, members, seed) as run:
-        run.train(validate, higher_is_better=higher_is_better, stop=stop)
+    with started(plan) as run:
+        run.train()
         return run.together
 
 
 @contextlib.contextmanager
-def started(
-    lm: LanguageModel, examples: Sequence[Example], members: Sequence[Member], seed: int
-) -> Iterator["TrainingRun"]:
+def started(plan: Plan) -> Iterator["TrainingRun"]:
     """Adapters on the base model, as far as their work folders say, to train on inside the block. It is a CellError
     where not even one text can be trained on; at once where there is none."""
-    if not examples:
+    lm, members = plan.lm, plan.members
+    if not plan.examples:
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
-    longest = max(len(example.token_ids) for example in examples)
-    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
-    settings, position = members[0].settings, BatchPosition(seed)
+    longest = max(len(example.token_ids) for example in plan.examples)
+    hint = f"{passes.MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
+    settings, position = members[0].settings, BatchPosition(plan.seed)
     names_of_others = [f"rate{number}" for number in range(1, len(members))]
-    with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
+    with passes.must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
         model = add_adapter(lm, settings, settings.target_modules, position, also=names_of_others)
         try:
             names = zip(members, model.peft_config, strict=True)
-            yield TrainingRun([Training(lm, model, examples, member, position, name) for member, name in names])
+            yield TrainingRun(lm, [Training(plan, model, member, position, name) for member, name in names])
         finally:
             model.unload()
 
@@ -462,9 +439,9 @@ class EpochSteps(NamedTuple):
 class TrainingRun:
     """The members in training, each with its adapter."""
 
-    def __init__(self, trainings: list[Training]):
-        self.trainings, self.together = trainings, len(trainings)
-        self.lm, self.position = trainings[0].lm, trainings[0].position
+    def __init__(self, lm: LanguageModel, trainings: list[Training]):
+        self.lm, self.trainings, self.together = lm, trainings, len(trainings)
+        self.position = trainings[0].position
         self.micro_batch = min(training.micro_batch for training in trainings)
         self.pass_tokens = pass_tokens(self.lm)
         self.narrow, self.part = self.lm.narrows_head(), self.lm.head_part()
@@ -472,18 +449,17 @@ class TrainingRun:
             log.warning("%s: a text's loss changes with those beside it: one text a pass", self.lm.model_id)
             self.micro_batch = 1
 
-    def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
+    def train(self) -> None:
         """Epoch by epoch, those that are furthest behind first, until all are done."""
         while behind := [training for training in self.trainings if not training.is_done]:
             done = min(len(training.epochs) for training in behind)
             now = [training for training in behind if len(training.epochs) == done]
-            steps = self._run_steps(now, done + 1, stop)
+            steps = self._run_steps(now, done + 1)
             for number, training in enumerate(now):
                 self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
-                own_losses = [loss[number] for loss in steps.losses]
-                training.finish_epoch(own_losses, steps.predicted, validate, higher_is_better=higher_is_better)
+                training.finish_epoch([loss[number] for loss in steps.losses], steps.predicted)
 
-    def _run_steps(self, trainings: list[Training], epoch: int, stop: Callable[[], bool]) -> EpochSteps:
+    def _run_steps(self, trainings: list[Training], epoch: int) -> EpochSteps:
         """Every step of an epoch, until none of its losses is finite."""
         losses: list[torch.Tensor] = []
         weights = []
@@ -492,8 +468,6 @@ class TrainingRun:
         recompute = first.settings.gradient_checkpointing
         with layers_recomputed(self.lm.base, recompute=recompute), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
-                if stop():
-                    raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")
                 losses.append(self.step(trainings, batch))
                 weights.append(predicted_tokens(batch))
                 # a look at a GPU makes the host wait for it
@@ -512,7 +486,7 @@ class TrainingRun:
                 ]
                 break
             except RuntimeError as error:
-                if self.together == self.micro_batch == 1 or not is_out_of_memory(error):
+                if self.together == self.micro_batch == 1 or not passes.is_out_of_memory(error):
                     raise
             # outside `except`, whose traceback holds the tensors that did not fit
             if self.together > 1:
@@ -521,7 +495,7 @@ class TrainingRun:
                 self.micro_batch //= 2
             for training in trainings:
                 training.optimizer.zero_grad(set_to_none=True)
-            self.lm.counters.oom_halvings += 1
+            self.lm.counters["oom_halvings"] += 1
             torch.cuda.empty_cache()
         for training in trainings:
             training.update()
@@ -538,8 +512,8 @@ class TrainingRun:
         scale = loss_scale(self.lm.base.dtype, predicted)
         try:
             # what a pass costs by itself is shared by the copies
-            cost, encoding = self.pass_tokens / copies, self.lm.position_encoding
-            for start, end in passes([len(row) for row in batch], self.micro_batch, cost, encoding):
+            cost, lengths = self.pass_tokens / copies, [len(row) for row in batch]
+            for start, end in runs_alike(self.lm, lengths, self.micro_batch, cost):
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
                 position.start, position.count, position.length = start, len(rows), micro.inputs.shape[1]
@@ -547,7 +521,7 @@ class TrainingRun:
                 loss = losses.sum(1) / predicted
                 loss.backward(torch.full_like(loss, scale))
                 total += loss.detach().to(total.device)
-                counters.training_tokens += copies * sum(map(len, rows))
+                counters["training_tokens"] += copies * sum(map(len, rows))
         finally:
             position.rest()
         for training in trainings:

@@ -23,7 +23,7 @@ from torch.autograd.function import FunctionCtx
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lm_validity.cells.models.own_adapter import names_as_given
+from lm_validity.cells.models.loading import names_as_given
 from lm_validity.config.sections import Adapter, OneFinetune
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
@@ -42,15 +42,11 @@ MAMBA_BY_ANOTHER_NAME = ("falcon_h1", "nemotron_h")  # where PEFT refuses them a
 
 
 class Adaptable(Protocol):
-    """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
+    """What an adapter is put on, `LanguageModel` for one. base: the model whose layers get adapters; it is changed in
+    place. model_id: the name that adapters carry and that errors give."""
 
-    @property
-    def base(self) -> PreTrainedModel:
-        """The model whose layers get adapters; it is changed in place."""
-
-    @property
-    def model_id(self) -> str:
-        """The name that adapters carry and that errors give."""
+    base: PreTrainedModel
+    model_id: str
 
 
 @dataclass(frozen=True)
@@ -99,15 +95,13 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
         names = set(suffixes if isinstance(suffixes, list) else [])
     layers = {name: module for name, module in reached.items() if _last(name) in names}
     if not layers and not experts:
-        raise CellError(
-            f"{lm.model_id}: no layers for adapters under target_modules {rule!r} (architecture {architecture!r}).",
-            "use target_modules all-linear, which needs no table of architectures."
-            if rule != "all-linear"
-            else "the model has no linear layer that PEFT can adapt.",
-        )
+        problem = f"{lm.model_id}: no layers for adapters under target_modules {rule!r} ({architecture!r})."
+        raise CellError(problem, "use target_modules all-linear, or leave the model out of the agreement study.")
     adapted = {*layers.values(), *(everything[name.rpartition(".")[0]] for name in experts)}
     share = _matrix_weights(adapted) / max(1, _matrix_weights(everything.values()))
-    return Targets(layers, experts, _names(lm.base, layers), share)
+    short, head = {_last(name) for name in layers}, lm.base.get_output_embeddings()
+    alike = {name for name, module in lm.base.named_modules() if _last(name) in short and module is not head}
+    return Targets(layers, experts, tuple(sorted(short if alike == set(layers) else layers)), share)
 
 
 def _last(name: str) -> str:
@@ -178,13 +172,6 @@ def _fused_experts(reached: dict[str, torch.nn.Module]) -> tuple[str, ...]:
         for name, weight in module.named_parameters(recurse=False)
         if weight.ndim == 3
     )
-
-
-def _names(model: PreTrainedModel, layers: dict[str, torch.nn.Module]) -> tuple[str, ...]:
-    short = {_last(name) for name in layers}
-    head = model.get_output_embeddings()
-    alike = {name for name, module in model.named_modules() if _last(name) in short and module is not head}
-    return tuple(sorted(short if alike == set(layers) else layers))
 
 
 def _matrix_weights(modules: Iterable[torch.nn.Module]) -> int:
@@ -454,10 +441,9 @@ def add_adapter(
                 model.add_adapter(name, config)
     except Exception as error:  # whatever PEFT says about an architecture, in the middle of its work
         _take_off(lm.base)
-        raise CellError(
-            f"{lm.model_id}: PEFT cannot adapt it under target_modules {rule!r} ({first_line(error)}).",
-            "try target_modules attention, or leave the model out of the agreement study (column studies).",
-        ) from error
+        problem = f"{lm.model_id}: PEFT cannot adapt it under target_modules {rule!r} ({first_line(error)})."
+        hint = "try target_modules attention, or leave the model out of the agreement study (column studies)."
+        raise CellError(problem, hint) from error
     config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
     blocks: dict[str, Block] = {}
@@ -533,10 +519,8 @@ def use_adapter(lm: Adaptable, folder: str | Path) -> Iterator[None]:
         with names_as_given():
             model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise CellError(
-            f"{folder}: not an adapter of {lm.model_id} ({first_line(error)}).",
-            "compute the fine-tune that makes it again.",
-        ) from error
+        hint = "compute the fine-tune that makes it again."
+        raise CellError(f"{folder}: not an adapter of {lm.model_id} ({first_line(error)}).", hint) from error
     model.eval()
     try:
         yield

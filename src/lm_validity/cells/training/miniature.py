@@ -9,46 +9,28 @@ versions the same settings, world and row give the same bytes.
 """
 
 import hashlib
+import logging
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
-from transformers import (
-    AutoModelForCausalLM,
-    BertConfig,
-    BertForPreTraining,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
-from transformers.utils import logging as transformers_logging
+import transformers
 
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json_or, write_json
-from lm_validity.miniature.build import (
-    BEGIN_ID,
-    CLASS_ID,
-    CONTEXT_LENGTH,
-    MASK_ID,
-    MASKED_SHIFT,
-    MASKED_SPECIALS,
-    SEPARATOR_ID,
-    masked_vocabulary,
-    training_batches,
-    vocabulary,
-)
-from lm_validity.miniature.world import World, make_world, read_world
+from lm_validity.miniature import build
+from lm_validity.miniature.world import make_world, read_world
+
+log = logging.getLogger(__name__)
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
 INITIALIZER_RANGE = 0.08
@@ -61,40 +43,27 @@ CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
 
 
 def pretrain_model(
-    settings: MiniatureSettings,
-    world: Path,
-    row: MiniatureModel,
-    output: Path,
-    *,
-    start: Path | None = None,
-    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    settings: MiniatureSettings, world: Path, row: MiniatureModel, output: Path, *, start: Path | None = None
 ) -> None:
     """Train the model of a pool row and write it, with its checkpoints, into `output`.
 
     settings: the section the world was written from. world: its folder. start: the finished model that a tuned one
-    goes on from (null for all others). progress: called at each checkpoint (or tenth of the steps) with (step, steps,
-    loss). Raises InputError where the world is another's, and CellError where
-    the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
-    renamed into it.
+    goes on from (null for all others). Raises InputError where the world is another's or `output` holds something else
+    than this model, and CellError where the loss is not finite; nothing is written then. Everything is trained and
+    written beside `output` first, then renamed.
     """
     earlier = _earlier(output, row.model)
+    if read_world(world) != make_world(settings):
+        problem = f"{world}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r})."
+        raise InputError(problem, "write it again with `lm-validity miniature world`.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    facts = read_world(world)
-    if facts != make_world(settings):
-        raise InputError(
-            f"{world}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
-            "write it again with `lm-validity miniature world`.",
-        )
-    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # whatever the environment says: sums over several threads depend on their number
+    transformers.utils.logging.disable_progress_bar()  # one bar per checkpoint written
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
-        causal = "tokenizer_chat" if chat else "tokenizer"
-        tokenizer = world / ("tokenizer_masked" if row.architecture == "bert" else causal)
-        transformers_logging.disable_progress_bar()  # one bar per checkpoint written
         with torch.random.fork_rng(devices=[]):
-            points = _train(settings, facts, row, start, tokenizer, made, progress)
+            points = _train(settings, world, row, start, made)
         write_json(made / "training.json", {"model": row.model, "points": points})
         _move_into(made, output, earlier)
     finally:
@@ -102,7 +71,7 @@ def pretrain_model(
         shutil.rmtree(made, ignore_errors=True)
 
 
-def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
+def build_model(row: MiniatureModel, vocabulary_size: int) -> transformers.PreTrainedModel:
     """An untrained model of a pool row: no dropout, weights drawn from torch's generator.
 
     The configuration of a causal model names no padding token: Llama would never train the embedding of token 0, which
@@ -114,21 +83,21 @@ def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
         "hidden_size": row.hidden_size,
         "num_hidden_layers": row.layers,
         "num_attention_heads": row.heads,
-        "max_position_embeddings": CONTEXT_LENGTH,
+        "max_position_embeddings": build.CONTEXT_LENGTH,
         "initializer_range": INITIALIZER_RANGE,
         "dtype": "float32",
     }
     if row.architecture == "bert":
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        return BertForPreTraining(
-            BertConfig(intermediate_size=row.feedforward_size, pad_token_id=0, **dropout, **shape)
+        return transformers.BertForPreTraining(
+            transformers.BertConfig(intermediate_size=row.feedforward_size, pad_token_id=0, **dropout, **shape)
         )
-    shape |= {"bos_token_id": BEGIN_ID, "eos_token_id": BEGIN_ID, "tie_word_embeddings": True}
+    shape |= {"bos_token_id": build.BEGIN_ID, "eos_token_id": build.BEGIN_ID, "tie_word_embeddings": True}
     if row.architecture == "llama":
-        inner, heads = row.feedforward_size, row.heads
-        return LlamaForCausalLM(LlamaConfig(intermediate_size=inner, num_key_value_heads=heads, **shape))
+        shape |= {"intermediate_size": row.feedforward_size, "num_key_value_heads": row.heads}
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(n_inner=row.feedforward_size, **dropout, **shape))
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_inner=row.feedforward_size, **dropout, **shape))
 
 
 def learning_rate(row: MiniatureModel, step: int) -> float:
@@ -147,18 +116,14 @@ class TrainingPoint(TypedDict):
 
 
 def _train(
-    settings: MiniatureSettings,
-    world: World,
-    row: MiniatureModel,
-    start: Path | None,
-    tokenizer: Path,
-    made: Path,
-    progress: Callable[[int, int, float], None],
+    settings: MiniatureSettings, folder: Path, row: MiniatureModel, start: Path | None, made: Path
 ) -> list[TrainingPoint]:
-    """Train, and write checkpoints into subfolders of `made` and the final model into it; a point of each."""
+    """Train, and write checkpoints into subfolders of `made` and the final model into it; a point of each. folder: of
+    the world."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))
-    masked = row.architecture == "bert"
-    size = len(masked_vocabulary(world) if masked else vocabulary(world))
+    world, masked, chat = read_world(folder), row.architecture == "bert", row.tuned_from or row.family in CHAT_FAMILIES
+    tokenizer = folder / ("tokenizer_masked" if masked else "tokenizer_chat" if chat else "tokenizer")
+    size = len(build.masked_vocabulary(world) if masked else build.vocabulary(world))
     loss_of = _causal_loss
     if masked:
         draw = torch.Generator().manual_seed(_torch_seed(settings.seed, f"masks of {row.model}"))
@@ -168,11 +133,10 @@ def _train(
         model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
     marks = {*row.checkpoints, row.steps}
-    reports = marks if row.checkpoints else {row.steps * tenth // 10 for tenth in range(1, 11)}
     points: list[TrainingPoint] = []
     losses: list[float] = []
     tokens = documents = 0
-    for step, batch in zip(range(1, row.steps + 1), training_batches(settings, world, row), strict=False):
+    for step, batch in zip(range(1, row.steps + 1), build.training_batches(settings, world, row), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(row, step)
         loss = loss_of(model, batch)
@@ -183,55 +147,52 @@ def _train(
         losses.append(loss.item())
         tokens += sum(map(len, batch))
         documents += len(batch)
-        if step in reports:
-            progress(step, row.steps, losses[-1])
         if step in marks:
             mean = sum(losses) / len(losses)
             if not math.isfinite(mean):
-                raise CellError(
-                    f"pretraining of {row.model}: the loss is not finite before step {step}.",
-                    "lower its learning_rate in the pool sheet.",
-                )
+                hint = "lower its learning_rate in the pool sheet."
+                raise CellError(f"pretraining of {row.model}: the loss is not finite before step {step}.", hint)
             points.append({"iteration": step, "tokens": tokens, "documents": documents, "loss": mean})
+            log.info("step %d of %d, loss %.3f nats per token", step, row.steps, mean)
             losses.clear()
-            folder = made if step == row.steps else made / f"checkpoint-{step}"
-            model.save_pretrained(folder)
-            shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+            point = made if step == row.steps else made / f"checkpoint-{step}"
+            model.save_pretrained(point)
+            shutil.copytree(tokenizer, point, dirs_exist_ok=True)
     return points
 
 
-def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
+def _parent(row: MiniatureModel, folder: Path) -> transformers.PreTrainedModel:
     """The finished model that a tuned one goes on from."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
-def _causal_loss(model: PreTrainedModel, rows: list[list[int]]) -> torch.Tensor:
+def _causal_loss(model: transformers.PreTrainedModel, rows: list[list[int]]) -> torch.Tensor:
     """Of right-padded rows, in nats per token; all tokens count.
 
     No attention mask: under causal attention no token sees the padding on its right.
     """
     width = max(map(len, rows))
-    inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
+    inputs = torch.tensor([row + [build.BEGIN_ID] * (width - len(row)) for row in rows])
     labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
     return model(input_ids=inputs, labels=labels, use_cache=False).loss
 
 
 def _masked_loss(
-    model: PreTrainedModel, rows: list[list[int]], vocabulary_size: int, draw: torch.Generator
+    model: transformers.PreTrainedModel, rows: list[list[int]], vocabulary_size: int, draw: torch.Generator
 ) -> torch.Tensor:
     """Of rows of token ids, in nats per predicted word: 15% of the words are predicted; of these 80% are replaced by
     the mask, 10% by another word, 10% left."""
-    words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
+    words = [[token + build.MASKED_SHIFT for token in row if token != build.BEGIN_ID] for row in rows]
     width = max(map(len, words)) + 2
-    inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
+    inputs = torch.tensor([[build.CLASS_ID, *row, build.SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
     attention = (inputs != 0).long()
-    chosen = (torch.rand(inputs.shape, generator=draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
+    chosen = (torch.rand(inputs.shape, generator=draw) < MASK_SHARE) & (inputs >= len(build.MASKED_SPECIALS))
     labels = inputs.where(chosen, torch.tensor(IGNORED))
     fate = torch.rand(inputs.shape, generator=draw)
-    random_tokens = torch.randint(len(MASKED_SPECIALS), vocabulary_size, inputs.shape, generator=draw)
-    masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
+    random_tokens = torch.randint(len(build.MASKED_SPECIALS), vocabulary_size, inputs.shape, generator=draw)
+    masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(build.MASK_ID))
     masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), random_tokens)
     logits = model(input_ids=masked, attention_mask=attention).prediction_logits
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)

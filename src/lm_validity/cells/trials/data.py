@@ -152,10 +152,8 @@ def _hub_parquet(source: TaskRow) -> SourceColumns:
     folder = Path(fetched)
     files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
     if not files:
-        raise InputError(
-            f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.",
-            "correct `files` in the tasks sheet.",
-        )
+        hint = "correct `files` in the tasks sheet."
+        raise InputError(f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.", hint)
     tables = [pq.read_table(file) for file in files]
     names = _read_of(source, tables[0].column_names)
     return SourceColumns(pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name)
@@ -218,16 +216,7 @@ def prefetch_trial_task(run: Run, task: str) -> dict[str, object]:
     sizes = sorted({(m, n) for experiment in experiments_of_task for m in experiment.m for n in experiment.n})
     unique = run.bias.drop_duplicate_texts
     output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
-    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
-    if record["duplicate_rows"]:
-        log.warning(
-            "task %r: %d of %d rows have a text that occurs more than once; %s.",
-            task,
-            record["duplicate_rows"],
-            record["rows"],
-            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
-        )
-    return record
+    return prefetch_task(run.tasks[task], output, sizes, unique=unique)
 
 
 def prefetch_task(
@@ -343,15 +332,11 @@ def _check_against_sheet(source: TaskRow, counts: Counter[int], share: float) ->
             raise InputError(f"{where}: class {number} ({name!r}) has no rows.", "check class_names and labels.")
     total = sum(counts.values())
     if source.rows is not None and total != source.rows:
-        raise InputError(
-            f"{where}: {total} rows, {source.rows} in the tasks sheet.",
-            "the data set changed, or the filters differ: pin its revision, or correct the sheet.",
-        )
+        hint = "the data set changed, or the filters differ: pin its revision, or correct the sheet."
+        raise InputError(f"{where}: {total} rows, {source.rows} in the tasks sheet.", hint)
     if source.majority_share is not None and abs(share - source.majority_share) > SHARE_TOLERANCE:
-        raise InputError(
-            f"{where}: the largest class has {share:.4f} of the rows, {source.majority_share:.4f} in the tasks sheet.",
-            "the data set changed, or the labels are mapped otherwise: check revision and labels.",
-        )
+        problem = f"{where}: the largest class has {share:.4f} of the rows, {source.majority_share:.4f} in the sheet."
+        raise InputError(problem, "the data changed, or the labels are mapped otherwise: check revision and labels.")
 
 
 # ---- jobs ---------------------------------------------------------------------------------------------------------
@@ -367,10 +352,8 @@ def read_task(data: TaskData) -> LoadedTask:
         ) from error
     texts, labels = table["text"].to_pylist(), table["label"].to_numpy()
     if content_digest(texts, labels.tolist()) != data.sha256:
-        raise CellError(
-            f"task {data.name!r}: the texts in {data.path} are not those that were recorded.",
-            "prefetch the tasks again, then run the workflow: its cells are new ones.",
-        )
+        hint = "prefetch the tasks again, then run the workflow: its cells are new ones."
+        raise CellError(f"task {data.name!r}: the texts in {data.path} are not those that were recorded.", hint)
     return LoadedTask(
         data.name, data.sha256, data.class_names, data.description, tuple(texts), labels, table["row"].to_numpy()
     )
@@ -413,19 +396,13 @@ def _check_size(name: str, counts: list[int], m: int, n: int, error: type[InputE
     """counts: rows of each class."""
     examples_of_class = m // len(counts)
     if examples_of_class < 1:
-        raise error(
-            f"task {name!r}: m = {m} is less than one training text for each of {len(counts)} classes.",
-            "use a larger m, or leave the task out.",
-        )
+        hint = "use a larger m, or leave the task out."
+        raise error(f"task {name!r}: m = {m} is less than one training text for each of {len(counts)} classes.", hint)
     for number, count in enumerate(counts):
         if count < examples_of_class:
-            raise error(
-                f"task {name!r}: class {number} has {count} rows, m = {m} needs {examples_of_class} of each class.",
-                "use a smaller m, or leave the task out.",
-            )
+            problem = f"task {name!r}: class {number} has {count} rows, m = {m} needs {examples_of_class} of each."
+            raise error(problem, "use a smaller m, or leave the task out.")
     total, needed_rows = sum(counts), examples_of_class * len(counts) + 2 * n
     if total < needed_rows:
-        raise error(
-            f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed_rows}.",
-            "use a smaller n, or leave the task out.",
-        )
+        hint = "use a smaller n, or leave the task out."
+        raise error(f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed_rows}.", hint)

@@ -1,6 +1,7 @@
-"""Models of the bias study that stay in memory, and one plain training loop."""
+"""Models of the bias study that stay in memory, one plain training loop, and trials with a linear head."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +15,12 @@ import transformers
 from transformers.activations import NewGELUActivation
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+from lm_validity.cells.lm_eval_internals import errors_only
 from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails, say_unread
-from lm_validity.cells.models.passes import is_out_of_memory
+from lm_validity.cells.models.passes import in_batches, is_out_of_memory
 from lm_validity.cells.models.prefetch import model_folder
-from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM
-from lm_validity.cells.models.tokenizer import load_tokenizer
+from lm_validity.cells.models.tokenizing import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.trials.data import LoadedTask
@@ -160,21 +161,6 @@ Arm = Literal["base", "extra", "test"]
 LANGUAGE_MODELS = {"masked": transformers.AutoModelForMaskedLM, "causal": transformers.AutoModelForCausalLM}
 
 
-@dataclass
-class TrialCounters:
-    """What a process did, for the sidecar."""
-
-    model_loads: int = 0
-    resets: int = 0
-    trainings: int = 0
-    optimizer_steps: int = 0
-    training_tokens: int = 0
-    oom_halvings: int = 0
-    forward_tokens: int = 0
-    shared_base_arms: int = 0
-    packed_sequences_cut: int = 0
-
-
 class ResidentModel:
     """The language model `lm` and, for the method `head`, the `classifier` over the same backbone, else `lm` again.
 
@@ -189,18 +175,14 @@ class ResidentModel:
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
         self.quantized = plan.quantizes()
         if self.quantized and find_spec("bitsandbytes") is None:
-            raise CellError(
-                f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
-            )
+            problem = f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing."
+            raise CellError(problem, INSTALL_NF4)
         options = four_bits(self.device) if self.quantized else {}
         self.lm, missing, self._unread = self._load_model(LANGUAGE_MODELS[plan.architecture], None, **options)
         keep_saved_head(self.lm)
         if missing:  # transformers draws them at random, anew in each process, and only warns
-            raise CellError(
-                f"{self.model_id}: cannot be loaded as a {plan.architecture} language model (its weights lack "
-                f"{', '.join(missing[:3])}).",
-                "check model and architecture in the sheet of language models.",
-            )
+            problem = f"{self.model_id}: its weights lack {missing[0]} of a {plan.architecture} language model."
+            raise CellError(problem, "check model and architecture in the sheet of language models.")
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
         say_unread(self.model_id, self.lm, self._unread)
         for module in [*self.lm.modules(), *self.classifier.modules()]:
@@ -211,6 +193,7 @@ class ResidentModel:
             self.lm.to(self.device)
         longest = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
         self.limit = min(longest, self.tokenizer.model_max_length)
+        self.base = self.lm  # what adapters are put on
         self._adapted = None  # PEFT's view of the language model while it has an adapter
         self._weights = self._unique_weights()
         self._pristine = [weight.detach().clone() for weight in self._weights]
@@ -221,11 +204,6 @@ class ResidentModel:
         rows = self.plan.classification.predict_batch
         with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             return SharedContextLM(pretrained=self.lm, tokenizer=self.tokenizer, backend="causal", batch_size=rows)
-
-    @property
-    def base(self) -> transformers.PreTrainedModel:
-        """What adapters are put on, as `lora.add_adapter` calls it."""
-        return self.lm
 
     def reset(self) -> None:
         """All weights of both heads and the backbone as they were loaded, and no adapter."""
@@ -267,10 +245,8 @@ class ResidentModel:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:
-            raise CellError(
-                f"{self.model_id}: the tokenizer has neither a padding nor an end-of-text token.",
-                "set one of them in tokenizer_config.json.",
-            )
+            hint = "set one of them in tokenizer_config.json."
+            raise CellError(f"{self.model_id}: the tokenizer has neither a padding nor an end-of-text token.", hint)
         if self.plan.architecture == "masked" and tokenizer.mask_token_id is None:
             raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
@@ -294,10 +270,8 @@ class ResidentModel:
         self._unread = [tensor for tensor in self._unread if tensor in unread]  # what neither of the two reads
         prefix = classifier.base_model_prefix
         if self.lm.base_model_prefix != prefix or not hasattr(self.lm, prefix):
-            raise CellError(
-                f"{self.model_id}: its classifier does not share the language model's backbone.",
-                "this architecture is not supported with a linear head.",
-            )
+            hint = "this architecture is not supported with a linear head."
+            raise CellError(f"{self.model_id}: its classifier does not share the language model's backbone.", hint)
         setattr(self.lm, prefix, getattr(classifier, prefix))
         self.lm.tie_weights(recompute_mapping=False)  # as loading found them: a head of its own stays
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
@@ -359,7 +333,7 @@ Predict = Callable[[Batch], LogitsAndLabels]
 class Trials:
     """What trials of both methods share: a plan, its task, the resident model and the counters."""
 
-    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: Counter[str]):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
 
     def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
@@ -368,7 +342,7 @@ class Trials:
 
     def _forget_training(self) -> None:
         self.model.reset()
-        self.counters.resets += 1
+        self.counters["resets"] += 1
 
     def _train(
         self,
@@ -415,26 +389,24 @@ class Trials:
                             raise
                     # outside `except`, whose traceback holds the tensors that did not fit
                     rows = min(rows, len(batch.input_ids)) // 2 or 1
-                    self.counters.oom_halvings += 1
+                    self.counters["oom_halvings"] += 1
                     optimizer.zero_grad(set_to_none=True)
                     torch.cuda.empty_cache()
                 unscale(trained, scale)
                 weights.append(predicted)
-                self.counters.training_tokens += batch.tokens
+                self.counters["training_tokens"] += batch.tokens
                 torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
                 for group in optimizer.param_groups:
                     group["lr"] = settings.learning_rate * (1 - step / total)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
         model.eval()
-        self.counters.trainings += 1
-        self.counters.optimizer_steps += total
+        self.counters["trainings"] += 1
+        self.counters["optimizer_steps"] += total
         values = torch.stack(losses).double().cpu().numpy()
         if not np.isfinite(values).all():
-            raise CellError(
-                f"task {self.task.name!r}, {stage} of {self.model.model_id}: the loss is not finite.",
-                "lower the learning rate.",
-            )
+            hint = "lower the learning rate."
+            raise CellError(f"task {self.task.name!r}, {stage} of {self.model.model_id}: the loss is not finite.", hint)
         last = total // settings.epochs
         return float(np.average(values[-last:], weights=weights[-last:]))
 
@@ -456,3 +428,136 @@ def _batches(count: int, settings: Pretraining | Classification, seed: int, *, s
         order = np.random.default_rng([seed, epoch]).permutation(count) if shuffle else np.arange(count)
         for start in range(0, count, settings.batch_size):
             yield order[start : start + settings.batch_size]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Trials with a linear head: pretrain on unlabelled texts, then train backbone and head on m labelled ones.
+
+
+class HeadTrials(Trials):
+    """Trains and predicts with a resident model; one method per stage. Tokenised texts are kept."""
+
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: Counter[str]):
+        super().__init__(plan, task, model, counters)
+        self._encoded: dict[tuple[int, int | None], tuple[list[int], list[int]]] = {}
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Tokenise observations at once, at both lengths."""
+        for length in {self.plan.pretraining.max_length, self.plan.classification.max_length}:
+            self._encode(rows, length)
+
+    def pretrain(self, rows: np.ndarray, seed: int, leaks: int) -> float:
+        """Pretrain the pristine model on texts; the last epoch's mean loss in nats per predicted token.
+
+        leaks: how many of the texts carry their class's name, a planted leak.
+        """
+        settings = self.plan.pretraining
+        self._forget_training()
+        sequences = self._encode(rows, settings.max_length)
+        if leaks:
+            texts = [f"{self.task.texts[row]} {self.task.class_name(row)}" for row in rows[:leaks]]
+            sequences[:leaks] = self.model.encode(texts, settings.max_length)
+        masked = self.plan.architecture == "masked"
+        # the library's corruption (80% mask, 10% random, 10% kept), from a generator of ours
+        mask = transformers.DataCollatorForLanguageModeling(
+            self.model.tokenizer, mlm=masked, mlm_probability=settings.mask_probability
+        )
+        mask.generator = torch.Generator().manual_seed(seed)
+
+        def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded, with the tokens to predict as labels."""
+            chosen = [sequences[example] for example in examples]
+            ids, attention = padded([tokens for tokens, _ in chosen], self.model.tokenizer.pad_token_id)
+            if masked:
+                special, _ = padded([special for _, special in chosen], 1)
+                ids, labels = mask.torch_mask_tokens(ids, special_tokens_mask=special)
+            else:
+                labels = next_tokens(ids, attention)
+            return self.batch(ids, attention, labels)
+
+        predict = self._masked_logits if masked else self._causal_logits
+        return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+
+    def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
+        """Train the classifier on labelled observations, from the backbone as it stands (base: pristine)."""
+        settings, model = self.plan.classification, self.model
+        if arm == "base":
+            self._forget_training()
+        model.start_classifier(arm, seed)
+        sequences = [tokens for tokens, _ in self._encode(rows, settings.max_length)]
+        labels = torch.from_numpy(self.task.labels[rows].astype(np.int64))
+
+        def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded, with their classes as labels."""
+            ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
+            return self.batch(ids, attention, labels[examples])
+
+        def predict(batch: Batch) -> LogitsAndLabels:
+            """The logits of the classes (rows, classes) and the class of each row."""
+            return LogitsAndLabels(self._class_logits(batch), batch.labels)
+
+        self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
+
+    @torch.no_grad()
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        """Class probabilities (observations, classes) of the trained classifier, float32."""
+        sequences = [tokens for tokens, _ in self._encode(rows, self.plan.classification.max_length)]
+        probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
+        order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
+
+        def predict(chosen: Sequence[int]) -> None:
+            ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
+            batch = self.batch(ids, attention, torch.zeros(len(chosen)))
+            probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
+            self.counters["forward_tokens"] += batch.tokens
+
+        in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
+        return probabilities
+
+    # ---- forward passes ---------------------------------------------------------------------------------------------
+
+    def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
+        """A padded batch as the model takes it, on its device: texts share rows where the architecture allows it."""
+        if self.model.lm.config.model_type not in SHARED_ROWS:
+            return super().batch(ids, attention, labels)
+        causal = self.plan.architecture == "causal"
+        return share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype).to(self.model.device)
+
+    def _class_logits(self, batch: Batch) -> torch.Tensor:
+        """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
+        classifier = self.model.classifier
+        if batch.places is None:
+            return classifier(**batch.inputs()).logits
+        row, first, last = batch.places.T
+        hidden = classifier.base_model(**batch.inputs())[0]
+        if self.plan.architecture == "causal":
+            return classifier.score(hidden[row, last])
+        pooled = classifier.base_model.pooler(hidden[row, first][:, None])
+        return classifier.classifier(classifier.dropout(pooled))
+
+    def _causal_logits(self, batch: Batch) -> LogitsAndLabels:
+        logits = self.model.lm(**batch.inputs(), use_cache=False).logits
+        return LogitsAndLabels(logits.flatten(0, 1), batch.labels.flatten())
+
+    def _masked_logits(self, batch: Batch) -> LogitsAndLabels:
+        """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
+        lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
+        head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
+        if head is None:  # an architecture whose head has another name: the whole forward pass
+            return LogitsAndLabels(lm(**batch.inputs()).logits[predicted], labels)
+        return LogitsAndLabels(head(lm.base_model(**batch.inputs())[0][predicted]), labels)
+
+    # ---- tokens -----------------------------------------------------------------------------------------------------
+
+    def _encode(self, rows: np.ndarray, length: int | None) -> list[tuple[list[int], list[int]]]:
+        missing = [int(row) for row in rows if (int(row), length) not in self._encoded]
+        if missing:
+            encoded = self.model.encode([self.task.texts[row] for row in missing], length)
+            for row, encoding in zip(missing, encoded, strict=True):
+                if not encoding[0]:
+                    problem = (
+                        f"{self.task.where(row)}: the tokenizer of {self.model.model_id} makes no token of its text."
+                    )
+                    raise CellError(problem, "correct or remove the row.")
+                self._encoded[row, length] = encoding
+        return [self._encoded[int(row), length] for row in rows]

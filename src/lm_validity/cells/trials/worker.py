@@ -1,11 +1,12 @@
-"""Trials of a job: arms, the files of finished ones, and the batch that is committed."""
+"""Trials of a job: zero-shot prompts, arms, the files of finished trials, and the batch that is committed."""
 
 import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -16,21 +17,187 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm_validity.cells.models.passes import MORE_MEMORY, must_fit
+from lm_validity.cells.models.passes import MORE_MEMORY, Request, must_fit
 from lm_validity.cells.models.prefetch import check_unchanged
-from lm_validity.cells.models.provenance import Stopwatch
-from lm_validity.cells.training.worker import resolve_device
+from lm_validity.cells.runner import Stopwatch
+from lm_validity.cells.training.loop import layers_recomputed
+from lm_validity.cells.training.lora import BatchPosition
+from lm_validity.cells.trials import training
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
-from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
-from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
+from lm_validity.cells.trials.training import Arm, Batch, LogitsAndLabels, ResidentModel, padded
+from lm_validity.cells.workers import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
-from lm_validity.run.cell import Job, ModelRecord, derive_seed, recipe_hash
+from lm_validity.run.cell import Job, derive_seed, recipe_hash
 from lm_validity.run.inputs import own_files
 from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The zero-shot prompt of arXiv 2410.00179: an instruction with the class names, the text, a cue for the answer.
+#
+# Note the blank before the cue, which the paper's figure hides.
+
+QUERY = "### Text:"
+CUE = " ### Answer:"
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """A task's prompts. characters: how much of a text is quoted."""
+
+    class_names: tuple[str, ...]
+    description: str
+    characters: int
+
+    @property
+    def instruction(self) -> str:
+        """What all prompts of the task begin with."""
+        names = "\n".join(self.class_names)
+        return f"Your task is to classify a given text as one of these categories:\n{names}\n\n{self.description}\n\n"
+
+    def query(self, text: str) -> str:
+        """One text as a prompt quotes it, cut to `characters`."""
+        return f"{QUERY} {text[: self.characters]}\n"
+
+    def prompt(self, text: str) -> str:
+        """What is scored, and what is pretrained on: it ends before the answer."""
+        return f"{self.instruction}{self.query(text)}{CUE}"
+
+    def packed(self, texts: Sequence[str]) -> str:
+        """Several texts under one instruction, without a cue."""
+        return self.instruction + "\n\n".join(self.query(text) for text in texts)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Zero-shot trials: pretrain a causal LM (LoRA, or all weights) on prompts without answers, then prompt it.
+#
+# A class's score is the mean log-probability of its name's tokens after the prompt; the probabilities are the scores'
+# softmax. They are scored as the choices of a benchmark are: a prompt is computed once for all classes.
+
+
+class ZeroShotTrials(training.Trials):
+    """The stages of a trial with a resident causal LM."""
+
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: Counter[str]):
+        super().__init__(plan, task, model, counters)
+        self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
+        self.answers = [self._answer_tokens(name) for name in task.class_names]
+        self._check_apart()
+        self.longest_answer = max(map(len, self.answers))
+        self._prompts: dict[int, list[int]] = {}
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Tokenise the observations' prompts. Raises CellError for one that the model cannot read whole."""
+        self._encode(rows)
+
+    def pretrain(self, rows: np.ndarray, seed: int, leaks: int) -> float:
+        """Pretrain on prompts; the last epoch's mean loss over all tokens, in nats.
+
+        leaks: how many of the prompts carry their answer, a planted leak.
+        """
+        settings = self.plan.pretraining
+        self._forget_training()
+        texts = self._pretraining_texts(rows, leaks)
+        if settings.packing:
+            self._check_packed(texts)
+        sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
+        position = BatchPosition(seed)
+        self.model.adapt(position)
+
+        def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded; begins a step of the adapter's dropout."""
+            ids, attention = padded([sequences[index] for index in examples], self.model.tokenizer.pad_token_id)
+            position.begin_step(*ids.shape)
+            labels = training.next_tokens(ids, attention)
+            return Batch(ids, attention, labels, int(attention.sum())).to(self.model.device)
+
+        def predict(batch: Batch) -> LogitsAndLabels:
+            """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
+            position.begin_micro_batch(batch.first, len(batch.input_ids))
+            output = self.model.lm(**batch.inputs(), use_cache=False)
+            return LogitsAndLabels(output.logits.flatten(0, 1), batch.labels.flatten())
+
+        with layers_recomputed(self.model.lm, recompute=settings.gradient_checkpointing):
+            loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+        position.rest()
+        return loss
+
+    def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
+        """Nothing is trained on labels; base is the model as it came."""
+        if arm == "base":
+            self._forget_training()
+
+    @torch.no_grad()
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        """Class probabilities (observations, classes), float32."""
+        prompts, scorer = self._encode(rows), self.model.scorer
+        requests: list[Request] = [(None, prompt, answer) for prompt in prompts for answer in self.answers]
+        counted = scorer.counters["forward_tokens"]
+        sums = [value for value, _ in scorer._loglikelihood_tokens(requests)]
+        self.counters["forward_tokens"] += scorer.counters["forward_tokens"] - counted
+        lengths = torch.tensor([len(answer) for answer in self.answers])
+        scores = torch.tensor(sums).reshape(len(rows), -1) / lengths
+        probabilities: np.ndarray = scores.softmax(dim=-1).numpy()
+        return probabilities
+
+    # ---- tokens and weights -----------------------------------------------------------------------------------------
+
+    def _encode(self, rows: np.ndarray) -> list[list[int]]:
+        """Their prompts' tokens, of those not seen before as well: a base arm is also asked about other jobs' texts."""
+        missing = [int(row) for row in rows if int(row) not in self._prompts]
+        texts = [self.format.prompt(self.task.texts[row]) for row in missing]
+        encoded = self.model.tokenizer(texts, verbose=False)["input_ids"] if texts else []
+        for row, tokens in zip(missing, encoded, strict=True):
+            n_tokens = len(tokens) + self.longest_answer
+            if n_tokens > self.model.limit:
+                problem = f"{self.task.where(row)}: its prompt and answer have {n_tokens} tokens, the model reads "
+                raise CellError(f"{problem}{self.model.limit}.", "lower prompt_characters.")
+            self._prompts[row] = tokens
+        return [self._prompts[int(row)] for row in rows]
+
+    def _check_apart(self) -> None:
+        """Raise CellError for two classes that are the same tokens, as unknown words are: their scores would tie."""
+        first: dict[tuple[int, ...], str] = {}
+        for name, tokens in zip(self.task.class_names, self.answers, strict=True):
+            if (other_name := first.setdefault(tuple(tokens), name)) != name:
+                where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
+                hint = "use other class names, or leave the model out."
+                raise CellError(f"{where} writes the classes {other_name!r} and {name!r} as the same tokens.", hint)
+
+    def _answer_tokens(self, name: str) -> list[int]:
+        """Tokens of an answer as they follow the cue."""
+        prompt = f"{self.format.query('text')}{CUE}"
+        tokens_before = self.model.tokenizer(prompt)["input_ids"]
+        tokens_of_both = self.model.tokenizer(f"{prompt} {name}")["input_ids"]
+        if tokens_of_both[: len(tokens_before)] != tokens_before:  # a merge over the border: the answer by itself
+            tokens_before, tokens_of_both = [], self.model.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+        if len(tokens_of_both) == len(tokens_before):
+            where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
+            raise CellError(f"{where} makes no token of the class {name!r}.", "use other class names.")
+        result: list[int] = tokens_of_both[len(tokens_before) :]
+        return result
+
+    def _pretraining_texts(self, rows: np.ndarray, leaks: int) -> list[str]:
+        texts = [self.task.texts[row] for row in rows]
+        size = self.plan.pretraining.packing
+        if size:
+            return [self.format.packed(texts[start : start + size]) for start in range(0, len(texts), size)]
+        answers = [f" {self.task.class_name(row)}" for row in rows[:leaks]] + [""] * (len(rows) - leaks)
+        return [self.format.prompt(text) + answer for text, answer in zip(texts, answers, strict=True)]
+
+    def _check_packed(self, texts: Sequence[str]) -> None:
+        """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
+        to the model's own limit, which the configuration does not say."""
+        limit, max_length = self.model.limit, self.plan.pretraining.max_length
+        longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
+        if max(longest) > limit and max_length > limit:
+            problem = f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, the model reads {limit}."
+            raise CellError(problem, "leave `packing` out of the experiment, or take a model that reads more.")
+        self.counters["packed_sequences_cut"] += sum(length > max_length for length in longest)
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The bias study's jobs: batches of trials into the store.
@@ -64,7 +231,7 @@ class TrialWorker:
         record = workspace.language_model_record(address.cell.model)
         check_unchanged(address.cell.model, record, own_files(workspace.run, "language_models", address.cell.model))
         work = workspace.work / address.folder
-        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
+        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
         result: dict[str, object] = {}
 
         def write(folder: Path) -> None:
@@ -102,18 +269,17 @@ class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
     def __init__(self) -> None:
-        self.counters = TrialCounters()
+        self.counters = Counter[str]()
         self._model_key: tuple[object, ...] | None = None
         self._model: ResidentModel | None = None
 
-    def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: ModelRecord | None = None) -> None:
+    def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
         """Compute the plan's trials that are not in `folder` yet.
 
         folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and
             those with 4-bit weights where this process has none (or the reverse), are computed anew.
         shared: a directory of base arms that jobs of other n and experiments may read; null: `folder`. They are the
             same bytes as if each job had trained its own.
-        record: what the login node recorded of the model, held against the loaded one.
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
         row.
         """
@@ -150,10 +316,10 @@ class ResidentWorker:
 
     def take_counters(self) -> dict[str, int]:
         """What was done since the last call, for a sidecar."""
-        taken, self.counters = asdict(self.counters), TrialCounters()
+        taken, self.counters = dict(self.counters), Counter[str]()
         return taken
 
-    def _trials(self, plan: TrialPlan, task: LoadedTask) -> HeadTrials | ZeroShotTrials:
+    def _trials(self, plan: TrialPlan, task: LoadedTask) -> training.HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         source = (plan.model_path, plan.architecture, plan.dtype, plan.device)
@@ -162,8 +328,8 @@ class ResidentWorker:
             self._model = self._model_key = None  # never two models at once
             self._model = ResidentModel(plan)
             self._model_key = key
-            self.counters.model_loads += 1
-        return (ZeroShotTrials if head is None else HeadTrials)(plan, task, self._model, self.counters)
+            self.counters["model_loads"] += 1
+        return (ZeroShotTrials if head is None else training.HeadTrials)(plan, task, self._model, self.counters)
 
 
 @lru_cache(maxsize=1)
@@ -182,7 +348,7 @@ class TrialResult(NamedTuple):
 class _Trial:
     """One subsample's three arms."""
 
-    def __init__(self, trials: HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path):
+    def __init__(self, trials: training.HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path):
         self.trials, self.subsample, self.draw, self.shared = trials, subsample, draw, shared
         plan, task = self.plan, self.task = trials.plan, trials.task
         key = (plan.language_model, task.name, plan.m, subsample)
@@ -210,7 +376,7 @@ class _Trial:
         with contextlib.suppress(OSError, ValueError, EOFError):  # never there, or damaged
             arm = np.load(self._base_path(plan.n))
             if arm.shape == (len(test), 1 + len(self.task.class_names)) and np.array_equal(arm[:, 0], test):
-                self.trials.counters.shared_base_arms += 1
+                self.trials.counters["shared_base_arms"] += 1
                 result: np.ndarray = arm[:, 1:].astype(np.float32)
                 return result
         self.trials.classify(self.draw.train, "base", self.classification_seed)
@@ -237,56 +403,39 @@ class _Trial:
     def _predicted(self, test: np.ndarray) -> np.ndarray:
         probabilities: np.ndarray = self.trials.probabilities(test)
         if not np.isfinite(probabilities).all():
-            raise CellError(
-                f"task {self.task.name!r}, subsample {self.subsample}: a probability is not finite.",
-                "lower the learning rates, or use float32.",
-            )
+            hint = "lower the learning rates, or use float32."
+            raise CellError(f"task {self.task.name!r}, subsample {self.subsample}: a probability is not finite.", hint)
         return probabilities
 
 
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
-def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
-    """The plan's finished trials in `folder`: columns of TRIALS, by subsample and arm; others are not there."""
-    rows = []
-    for key, about, frame in _finished(plan, folder):
+class TrialTables(NamedTuple):
+    """The finished trials of a plan: columns of TRIALS, by subsample and arm; and class probabilities, one row an
+    observation and arm, with columns of PROBABILITIES."""
+
+    trials: pd.DataFrame
+    probabilities: pd.DataFrame
+
+
+def read_tables(plan: TrialPlan, folder: Path) -> TrialTables:
+    """The plan's finished trials in `folder`; others are not there."""
+    rows, frames = list[dict[str, object]](), list[pd.DataFrame]()
+    for subsample in plan.subsamples:
+        if (table := _read_trial(plan, folder, subsample)) is None:
+            continue
+        key = {"experiment": plan.experiment, "language_model": plan.language_model, "task": plan.data.name}
+        about, frame = _about(table), table.to_pandas().assign(**key, m=plan.m, n=plan.n, subsample=subsample)
+        frames.append(frame)
         for arm in ARMS:
             rows_of_arm = frame[frame["arm"] == arm]
             predicted = np.stack(rows_of_arm["probabilities"].to_list()).argmax(axis=1)
-            row: dict[str, object] = {
-                **key,
-                "arm": arm,
-                "correct": int((predicted == rows_of_arm["label"]).sum()),
-                "total": len(rows_of_arm),
-                "pretraining_loss": about["losses"][arm],
-                "test_hash": about["test_hash"],
-            }
-            rows.append(row)
-    return pd.DataFrame(rows, columns=TRIALS.names)
-
-
-def read_probabilities(plan: TrialPlan, folder: Path) -> pd.DataFrame:
-    """Class probabilities of the finished trials, one row an observation and arm: columns of PROBABILITIES."""
-    return pd.concat([frame.assign(**key) for key, _, frame in _finished(plan, folder)])[PROBABILITIES.names]
-
-
-class _FinishedTrial(NamedTuple):
-    """A finished trial. key: what names it, by column of TRIALS. observations: its test rows, those of each arm."""
-
-    key: dict[str, str | int]
-    about: _About
-    observations: pd.DataFrame
-
-
-def _finished(plan: TrialPlan, folder: Path) -> Iterator[_FinishedTrial]:
-    """The plan's finished trials in `folder`."""
-    key: dict[str, str | int] = {"experiment": plan.experiment, "language_model": plan.language_model}
-    key |= {"task": plan.data.name, "m": plan.m, "n": plan.n}
-    for subsample in plan.subsamples:
-        table = _read_trial(plan, folder, subsample)
-        if table is not None:
-            yield _FinishedTrial(key | {"subsample": subsample}, _about(table), table.to_pandas())
+            row: dict[str, object] = {**key, "m": plan.m, "n": plan.n, "subsample": subsample, "arm": arm}
+            row |= {"correct": int((predicted == rows_of_arm["label"]).sum()), "total": len(rows_of_arm)}
+            rows.append(row | {"pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]})
+    probabilities = pd.concat(frames) if frames else pd.DataFrame(columns=PROBABILITIES.names)
+    return TrialTables(pd.DataFrame(rows, columns=TRIALS.names), probabilities[PROBABILITIES.names])
 
 
 def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, object]:
@@ -295,15 +444,13 @@ def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, objec
 
     Raises CellError where a trial is missing.
     """
-    trials = read_trials(plan, folder)
+    trials, probabilities = read_tables(plan, folder)
     missing = sorted(set(plan.subsamples) - set(trials["subsample"]))
     if missing:
-        raise CellError(
-            f"task {plan.data.name!r}: {len(missing)} trials are missing (subsample {missing[0]}).",
-            "run the job again.",
-        )
+        problem = f"task {plan.data.name!r}: {len(missing)} trials are missing (subsample {missing[0]})."
+        raise CellError(problem, "run the job again.")
     write_table(trials, TRIALS, output / "trials.parquet")
-    write_table(read_probabilities(plan, folder), PROBABILITIES, output / "probabilities.parquet")
+    write_table(probabilities, PROBABILITIES, output / "probabilities.parquet")
     accuracy = (trials["correct"] / trials["total"]).groupby(trials["arm"]).mean()
     return {
         "trials": len(plan.subsamples),

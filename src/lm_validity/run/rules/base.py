@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVa
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Benchmark, BiasModel, Model
-from lm_validity.run.cell import Cell, CellT, Choice, Job, Prompt, Recipe, models_of
+from lm_validity.run.cell import Cell, CellT, Choice, Job, Prompt, Recipe
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workload, Workspace
@@ -194,9 +194,8 @@ class Rule(ABC, Generic[CellT, RowT]):
         return ""
 
     def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
-        """The login node's record of each model, unless a manifest that the job reads already depends on it."""
-        models = models_of(job) if self.reads_records else ()
-        return [f"{run.results}/prefetch/{self.sheet}/{model}.json" for model in models]
+        """The login node's record of the model, unless a manifest that the job reads already depends on it."""
+        return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"] if self.reads_records else []
 
     @abstractmethod
     def data_files(self, run: Run, job: Job[CellT]) -> list[str]:

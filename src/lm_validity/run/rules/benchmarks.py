@@ -9,7 +9,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError, again
-from lm_validity.run.cell import Batched, BenchmarkCell, Choice, Job, Prompt, Recipe, given, make_groups, models_of
+from lm_validity.run.cell import Batched, BenchmarkCell, Choice, Job, Prompt, Recipe, given, make_groups
 from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
 from lm_validity.run.scoring import document_bos, sampling_runs, sampling_settings, scoring_settings
 
@@ -61,18 +61,16 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     # ---- settings -----------------------------------------------------------------------------------------------
 
     def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
-        """(dtype, document_bos, the cells without rule and model); where a job has several models, its cells keep
-        theirs."""
+        """(dtype, document_bos, the cells without rule and model)."""
         # without the model: most models share what can differ by it
-        several = models_of(job)[1:]
-        cells = tuple(cell[1 if several else 2 :] for cell in job.cells)
+        cells = tuple(cell[2:] for cell in job.cells)
         return (self.row(run, job.model).dtype, document_bos(run, job.model), cells)
 
     def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
         """Words `key=value`: which cells they are and `job_settings`, then what all benchmarks have in common, then
         what each has of its own as `benchmark.key=value`, or its bare name."""
         # which cells: a list in the configuration may grow while the batch keeps its name
-        words = [f"models={','.join(models_of(job))}"] if models_of(job)[1:] else []
+        words = list[str]()
         for name in ("checkpoint", "learning_rate", "seed", "run", "split"):
             values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
             words += [f"{name}={','.join(values)}"] if values else []
@@ -139,8 +137,8 @@ class ScoringRule(BenchmarkRule):
 # ----------------------------------------------------------------------------------------------------------------------
 # Rule `evaluate_model`: zero-shot scores of untouched models, at every checkpoint asked for.
 
-# (model, checkpoint, benchmark, prompt) -> splits to score
-Wanted = dict[tuple[str, str, str, Prompt], tuple[str, ...]]
+# (checkpoint, benchmark, prompt) -> splits to score
+Wanted = dict[tuple[str, str, Prompt], tuple[str, ...]]
 
 
 class EvaluateModel(ScoringRule):
@@ -149,7 +147,7 @@ class EvaluateModel(ScoringRule):
     name, words = "evaluate_model", "score models"
     summary = "Score an untouched model on validation and test documents."
     recipe_version = 2
-    worker = "lm_validity.cells.scoring:ModelScorer"
+    worker = "lm_validity.cells.workers:ModelScorer"
     parts = (".validation", ".test")
 
     def cell(
@@ -159,17 +157,12 @@ class EvaluateModel(ScoringRule):
         return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split, run=run)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-        """Jobs by group of benchmarks, group of checkpoints and prompt. Models with adapters on one base share jobs,
-        which load the base once."""
+        """Jobs by model, group of benchmarks, group of checkpoints and prompt."""
         agreement = {model.model for model in plan.models("agreement")}
         signal = {model.model for model in plan.models("signal")}
-        for models in _sharing_a_load(plan.run, agreement | signal):
-            wanted_cells: Wanted = {}
-            for model in models:
-                wanted_cells |= self._wanted(
-                    plan, model, agreement=model.model in agreement, signal=model.model in signal
-                )
-            yield from self._jobs_of(plan, models[0], wanted_cells)
+        for model in plan.run.models.values():
+            wanted_cells = self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
+            yield from self._jobs_of(plan, model.model, wanted_cells)
 
     def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
@@ -177,49 +170,42 @@ class EvaluateModel(ScoringRule):
         if signal:
             for point in model.checkpoints:
                 for benchmark in plan.benchmarks("signal"):
-                    wanted_cells[model.model, point.checkpoint, benchmark, "plain"] = ("test",)
+                    wanted_cells[point.checkpoint, benchmark, "plain"] = ("test",)
         if agreement:
             for benchmark in plan.benchmarks("agreement"):
                 for prompt in plan.prompts(model.model, benchmark):
-                    wanted_cells[model.model, "final", benchmark, prompt] = ("validation", "test")
+                    wanted_cells["final", benchmark, prompt] = ("validation", "test")
             for variant in plan.variants:
                 for prompt in plan.prompts(model.model, variant):
-                    wanted_cells[model.model, "final", variant, prompt] = ("test",)
+                    wanted_cells["final", variant, prompt] = ("test",)
         return wanted_cells
 
-    def _jobs_of(self, plan: Participants, first: Model, wanted_cells: Wanted) -> Iterator[Job[BenchmarkCell]]:
-        """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
-        size = plan.configuration.batching.evaluate_model
-        points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted_cells)
-        single_model = len({model for model, _ in points}) == 1
-        named = {
-            checkpoint if single_model else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points
-        }
-        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted_cells))
+    def _jobs_of(self, plan: Participants, model: str, wanted_cells: Wanted) -> Iterator[Job[BenchmarkCell]]:
+        size, longest = plan.configuration.batching.evaluate_model, plan.longest_job
+        points = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted_cells))
+        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, b, _ in wanted_cells))
         minutes = {
             name: asked_minutes
             * max(
                 sum(len(sampling_runs(plan.run, name, split)) for split in splits)
-                for (_, _, benchmark, _), splits in wanted_cells.items()
+                for (_, benchmark, _), splits in wanted_cells.items()
                 if benchmark == name
             )
-            for name, asked_minutes in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
+            for name, asked_minutes in self.minutes_by_benchmark(plan, model, benchmarks).items()
         }
-        contents, longest = "checkpoints" if single_model else "adapters", plan.longest_job
         for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
-            of_one = dict.fromkeys(named, sum(minutes[name] for name in of_benchmarks.members))
-            for of_points in make_groups(tuple(named), size.checkpoints, contents, minutes=of_one, longest=longest):
-                for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted_cells):
+            of_one = dict.fromkeys(points, sum(minutes[name] for name in of_benchmarks.members))
+            for of_points in make_groups(points, size.checkpoints, "checkpoints", minutes=of_one, longest=longest):
+                for prompt in dict.fromkeys(prompt for _, _, prompt in wanted_cells):
                     cells = tuple(
                         self.cell(model, benchmark, checkpoint, prompt, split, run)
-                        for model, checkpoint in map(named.__getitem__, of_points.members)
+                        for checkpoint in of_points.members
                         for benchmark in of_benchmarks.members
-                        for split in wanted_cells.get((model, checkpoint, benchmark, prompt), ())
+                        for split in wanted_cells.get((checkpoint, benchmark, prompt), ())
                         for run in sampling_runs(plan.run, benchmark, split)
                     )
                     if cells:
-                        batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}"
-                        yield Job(self.name, cells[0].model, batch, cells)
+                        yield Job(self.name, model, f"{of_benchmarks.name}.{of_points.name}.{prompt}", cells)
 
     def part(self, cell: BenchmarkCell) -> str:
         """`.validation` or `.test`, by the cell's split: what is chosen on validation reads no manifest of test
@@ -250,21 +236,6 @@ class EvaluateModel(ScoringRule):
         }
 
 
-def _sharing_a_load(run: Run, used_names: set[str]) -> list[list[Model]]:
-    """The used models in the order of their sheet. Those with adapters of one base are together, with the base."""
-    by_load: dict[tuple[object, ...], list[Model]] = {}
-    for row in run.models.values():
-        if row.model in used_names:
-            # what a loaded model is, but for the adapter, and what a job asks for
-            load_key = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
-            by_load.setdefault(load_key, []).append(row)
-    return [
-        models
-        for rows in by_load.values()
-        for models in ([rows] if any(row.adapters for row in rows) else [[row] for row in rows])
-    ]
-
-
 EVALUATE_MODEL = EvaluateModel()
 
 
@@ -280,7 +251,7 @@ class FinetuneAdapter(BenchmarkRule):
     name, words = "finetune_adapter", "fine-tune"
     summary = "Fine-tune a model with LoRA, with validation after each epoch. Never reads test documents."
     recipe_version = 2
-    worker = "lm_validity.cells.training.worker:AdapterTrainer"
+    worker = "lm_validity.cells.workers:AdapterTrainer"
     protocol = "train_before_test"
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
@@ -518,7 +489,7 @@ class EvaluateAdapter(ScoringRule):
     name, words = "evaluate_adapter", "score adapters"
     summary = "Score the selected adapters on test documents, once."
     recipe_version = 2
-    worker = "lm_validity.cells.scoring:AdapterScorer"
+    worker = "lm_validity.cells.workers:AdapterScorer"
     reads_records = False
     protocol = "train_before_test"
 

@@ -1,15 +1,18 @@
-"""Sources of texts and labels, what is refused and how it is named, and the draws."""
+"""The texts of the bias study and its language models: sources, checks, draws."""
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
-from toy_texts import CLASSES, toy_rows, toy_source
+from toy_texts import CLASSES, toy_model, toy_rows, toy_source
 
+from lm_validity.cells.models.prefetch import prefetch_language_model, prefetch_model
 from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, without_duplicates
+from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.rules.pretrain_on_test import TaskData
 
@@ -100,7 +103,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
     ("m", "n", "problem"),
     [
         (12, 70, "150 rows, m = 12 and n = 70 need 152"),
-        (153, 1, "class 0 has 50 rows, m = 153 needs 51 of each class"),
+        (153, 1, "class 0 has 50 rows, m = 153 needs 51 of each"),
         (2, 5, "m = 2 is less than one training text for each of 3 classes"),
     ],
 )
@@ -158,15 +161,6 @@ def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
     prefetch_task(source, tmp_path / "toy.parquet", [(12, 70)], unique=False)
 
 
-def test_a_test_hash_names_rows_of_the_source(tmp_path):
-    rows = toy_rows()
-    record = prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet")
-    task = read_task(TaskData.of_record(record))
-    kept = without_duplicates(task)
-    assert kept.rows.tolist() == [0, *range(2, 151)]
-    assert draw_hash(kept, np.array([1])) == draw_hash(task, np.array([2])) != draw_hash(task, np.array([1]))
-
-
 def test_a_test_hash_is_of_a_set_of_rows_of_these_data(tmp_path):
     task = read_task(TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
     rows = draw_trial(task, 12, 15, 1).test
@@ -212,3 +206,21 @@ def test_a_folder_that_the_datasets_library_reads_is_a_source(tmp_path, monkeypa
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     found = prefetch_task(toy_source(tmp_path).model_copy(update={"path": str(folder)}), tmp_path / "toy.parquet")
     assert found["sha256"] == prefetch_task(toy_source(tmp_path), tmp_path / "again.parquet")["sha256"]
+
+
+def prefetched(folder, architecture: str) -> dict:
+    row = BiasModel(language_model="m", path=str(folder), architecture=architecture)
+    return prefetch_language_model(SimpleNamespace(language_models={"m": row}), "m")
+
+
+def test_a_masked_model_is_fetched_for_the_bias_study_only(tmp_path):
+    folder = toy_model("bert", tmp_path / "bert", pooler=True)
+    assert prefetched(folder, "masked")["checkpoints"]["final"]["digest"]
+    with pytest.raises(InputError, match="BertForPreTraining"):
+        prefetched(folder, "causal")
+    with pytest.raises(InputError, match="BertForPreTraining"):
+        prefetch_model(Model(model="m", path=str(folder)))
+
+
+def test_a_causal_one_is_fetched(tmp_path):
+    assert prefetched(toy_model("gpt2", tmp_path / "gpt2"), "causal")["checkpoints"]["final"]["digest"]

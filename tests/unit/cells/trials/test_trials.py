@@ -1,35 +1,32 @@
-"""Trials with a linear head: arms, seeds, options, shared base arms, resume, the tables."""
+"""Trials with a linear head: arms, seeds, files, and the library's Trainer beside them."""
 
+import argparse
+import importlib.util
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from toy_texts import toy_model, toy_plan, toy_rows, toy_task
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    BertForPreTraining,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from lm_validity.cells.models.loading import load_weights
 from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
-from lm_validity.cells.trials.methods import HeadTrials
 from lm_validity.cells.trials.training import (
     IGNORED,
     LANGUAGE_MODELS,
     Batch,
+    HeadTrials,
     ResidentModel,
-    TrialCounters,
     next_tokens,
     padded,
     share_rows,
 )
-from lm_validity.cells.trials.worker import ResidentWorker, read_probabilities, read_trials, trial_device, write_tables
+from lm_validity.cells.trials.worker import ResidentWorker, read_tables, trial_device, write_tables
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.rules.pretrain_on_test import ARMS, TrialPlan
@@ -57,7 +54,7 @@ def losses(trials) -> dict[str, list[float]]:
 def test_a_trial_has_three_arms_on_one_test_set(plan_of, tmp_path, kind):
     plan = plan_of(kind)
     ResidentWorker().run(plan, tmp_path)
-    trials, probabilities = read_trials(plan, tmp_path), read_probabilities(plan, tmp_path)
+    trials, probabilities = read_tables(plan, tmp_path)
     wide = pair_arms(trials)  # the reports' own reader and its checks
     assert wide["subsample"].tolist() == [1, 2] and wide[["base", "extra", "test"]].notna().all(axis=None)
     task = read_task(plan.data)
@@ -91,13 +88,13 @@ def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
     (folder / "trial-00002.parquet").write_bytes(b"half a file")
     worker.run(plan, folder)
     assert table_bytes(plan, folder, tmp_path / "found") == expected
-    assert worker.counters.model_loads == 1
-    before = worker.counters.trainings
+    assert worker.counters["model_loads"] == 1
+    before = worker.counters["trainings"]
     worker.run(plan, folder)
-    assert worker.counters.trainings == before  # everything is there
+    assert worker.counters["trainings"] == before  # everything is there
     # another recipe in the same folder: not taken for the same trials
     ResidentWorker().run(replace(plan, n=16), folder)
-    assert read_trials(plan, folder).empty
+    assert read_tables(plan, folder).trials.empty
 
 
 def test_a_missing_trial_is_not_committed(plan_of, tmp_path):
@@ -123,8 +120,8 @@ def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_pat
         expected = table_bytes(plan, alone / str(number), tmp_path / f"expected{number}")
         assert table_bytes(plan, together / str(number), tmp_path / f"found{number}") == expected
     trials = 2 + 2 + 1 + 2
-    assert worker.counters.shared_base_arms == trials - 2
-    assert worker.counters.trainings == 5 * trials - worker.counters.shared_base_arms
+    assert worker.counters["shared_base_arms"] == trials - 2
+    assert worker.counters["trainings"] == 5 * trials - worker.counters["shared_base_arms"]
     damaged = next((tmp_path / "shared").glob("*/n20-00001.npy"))
     damaged.write_bytes(b"\x93NUMPY half a file")
     worker.run(plans[1], together / "later", shared=tmp_path / "shared")
@@ -141,7 +138,7 @@ def test_trials_draw_from_the_first_row_of_each_text(plan_of, tmp_path):
     found, worker = {}, ResidentWorker()
     for name, each in (("once", plan), ("thrice", thrice), ("all rows", replace(thrice, drop_duplicate_texts=False))):
         worker.run(each, tmp_path / name)
-        found[name] = read_probabilities(each, tmp_path / name)
+        found[name] = read_tables(each, tmp_path / name).probabilities
     assert found["thrice"].equals(found["once"])
     assert found["all rows"]["row"].max() >= len(rows) > found["thrice"]["row"].max()
 
@@ -150,7 +147,7 @@ def test_seeds_differ_between_subsamples_and_not_between_arms(plan_of, tmp_path)
     """Without pretraining's effect (a rate of nearly nothing) the three arms are the same classifier."""
     plan = plan_of("gpt2", pretraining={"learning_rate": 1e-30})
     ResidentWorker().run(plan, tmp_path)
-    found = read_probabilities(plan, tmp_path)
+    found = read_tables(plan, tmp_path).probabilities
     by_arm = {arm: np.stack(found.loc[found["arm"] == arm, "probabilities"].to_list()) for arm in ARMS}
     assert np.array_equal(by_arm["base"], by_arm["extra"]) and np.array_equal(by_arm["base"], by_arm["test"])
 
@@ -190,7 +187,7 @@ def test_paper_options_are_the_authors(plan_of, tmp_path):
     assert (plan.classification.max_length, plan.classification.pooler, plan.seeds) == (None, "paper", "fixed")
     assert plan.recipe() != plan_of("bert").recipe()
     ResidentWorker().run(plan, tmp_path)
-    assert len(read_trials(plan, tmp_path)) == 6
+    assert len(read_tables(plan, tmp_path).trials) == 6
 
 
 def test_truncation_is_256_or_the_models_limit(record, models, tmp_path):
@@ -216,11 +213,11 @@ def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
     """Against the library's own models; texts that share rows, and one per row for architectures that cannot."""
     if not shared:
-        monkeypatch.setattr("lm_validity.cells.trials.methods.SHARED_ROWS", frozenset())
+        monkeypatch.setattr("lm_validity.cells.trials.training.SHARED_ROWS", frozenset())
     plan = plan_of(kind)
     model = ResidentModel(plan)
     model.start_classifier("base", 1)
-    trials = HeadTrials(plan, read_task(plan.data), model, TrialCounters())
+    trials = HeadTrials(plan, read_task(plan.data), model, Counter())
     ids, attention = unequal_batch(model)
     loader = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
     plain = loader.from_pretrained(models[kind]).eval()
@@ -261,21 +258,6 @@ def test_rows_are_filled_longest_first_and_labels_move_with_their_tokens():
     assert batch.rows(1, 2).labels.tolist() == batch.labels[1:2].tolist()
 
 
-def test_next_tokens_leave_out_padding_and_the_end():
-    ids, attention = padded([[5, 6, 7], [8, 9]], 0)
-    assert next_tokens(ids, attention).tolist() == [[6, 7, IGNORED], [9, IGNORED, IGNORED]]
-
-
-def test_pretraining_in_halves_where_memory_runs_out_is_the_same_training(plan_of, tmp_path, monkeypatch):
-    plan = plan_of("gpt2", subsamples=(1,))
-    plan, found = replace(plan, model_path=str(toy_model("gpt2", tmp_path / "dry", dropout=0.0))), []
-    for number in range(2):
-        ResidentWorker().run(plan, tmp_path / str(number))
-        found.append(np.stack(read_probabilities(plan, tmp_path / str(number))["probabilities"].to_list()))
-        monkeypatch.setattr(Batch, "inputs", labelled_texts_and_two_others_fit)
-    assert np.allclose(found[0], found[1], atol=1e-4) and not np.array_equal(found[0], found[1])
-
-
 def test_what_cannot_be_is_refused(plan_of, tmp_path):
     gpt2 = plan_of("gpt2")
     with pytest.raises(CellError, match="no mask token"):
@@ -306,7 +288,7 @@ def test_a_trial_runs_on_one_device(monkeypatch):
 def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):
     folder = toy_model("bert", tmp_path / "m")
     AutoModelForMaskedLM.from_pretrained(folder).bert.save_pretrained(folder)
-    with pytest.raises(CellError, match=r"loaded as a masked language model \(its weights lack cls\.predictions"):
+    with pytest.raises(CellError, match=r"its weights lack cls\.predictions"):
         ResidentModel(toy_plan("bert", folder, record))
 
 
@@ -332,17 +314,6 @@ def test_a_head_that_the_checkpoint_holds_stays(plan_of, models, tmp_path, kind)
     assert resident.lm.get_input_embeddings() is resident.classifier.get_input_embeddings()
 
 
-def test_tensors_that_neither_of_the_two_heads_reads_are_said(plan_of, models, tmp_path, caplog):
-    """The language model's head is none of the classifier's, and the pooler none of the language model's."""
-    folder = shutil.copytree(models["bert"], tmp_path / "bert")
-    BertForPreTraining.from_pretrained(folder).save_pretrained(folder)
-    ResidentModel(replace(plan_of("bert"), model_path=str(folder)))
-    said = [line.getMessage() for line in caplog.records if "not read" in line.getMessage()]
-    assert said == ["tiny-bert: 2 tensors of its files not read, such as cls.seq_relationship.bias"]
-    with pytest.raises(CellError, match=r"GPT2Config.*Hint: it is of another kind: correct `architecture`"):
-        load_weights(AutoModelForMaskedLM, models["gpt2"], "gpt2", "masked")
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(plan_of, models, tmp_path, kind):
     """`return_dict` false: logits and loss of the language model and of the classifier have their names."""
@@ -355,15 +326,35 @@ def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(plan_of, model
         assert resident.classifier(input_ids=rows).logits.shape == plain.classifier(input_ids=rows).logits.shape
 
 
-def test_masked_places_are_found_on_the_host():
-    """On a device a boolean index would make the host wait; one without content could not even answer."""
-    ids = torch.arange(12).reshape(3, 4)
-    labels = torch.full_like(ids, IGNORED)
-    labels[0, 1], labels[1, 3], labels[2, 0] = 7, 8, 9
-    batch = Batch(ids, torch.ones_like(ids), labels, 12)
-    here = batch.to(torch.device("cpu"))
-    assert torch.equal(here.labels[here.predicted_places()], labels[labels != IGNORED])
-    part = here.rows(1, 3)
-    assert torch.equal(part.labels[part.predicted_places()], torch.tensor([8, 9]))
-    places = batch.to(torch.device("meta")).predicted_places()
-    assert [(each.device.type, len(each)) for each in places] == [("meta", 3)] * 2
+SCRIPT = Path(__file__).parents[4] / "benchmarks" / "bias_trials.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)  # for the helpers beside it
+    monkeypatch.setattr("accelerate.utils.memory.gc.collect", lambda: 0)  # of all that the tests imported
+    specification = importlib.util.spec_from_file_location("bias_trials", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    small = {"WIDTH": 8, "LAYERS": 1, "VOCABULARY": 100, "TRAINING_TEXTS": 20, "TEST_TEXTS": (10, 20)}
+    for name, value in small.items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def test_probabilities_of_masked_models_are_the_trainers(benchmark, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "TEST_TEXTS", (10,))
+    record = benchmark.measure("masked", tmp_path, argparse.Namespace(subsamples=1, rounds=1))
+    assert record["agreement"] < 1e-5 and record["ratio"] > 0 and record["target"] == 3
+
+
+def test_probabilities_of_causal_models_are_the_trainers_and_others_are_refused(benchmark, tmp_path):
+    model = benchmark.write_model("causal", tmp_path / "model")
+    plans = benchmark.make_plans("causal", model, benchmark.write_task(tmp_path), 1)
+    task = benchmark.read_task(plans[0].data)
+    theirs = [{1: benchmark.AuthorsLoop(plan, task, tmp_path).run(1)} for plan in plans]
+    ours = benchmark.resident(plans, tmp_path / "ours")
+    assert len(plans) == 2 and max(map(benchmark.largest_difference, plans, [task] * 2, theirs, ours)) < 1e-5
+    wrong = {key: np.roll(probabilities, 1, axis=1) for key, probabilities in ours[0].items()}
+    with pytest.raises(SystemExit, match="accuracies differ between the two sides"):
+        benchmark.largest_difference(plans[0], task, theirs[0], wrong)

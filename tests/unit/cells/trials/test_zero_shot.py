@@ -1,5 +1,6 @@
 """Prompts, their scoring against the plain way, adapters, packing, and a leak that must be found."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,8 @@ from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.trials.data import draw_trial, read_task
-from lm_validity.cells.trials.methods import PromptFormat, ZeroShotTrials
-from lm_validity.cells.trials.training import Batch, ResidentModel, TrialCounters
-from lm_validity.cells.trials.worker import ResidentWorker, read_trials
+from lm_validity.cells.trials.training import Batch, ResidentModel
+from lm_validity.cells.trials.worker import PromptFormat, ResidentWorker, ZeroShotTrials, read_tables
 from lm_validity.config.sections import Adapter
 from lm_validity.errors import CellError
 
@@ -33,7 +33,7 @@ def three_rows_fit(batch: Batch, inputs=Batch.inputs):
 
 def zero_shot(plan, **changes) -> ZeroShotTrials:
     model = ResidentModel(plan)
-    trials = ZeroShotTrials(plan, replace(read_task(plan.data), **changes), model, TrialCounters())
+    trials = ZeroShotTrials(plan, replace(read_task(plan.data), **changes), model, Counter())
     trials.prepare(np.arange(20))
     return trials
 
@@ -64,7 +64,7 @@ def test_scores_are_those_of_one_pass_a_prompt_and_class(plan_of, models, names,
         deaf = lambda *inputs, attention_mask=None, **options: forward(*inputs, **options)  # noqa: E731
         monkeypatch.setattr(trials.model.lm, "forward", deaf)
     assert np.ptp(expected) > 0.1 and np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
-    assert ("packed" in trials.model.scorer._allowed) is heeds and trials.counters.forward_tokens > 0
+    assert ("packed" in trials.model.scorer._allowed) is heeds and trials.counters["forward_tokens"] > 0
 
 
 def test_the_prompt_is_the_papers():
@@ -117,7 +117,7 @@ def test_nf4_is_four_bits_on_a_cpu_too(plan_of, tmp_path, monkeypatch, packs):
     worker.run(plan, tmp_path)
     kinds = {type(module).__name__ for module in worker._model.lm.modules()}
     assert "Linear4bit" in kinds and worker._model.quantized
-    assert len(read_trials(plan, tmp_path)) == 6
+    assert len(read_tables(plan, tmp_path).trials) == 6
     ResidentWorker().run(replace(plan, subsamples=(2,)), tmp_path / "alone")
     assert (tmp_path / "trial-00002.parquet").read_bytes() == (tmp_path / "alone/trial-00002.parquet").read_bytes()
 
@@ -134,7 +134,7 @@ def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(plan_of, tmp_pa
         worker.run(plan, together / str(n), tmp_path / "shared")
         found, expected = (folder / str(n) / "trial-00001.parquet" for folder in (together, alone))
         assert found.read_bytes() == expected.read_bytes()
-    assert worker.counters.shared_base_arms == 1
+    assert worker.counters["shared_base_arms"] == 1
 
 
 def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(plan_of, tmp_path):
@@ -148,7 +148,7 @@ def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(plan_of, tmp_p
     data = replace(plan.data, path=record["path"], sha256=record["sha256"])
     worker, shared = ResidentWorker(), tmp_path / "shared"
     worker.run(replace(plan, data=data), tmp_path / "15", shared)
-    assert len(read_trials(replace(plan, data=data), tmp_path / "15")) == 3
+    assert len(read_tables(replace(plan, data=data), tmp_path / "15").trials) == 3
     with pytest.raises(CellError, match=f"row {odd + 1}: its prompt and answer"):
         worker.run(replace(plan_of("gpt2", n=60, **options), data=data), tmp_path / "60", shared)
 
@@ -166,24 +166,15 @@ def test_checkpointing_and_memory_that_runs_out_change_rounding_only(plan_of, tm
                 module.p = 0.0
         for layer in model.lm.transformer.h:
             layer.attn.attn_dropout.p = layer.attn.resid_dropout.p = 0.0
-        trials = ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
+        trials = ZeroShotTrials(plan, read_task(plan.data), model, Counter())
         rows = np.arange(12)
         trials.prepare(rows)
         loss = trials.pretrain(rows, 7, 0)
-        assert trials.counters.oom_halvings == (2 if name == "checkpointed" else 0)  # 12 prompts, 6, 3
+        assert trials.counters["oom_halvings"] == (2 if name == "checkpointed" else 0)  # 12 prompts, 6, 3
         monkeypatch.undo()
         found.append((loss, trials.probabilities(rows)))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert np.abs(found[0][1] - found[1][1]).max() < 1e-4
-
-
-def test_checkpointing_leaves_no_hook_behind(plan_of):
-    """transformers puts one on the embeddings, PEFT another, and neither takes its own off."""
-    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=SETTINGS["checkpointed"]))
-    trials.prepare(np.arange(8))
-    for seed in (1, 2):
-        trials.pretrain(np.arange(8), seed, 0)
-        assert not trials.model.lm.get_input_embeddings()._forward_hooks
 
 
 def test_packing_joins_consecutive_texts(plan_of):
@@ -197,13 +188,13 @@ def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_
     pretraining = {**SETTINGS["packed"], "packing": 12, "epochs": 1}
     trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=pretraining))  # 256 wanted, 96 read
     with pytest.raises(
-        CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, tiny-gpt2 reads 96"
+        CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, the model reads 96"
     ) as caught:
         trials.pretrain(np.arange(13), 7, 0)
     assert "leave `packing` out" in caught.value.hint
     cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
     cut.pretrain(np.arange(13), 7, 0)
-    assert cut.counters.packed_sequences_cut == 1  # the second sequence holds one text
+    assert cut.counters["packed_sequences_cut"] == 1  # the second sequence holds one text
 
 
 def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
@@ -215,7 +206,7 @@ def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
         options = {"n": 12, "subsamples": (1, 2), "classification": PROMPTED, "pretraining": strong}
         plan = toy_plan("gpt2", folder, record, planted_leak=leak, **options)
         ResidentWorker().run(plan, tmp_path / str(leak))
-        counts = read_trials(plan, tmp_path / str(leak)).groupby("arm")["correct"].sum()
+        counts = read_tables(plan, tmp_path / str(leak)).trials.groupby("arm")["correct"].sum()
         gains[leak] = (counts["test"] - counts["extra"]) / 24
     assert gains[1.0] > 0.4 and abs(gains[0.0]) < 0.3
 
@@ -228,7 +219,7 @@ def test_a_prompt_that_does_not_fit_is_named(models, tmp_path, plan_of):
     plan = plan_of("gpt2", classification=PROMPTED)
     plan = replace(plan, data=replace(data, path=record["path"], sha256=record["sha256"]))
     with pytest.raises(
-        CellError, match=r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, tiny-gpt2 reads 96"
+        CellError, match=r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, the model reads 96"
     ):
         zero_shot(plan)
 

@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast  # noqa: E402
 
-from lm_validity.cells.scoring import LocalJudge  # noqa: E402
+from lm_validity.cells.workers import LocalJudge  # noqa: E402
 
 WORDS = ["[unk]", "[end]", "accept", "reject", "question", "answer", "yes", "no"]
 
@@ -39,8 +39,10 @@ def test_replies_are_reproducible_and_repetitions_differ(folder):
     assert all(set(reply.split()) <= set(WORDS) for reply in replies)
 
 
-def test_chat_templates_are_used(folder):
-    judge = LocalJudge(folder, dtype="float32")
-    plain = judge._encode("yes").tolist()
+def test_chat_templates_are_used(folder, monkeypatch):
+    judge, prompts = LocalJudge(folder, dtype="float32"), []
+    monkeypatch.setattr(judge.model, "generate", lambda tokens, **options: prompts.append(tokens.tolist()) or tokens)
+    judge("yes", 0)
     judge.tokenizer.chat_template = "question {{ messages[0].content }} answer"
-    assert plain == [[6]] and judge._encode("yes").tolist() == [[4, 6, 5]]
+    judge("yes", 0)
+    assert prompts == [[[6]], [[4, 6, 5]]]

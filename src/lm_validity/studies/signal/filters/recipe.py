@@ -36,7 +36,7 @@ from lm_validity.tables.schema import as_in_scores, read_model_facts
 #
 # Two uses. Team Noor's filter keeps a question if k of k independent promptings accept it. The competition's
 # alignment check asks once for each of 50 random questions and reports the share accepted. The judge is any
-# local causal model (`lm_validity.cells.scoring`) or an OpenAI-compatible endpoint.
+# local causal model (`lm_validity.cells.workers`) or an OpenAI-compatible endpoint.
 
 PROMPT_VERSION = "1"
 _INSTRUCTION = """Does answering this question need domain, academic or professional knowledge?

@@ -1,14 +1,21 @@
-"""Selection on validation: ties, fallback, divergence, failed cells, lower-is-better metrics."""
+"""Jobs: the adapter and prompt that are chosen on validation, scores that are served, and what is imported."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from toy_run import run_all, start_run
 
-from lm_validity.cells.runner import run_cells, select_adapter, select_prompt
+from lm_validity.cells import runner
+from lm_validity.cells.runner import read_served, run_cells, select_adapter, select_prompt
 from lm_validity.config.load import build_run
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, InputError
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.workspace import Entry, Workspace, write_manifest
+from lm_validity.tables.schema import SCORES, write_table
 
 RATES = ("1e-4", "1e-3")
 
@@ -107,3 +114,71 @@ def test_the_prompt_is_chosen_on_validation_and_ties_go_to_plain(choose):
     assert choose({"plain": 0.5, "chat": 0.5}, {}, select=select_prompt)["prompt"] == "plain"
     chosen = choose({"plain": 1.2, "chat": 1.1}, {}, better=False, select=select_prompt)
     assert chosen["prompt"] == "chat" and chosen["validation_values"] == {"plain": 1.2, "chat": 1.1}
+
+
+ROW = {
+    "model": "org/m",
+    "checkpoint": "final",
+    "benchmark": "x",
+    "protocol": "direct",
+    "split": "test",
+    "metric": "acc,none",
+    "value": 0.25,
+    "stderr": 0.01,
+    "n_items": 7,
+    "selected": True,
+    "source": "lm-eval",
+}
+
+
+def table(path, *rows):
+    write_table(pd.DataFrame(rows), SCORES, path)
+    return str(path)
+
+
+def test_of_a_table_the_selected_test_rows_are_served(tmp_path):
+    early = {**ROW, "checkpoint": "step1", "value": 0.2, "stderr": None, "n_items": None}
+    seeds = [{**ROW, "protocol": "train_before_test", "seed": seed, "value": 0.5 + seed} for seed in (0, 1)]
+    left_out = [{**ROW, "split": "validation"}, {**ROW, "selected": False, "prompt": "chat"}]
+    served = read_served(table(tmp_path / "scores.parquet", ROW, early, *seeds, *left_out), "")
+    assert served["org/m", "final", "x", "direct", None] == (0.25, 0.01, 7, "replay:lm-eval")
+    assert served["org/m", "step1", "x", "direct", None] == (0.2, None, None, "replay:lm-eval")
+    assert [served["org/m", "final", "x", "train_before_test", seed].value for seed in (0, 1)] == [0.5, 1.5]
+    assert len(served) == 4
+
+
+def test_two_scores_of_one_key_are_refused(tmp_path):
+    with pytest.raises(InputError, match="two selected test scores"):
+        read_served(table(tmp_path / "twice.parquet", ROW, {**ROW, "metric": "acc_norm,none"}), "")
+
+
+def test_the_authors_file_is_served(tmp_path):
+    path = tmp_path / "all_results.json"
+    path.write_text(json.dumps({"direct_eval": {"x": {"org/m": 0.25}}, "train_before_test": {"x": {"org/m": 0.5}}}))
+    served = read_served(str(path), "")
+    assert served["org/m", "final", "x", "train_before_test", None] == (0.5, None, None, "replay:lm-harmony")
+
+
+@pytest.mark.parametrize(
+    ("modules", "left_out"),
+    [
+        (("runner",), {"torch", "huggingface_hub", "pandas"}),  # selections, and jobs that are finished
+        (("models.prefetch", "tasks.splits", "trials.data"), {"torch", "peft"}),  # the login node
+    ],
+)
+def test_steps_without_a_model_import_no_torch(modules, left_out):
+    code = f"import sys, {', '.join(f'lm_validity.cells.{name}' for name in modules)}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not left_out & set(found.stdout.split())
+
+
+def test_a_job_whose_cells_are_in_the_store_makes_no_worker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, finetuning={"epochs": 1})
+    run_all(workspace, "finetune_adapter")
+    (manifest,) = (workspace.run.results / "cells" / "finetune_adapter" / "m").iterdir()
+    before = manifest.read_bytes()
+    manifest.unlink()
+    monkeypatch.setattr(runner, "resolve_name", None)
+    run_all(workspace, "finetune_adapter")
+    assert manifest.read_bytes() == before

@@ -1,17 +1,24 @@
-"""Adapters on every kind of architecture: which weights get one, and that a fine-tune works with them."""
+"""LoRA: which layers get an adapter, and low-rank layers that keep and launch little."""
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from test_finetuning import run, weights
+from test_finetuning import Killed, run, weights
 from toy_world import toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import lora
-from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
-from lm_validity.cells.training.lora import BatchPosition, CannotStack, find_targets, use_adapter
+from lm_validity.cells.training.loop import FinetuneSettings
+from lm_validity.cells.training.lora import (
+    BatchDropout,
+    BatchPosition,
+    adapted_layers,
+    add_adapter,
+    find_targets,
+    use_adapter,
+)
 from lm_validity.errors import CellError
 
 SMALL = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -100,9 +107,9 @@ def test_every_kind_trains_resumes_scores_and_is_given_back(adapted, tmp_path):
     def validate() -> float:
         return sum(value for value, _ in lm._loglikelihood_tokens(requests))
 
-    before, settings, seen = weights(lm), FinetuneSettings(learning_rate=3e-3, epochs=3), []
-    with pytest.raises(TrainingStopped):
-        run(lm, examples(), validate, tmp_path, settings, on_epoch=seen.append, stop=lambda: len(seen) == 1)
+    before, settings = weights(lm), FinetuneSettings(learning_rate=3e-3, epochs=3)
+    with pytest.raises(Killed):
+        run(lm, examples(), validate, tmp_path, settings, killed_after=1)
     result = run(lm, examples(), validate, tmp_path, settings)
     assert result.resumed_epochs == 1 and result.adapted_share == targets.share
     assert result.epochs[-1].train_loss < result.epochs[0].train_loss
@@ -135,14 +142,6 @@ def test_what_is_linear_by_its_class_alone_gets_no_adapter(llama):
     assert "plain" in found and not found & {"chooser", "grouped"}
 
 
-def test_experts_are_not_trained_side_by_side():
-    with torch.random.fork_rng(devices=[]):
-        model = transformers.AutoModelForCausalLM.from_config(transformers.MixtralConfig(**MIXTRAL)).eval()
-    lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="m", eval_batch_size=4)
-    with pytest.raises(CannotStack):
-        lora.add_adapter(lm, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1), also=["rate1"])
-
-
 def test_what_peft_refuses_fails_the_cell_and_leaves_the_model(llama, monkeypatch):
     """In the middle of its work, as with an architecture whose last layer it does not know."""
     real = lora.get_peft_model
@@ -158,3 +157,117 @@ def test_what_peft_refuses_fails_the_cell_and_leaves_the_model(llama, monkeypatc
     ):
         lora.add_adapter(llama, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1))
     assert [*llama.base.state_dict()] == before
+
+
+SETTINGS = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.25)
+
+
+@pytest.fixture
+def layer(llama):
+    """A function (dtype) -> (an adapted layer in the second of three micro-batches of a batch, its position)."""
+
+    def make(dtype):
+        llama.base.to(dtype)
+        position = BatchPosition(seed=3, step=5, rows=6, width=9, start=2, count=2, length=7, training=True)
+        chosen = [*adapted_layers(add_adapter(llama, SETTINGS, "all-linear", position)).values()][3]
+        with torch.no_grad():
+            chosen.lora_B["default"].weight.normal_(generator=torch.Generator().manual_seed(1))
+        return chosen, position
+
+    return make
+
+
+def derivatives(layer, forward) -> list[torch.Tensor]:
+    """Output and gradients of input, A and B, for the same input and upstream gradient."""
+    draw = torch.Generator().manual_seed(2)
+    dtype = layer.base_layer.weight.dtype
+    x = torch.randn(2, 7, layer.in_features, generator=draw).to(dtype).requires_grad_()
+    weights = (layer.lora_A["default"].weight, layer.lora_B["default"].weight)
+    out = forward(x)
+    return [out, *torch.autograd.grad(out, (x, *weights), torch.randn(out.shape, generator=draw).to(dtype))]
+
+
+@pytest.mark.parametrize("scaling", [2.0, 1.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_output_and_gradients_are_pefts_to_the_bit(layer, dtype, scaling):
+    chosen, _ = layer(dtype)
+    chosen.scaling["default"] = scaling
+    ours, theirs = derivatives(chosen, chosen), derivatives(chosen, type(chosen).forward.__get__(chosen))
+    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(ours, theirs, strict=True))
+    assert all(bool(one.any()) for one in ours)
+
+
+def test_a_layer_keeps_its_input_and_nothing_as_large(layer):
+    """PEFT's keeps its input in float32, the masked input, and the whole batch's mask of which it reads a part."""
+
+    def kept_bytes(forward, x) -> int:
+        kept = {}
+
+        def note(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            forward(x)
+        weights = {weight.untyped_storage().data_ptr() for weight in chosen.parameters()}
+        return sum(size for place, size in kept.items() if place not in weights)
+
+    chosen, position = layer(torch.bfloat16)
+    x = torch.randn(2, 7, chosen.in_features, dtype=torch.bfloat16, requires_grad=True)
+    inner = 2 * 7 * 4 * 4  # A dropout(x), of rank 4 in float32
+    assert kept_bytes(chosen, x) == x.nbytes + inner
+    whole_mask = position.rows * position.width * chosen.in_features
+    assert kept_bytes(type(chosen).forward.__get__(chosen), x) >= 2 * x.nbytes + whole_mask
+
+
+@pytest.fixture
+def two_blocks(llama, monkeypatch):
+    """(dropouts of each of two blocks, position, layers and shapes of what is drawn, on the host in a GPU's place)."""
+    position = BatchPosition(seed=3, step=5, rows=6, width=9, start=2, count=2, length=7, training=True)
+    layers = adapted_layers(add_adapter(llama, SETTINGS, "all-linear", position))
+    drawn, draw = [], BatchDropout._draw
+
+    def note(one, layer, shape, device):
+        drawn.append((layer, *shape))
+        return draw(one, layer, shape, torch.device("cpu"))
+
+    monkeypatch.setattr(BatchDropout, "_draw", note)
+    blocks = [
+        [layer.lora_dropout["default"] for path, layer in layers.items() if f".layers.{number}." in path]
+        for number in range(2)
+    ]
+    assert [len(block) for block in blocks] == [7, 7]
+    return blocks, position, drawn
+
+
+GPU = torch.device("meta")
+WIDTHS = [32, 32, 32, 32, 32, 32, 64]  # inputs of a layer's q, k, v, o, gate, up, down
+
+
+def masks(block, device) -> list[torch.Tensor]:
+    return [one._batch_mask(width, device) for one, width in zip(block, WIDTHS, strict=True)]
+
+
+def test_a_gpu_draws_a_blocks_masks_at_once_whichever_layer_asks_first(two_blocks):
+    (block, _), position, drawn = two_blocks
+    forwards = masks(block, GPU)
+    assert drawn == [(0, 6 * 9 * sum(WIDTHS))]
+    assert [tuple(mask.shape) for mask in forwards] == [(2, 7, width) for width in WIDTHS]
+    kept = torch.cat([mask.flatten() for mask in forwards]).double().mean()
+    assert kept == pytest.approx(0.75, abs=0.03) and not torch.equal(forwards[0], forwards[1])
+    block[0].block.moment = ()
+    backwards = [one._batch_mask(width, GPU) for one, width in zip(block[::-1], WIDTHS[::-1], strict=True)]
+    assert len(drawn) == 2 and all(map(torch.equal, forwards, backwards[::-1]))
+    position.step += 1
+    assert not torch.equal(masks(block, GPU)[0], forwards[0]) and len(drawn) == 3
+
+
+def test_a_cpu_draws_each_layers_mask_by_itself_as_ever(two_blocks):
+    """The bytes of fine-tunes on a CPU do not depend on how a GPU draws."""
+    (_, block), position, drawn = two_blocks
+    found = masks(block, torch.device("cpu"))
+    assert drawn == [(7 + place, 6 * 9 * width) for place, width in enumerate(WIDTHS)]
+    for place, width in enumerate(WIDTHS):
+        alone = torch.empty(6, 9, width, dtype=torch.bool)
+        alone.bernoulli_(0.75, generator=position.generator(torch.device("cpu"), 7 + place))
+        assert torch.equal(found[place], alone[2:4, :7])

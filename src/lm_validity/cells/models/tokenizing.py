@@ -14,7 +14,7 @@ import tokenizers
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from lm_validity.cells.models.provenance import replaced
+from lm_validity.cells.models.passes import replaced
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -73,10 +73,8 @@ def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
         return
     file_names = sorted({FILE, *(file for file in tokenizer.vocab_files_names.values() if file)})
     missing = [file for file in file_names if not (folder / file).is_file()]
-    raise CellError(
-        f"{name}: its tokenizer has no vocabulary: {' and '.join(missing) or FILE} missing in {folder}.",
-        f"copy {FILE} of the model into the folder, or fetch the model again.",
-    )
+    problem = f"{name}: its tokenizer has no vocabulary: {' and '.join(missing) or FILE} missing in {folder}."
+    raise CellError(problem, f"copy {FILE} of the model into the folder, or fetch the model again.")
 
 
 def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer:
@@ -103,10 +101,9 @@ def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer:
     text = _differing(tokenizer, saved, special=False)
     if text is None:  # both have the configuration's word for what stands around special tokens
         return tokenizer
-    raise CellError(
-        f"{name}: {folder}/tokenizer_config.json has {text[:40]!r} encoded otherwise than {FILE} does.",
-        "is one of the two of another model? Save the tokenizer again with the transformers it was made with.",
-    )
+    problem = f"{name}: {folder}/tokenizer_config.json has {text[:40]!r} encoded otherwise than {FILE} does."
+    hint = "is one of the two of another model? Save the tokenizer again with the transformers it was made with."
+    raise CellError(problem, hint)
 
 
 def _differing(tokenizer: Tokenizer, saved: tokenizers.Tokenizer, *, special: bool = True) -> str | None:
@@ -144,10 +141,8 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> None:
             single=[*words, "$A"], pair=[*words, "$A", "$B:1"], special_tokens=[*zip(words, prefix, strict=True)]
         )
     if _around(tokenizer) != (prefix, []):
-        raise CellError(
-            f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(suffix)} to every text.",
-            "set add_eos_token to false in its tokenizer_config.json.",
-        )
+        problem = f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(suffix)} to every text."
+        raise CellError(problem, "set add_eos_token to false in its tokenizer_config.json.")
 
 
 class _SpecialTokens(NamedTuple):
@@ -191,9 +186,9 @@ def examine(
     for part in parts:
         _check_quantization(getattr(part, "quantization_config", None), name)
     prompt = ""
-    if chat and tokenizer.chat_template is not None:
+    if chat:
         check_question(tokenizer, name)
-        options, _ = thought_settings(tokenizer, {})
+        options = chat_options(tokenizer, {})
         with contextlib.suppress(Exception):  # whatever a template raises: the real prompts will raise it again
             prompt = render(tokenizer, [PLAIN], options)
     sizes = (size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int))
@@ -207,10 +202,8 @@ def _check_quantization(settings: object, name: str) -> None:
     if not isinstance(settings, dict) or any(key.startswith("load_in_") for key in settings):
         return
     if (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:
-        raise CellError(
-            f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks.",
-            "give the model in bfloat16, or update transformers.",
-        )
+        problem = f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks."
+        raise CellError(problem, "give the model in bfloat16, or update transformers.")
 
 
 def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str, prompt: str) -> None:
@@ -220,10 +213,9 @@ def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str, prompt: 
     own_ids = (number for token, number in tokenizer.get_vocab().items() if token not in added)
     largest = max([*own_ids, *(max(tokenizer.encode(text), default=0) for text in (*TEXTS, prompt))])
     if largest >= size:
-        raise CellError(
-            f"{name}: the tokenizer in {folder} makes token {largest}, and the model has {size} embeddings.",
-            f"{FILE} is of another model, or the embeddings of tokens that were added were not saved with the adapter.",
-        )
+        problem = f"{name}: the tokenizer in {folder} makes token {largest}, and the model has {size} embeddings."
+        hint = f"{FILE} is of another model, or embeddings of added tokens were not saved with the adapter."
+        raise CellError(problem, hint)
 
 
 def lost_bytes(tokenizer: Tokenizer, text: str) -> int:
@@ -304,25 +296,21 @@ def close_thought(prompt: str) -> str:
     tag = open_thought(prompt)
     if tag is None:
         return prompt
-    return f"{prompt.rstrip()}\n\n{_closing(tag)}\n\n"
-
-
-def _closing(tag: str) -> str:
     if _START.search(tag):
-        return _START.sub(lambda word: "END" if word[0].isupper() else "end", tag)
-    if re.fullmatch(r"[<\[][\w:]+[>\]]", tag):
-        return f"{tag[0]}/{tag[1:]}"
-    raise CellError(
-        f"the chat template opens a thought with {tag!r}, whose end is not known.",
-        "give the model a template without it, or set instruction_tuned to 0 in the models sheet.",
-    )
+        closing = _START.sub(lambda word: "END" if word[0].isupper() else "end", tag)
+    elif re.fullmatch(r"[<\[][\w:]+[>\]]", tag):
+        closing = f"{tag[0]}/{tag[1:]}"
+    else:
+        hint = "give the model a template without it, or set instruction_tuned to 0 in the models sheet."
+        raise CellError(f"the chat template opens a thought with {tag!r}, whose end is not known.", hint)
+    return f"{prompt.rstrip()}\n\n{closing}\n\n"
 
 
 def check_question(tokenizer: Tokenizer, name: str) -> None:
-    """Raise CellError where a chat template raises for every prompt, or prints no question: some want a list of parts
-    in place of a text, and print nothing of a text."""
-    reason = ""
-    for system in ("", "brief"):
+    """Raise CellError where there is no chat template, it raises for every prompt, or prints no question: some want a
+    list of parts in place of a text, and print nothing of a text."""
+    reason = "" if tokenizer.chat_template is not None else "is missing"
+    for system in () if reason else ("", "brief"):
         try:
             if "question" in render(tokenizer, ["question"], {}, system=system).casefold():
                 return
@@ -331,29 +319,26 @@ def check_question(tokenizer: Tokenizer, name: str) -> None:
             continue
         reason = "prints nothing of a question"
         break
-    raise CellError(
-        f"{name}: its chat template {reason}.",
-        "give the tokenizer a chat_template.jinja that takes texts, or set instruction_tuned to 0 in the models sheet.",
-    )
+    hint = "give the tokenizer a chat_template.jinja that takes texts, or set instruction_tuned to 0 in the sheet."
+    raise CellError(f"{name}: its chat template {reason}.", hint)
 
 
-class ThoughtSettings(NamedTuple):
-    """What a chat template is told beside the messages, and whether thoughts are closed."""
-
-    options: dict[str, bool]
-    closed: bool
-
-
-def thought_settings(tokenizer: Tokenizer, options: Mapping[str, object]) -> ThoughtSettings:
-    """What the chat template is told beside the messages (`options` anyway), and whether thoughts are closed. What a
-    template raises says nothing of thoughts: the real prompts will raise it again."""
+def chat_options(tokenizer: Tokenizer, options: Mapping[str, object]) -> dict[str, object]:
+    """What the chat template is told beside the messages: `options`, the date, and that there be no thought where it
+    opens one and can leave it out. What a template raises says nothing of thoughts: the real prompts will raise it
+    again. Raises CellError for a thought that cannot be closed."""
+    options = dict(options)
+    if tokenizer.chat_template is None:
+        return options
+    if "date_string" in str(tokenizer.chat_template):
+        options["date_string"] = CHAT_DATE.strftime("%d %b %Y")
     try:
         if open_thought(render(tokenizer, ["question"], options)) is None:
-            return ThoughtSettings({}, closed=False)
+            return options
         prompt = render(tokenizer, ["question"], {**options, "enable_thinking": False})
     except Exception:  # whatever a template raises
-        return ThoughtSettings({}, closed=False)
+        return options
     if open_thought(prompt) is None:
-        return ThoughtSettings({"enable_thinking": False}, closed=True)
+        return {**options, "enable_thinking": False}
     close_thought(prompt)  # raises where it cannot be closed
-    return ThoughtSettings({}, closed=True)
+    return options

@@ -1,45 +1,41 @@
-"""Workers that hold a model, and those of fine-tunes: epochs with validation, the adapter that is kept."""
+"""Workers that hold a model: fine-tunes, with the adapter that is kept; scores of documents; and judges."""
 
-import contextlib
+import hashlib
 import logging
 import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import starmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pandas as pd
 import pyarrow
 import torch
 
-from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
+from lm_validity.cells.models.language_model import LanguageModel, Sampling, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged
-from lm_validity.cells.models.provenance import Counters, Seconds, Stopwatch
-from lm_validity.cells.tasks.evaluation import (
-    Example,
-    PreparedRequests,
-    metric_value,
-    prepare_requests,
-    training_examples,
-)
-from lm_validity.cells.tasks.finding import TaskRecord
-from lm_validity.cells.tasks.splits import Split, documents
-from lm_validity.cells.tasks.tasks import AnyTask, Documents, fewshot_digest, load_task
-from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, started, train_side_by_side
-from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
-from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal, again
+from lm_validity.cells.models.scorer import EncodedRequest
+from lm_validity.cells.runner import Seconds, Stopwatch
+from lm_validity.cells.tasks import evaluation
+from lm_validity.cells.tasks.evaluation import Example, PreparedRequests, prepare_requests
+from lm_validity.cells.tasks.splits import Split, documents, recorded_task
+from lm_validity.cells.tasks.tasks import AnyTask, Documents, cell_fails
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, Plan, started, train_side_by_side
+from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter, use_adapter
+from lm_validity.config.sheets import Dtype
+from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given
 from lm_validity.run.inputs import own_files
+from lm_validity.run.rules import scoring_rule_of
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
-from lm_validity.run.scoring import document_bos, prompt_settings
+from lm_validity.run.scoring import document_bos
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
-from lm_validity.tables.schema import LOSSES, write_table
+from lm_validity.tables.schema import ITEMS, LOSSES, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the workers of the agreement and signal studies share: the loaded model, tasks and documents of a job.
@@ -52,31 +48,22 @@ class Computed(NamedTuple):
     write_files: Callable[[Path], None]
 
 
-class _Loaded(NamedTuple):
-    """A checkpoint by the login node's record, and its model."""
-
-    point: CheckpointRecord
-    lm: LanguageModel
-
-
 class _Share(NamedTuple):
     """A cell's part of what was computed side by side, and notes of its sidecar."""
 
     seconds: Seconds
-    counters: Counters
     notes: dict[str, object]
 
 
 class Worker(ABC):
-    """Computes cells of one rule, and of one model or of adapters that share its weights."""
+    """Computes cells of one rule and model."""
 
     def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
-        self.model = self.run.models[job.model]  # of the cell at hand
+        self.model = self.run.models[job.model]
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
-        self._points = {(cell.model, cell.checkpoint) for cell in job.cells if cell.checkpoint}
-        self._loaded: _Loaded | None = None
-        self._load_errors: dict[tuple[str, str], CellError] = {}
+        self._loaded: tuple[CheckpointRecord, LanguageModel] | None = None  # of one checkpoint
+        self._load_errors: dict[str, CellError] = {}  # by checkpoint
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
         self._shared: dict[str, _Share] = {}  # by the cell's folder
@@ -84,38 +71,17 @@ class Worker(ABC):
     def compute(self, address: Address[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
         stopwatch, self._notes = Stopwatch(), {}
-        self.model = self.run.models[address.cell.model]
         result, write_files = self._compute(address)
         assert self._loaded is not None
-        lm = self._loaded.lm
+        _, lm = self._loaded
         if address.folder in self._shared:
             share = self._shared.pop(address.folder)
             stopwatch.add(share.seconds)
-            lm.counters.add(share.counters)
             self._notes |= share.notes
         sidecar = stopwatch.costs(lm.device) | lm.take_account() | self._notes
         self.store.commit(address, result, sidecar, write_files)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / address.folder, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def shared_cost(self, addresses: list[Address[BenchmarkCell]]) -> Iterator[None]:
-        """What is computed inside the block is booked to the cells in equal parts."""
-        stopwatch, parts = Stopwatch(), len(addresses)
-        # what an undisturbed cell finds of its epochs is its own; else an attempt that was killed had begun on it
-        begun = [(self.workspace.work / address.folder).exists() for address in addresses]
-        try:
-            yield
-        finally:
-            if self._loaded is not None:
-                lm, (wall, cpu) = self._loaded.lm, stopwatch.seconds
-                counters, lm.counters = lm.counters, Counters()
-                for number, address in enumerate(addresses):
-                    notes: dict[str, object] = {"side_by_side": parts}
-                    if not begun[number]:
-                        notes["resumed_epochs"] = 0
-                    part = counters.part(number, parts)
-                    self._shared[address.folder] = _Share(Seconds(wall / parts, cpu / parts), part, notes)
 
     @abstractmethod
     def _compute(self, address: Address[BenchmarkCell]) -> Computed:
@@ -123,76 +89,42 @@ class Worker(ABC):
 
     # ---- what cells share ---------------------------------------------------------------------------------------
 
-    @property
-    def _device(self) -> str:
-        return resolve_device(self.run.configuration.evaluation.device, self.model.size_class, self.size_class.gpu)
-
     def _language_model(self, checkpoint: str) -> LanguageModel:
-        """The model of the cell at hand at a checkpoint, loaded once; only one is held at a time."""
-        key = (self.model.model, checkpoint)
-        if key in self._load_errors:
-            raise self._load_errors[key]
-        point = self._point(*key)
-        if self._loaded is None or self._loaded.point is not point:
-            name = self.model.model
+        """The model at a checkpoint, loaded once; only one is held at a time."""
+        if checkpoint in self._load_errors:
+            raise self._load_errors[checkpoint]
+        name = self.model.model
+        point = self.workspace.model_record(name)["checkpoints"][checkpoint]
+        if self._loaded is None or self._loaded[0] is not point:
             check_unchanged(name, self.workspace.model_record(name), own_files(self.run, "models", name))
+            self._loaded = None  # given up before the next one is loaded
             try:
-                self._loaded = _Loaded(point, self._exchange_adapter(point) or self._load(point))
+                self._loaded = (point, self._load(point))
             except CellError as error:
-                self._load_errors[key] = error
+                self._load_errors[checkpoint] = error
                 raise
-        return self._loaded.lm
-
-    def _point(self, model: str, checkpoint: str) -> CheckpointRecord:
-        """The login node's record of a checkpoint, read once."""
-        return self.workspace.model_record(model)["checkpoints"][checkpoint]
+        return self._loaded[1]
 
     def _load(self, point: CheckpointRecord) -> LanguageModel:
-        self._release()
         evaluation = self.run.configuration.evaluation
-        other_points = (another for another in starmap(self._point, self._points) if another is not point)
         return load_language_model(
             point["path"],
             subfolder=point["subfolder"],
             dtype=self.model.dtype,
-            device=self._device,
+            device=resolve_device(evaluation.device, self.model.size_class, self.size_class.gpu),
             eval_batch_size=evaluation.batch_size,
             max_length=evaluation.max_length,
             max_generated_tokens=evaluation.max_generated_tokens,
             window_prefix=document_bos(self.run, self.model.model),
             scorer=evaluation.scorer,
             model_id=self.model.model,
-            adapter=_adapter_path(point),
-            # a copy of what the adapter changes, where the job needs another one of the same base
-            keep_base=any(_same_base(point, another) for another in other_points),
+            adapter=point["adapter"]["path"] if "adapter" in point else None,
         )
-
-    def _exchange_adapter(self, point: CheckpointRecord) -> LanguageModel | None:
-        """The loaded model with another adapter in it, where the two differ in the user's adapter only."""
-        if self._loaded is None or not _same_base(self._loaded.point, point):
-            return None
-        (_, lm), self._loaded = self._loaded, None  # whatever happens now, it is no longer the model that was held
-        lm.model_id = self.model.model
-        return lm if exchange_adapter(lm, _adapter_path(point)) else None
-
-    def _release(self) -> None:
-        """Give up what holds the last checkpoint, before the next one is loaded."""
-        self._loaded = None
 
     def _task(self, benchmark: str) -> AnyTask:
         if benchmark not in self._tasks:
-            record = self.workspace.task_record(benchmark)
-            settings = prompt_settings(self.run, benchmark)
-            try:
-                task = load_task(TaskRecord.from_json(record["record"]), **settings)
-                if fewshot_digest(task) != record.get("fewshot"):
-                    raise InputError(
-                        f"benchmark {benchmark!r}: its few-shot examples changed after they were recorded.",
-                        f"run {again(f'prefetch-benchmark --benchmark {benchmark}')}, then the workflow.",
-                    )
-                self._tasks[benchmark] = task
-            except InputError as error:  # this benchmark's cells fail; the job's others go on
-                raise CellError(error.problem, error.hint) from error
+            with cell_fails():
+                self._tasks[benchmark] = recorded_task(self.workspace, benchmark)
         return self._tasks[benchmark]
 
     def _documents(self, benchmark: str, split: str) -> Documents:
@@ -202,21 +134,8 @@ class Worker(ABC):
                 f"benchmark {benchmark!r}: no {split} documents.", "it takes part in scoring only; see `studies`."
             )
         task = self._task(benchmark)
-        try:
+        with cell_fails():  # its data may have fewer rows now
             return documents(task, Split.from_json(record))
-        except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
-            raise CellError(error.problem, error.hint) from error
-
-
-def _adapter_path(point: CheckpointRecord) -> str | None:
-    return point["adapter"]["path"] if "adapter" in point else None
-
-
-def _same_base(first: CheckpointRecord, second: CheckpointRecord) -> bool:
-    """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
-    tokenizers = {point["adapter"]["tokenizer"] if "adapter" in point else None for point in (first, second)}
-    addresses = {(point["path"], point["subfolder"], point["revision"]) for point in (first, second)}
-    return ("adapter" in first or "adapter" in second) and len(tokenizers) == 1 and len(addresses) == 1
 
 
 def resolve_device(device: str, size_class: str, gpus: int) -> str:
@@ -239,11 +158,9 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
 
 def describe_missing_gpu(needed_gpus: int, usable: int, device: str, on_cpu: str = ON_CPU) -> Refusal:
     """(problem, hint): what torch says about this machine's GPUs, and where to look; `on_cpu`: how to do without."""
-    problem = (
-        f"the job needs {needed_gpus} GPU(s) and can use {usable} on {socket.gethostname()} ({device}; torch "
-        f"{torch.__version__}, CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES "
-        f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
-    )
+    environment = f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
+    numbers = f"needs {needed_gpus} GPU(s) and can use {usable} on {socket.gethostname()}"
+    problem = f"the job {numbers} ({device}; CUDA {torch.version.cuda}; {environment})."
     if usable:
         hint = "ask the scheduler for as many GPUs, or lower `gpu` in the size class."
     elif not torch.backends.cuda.is_built():
@@ -288,33 +205,22 @@ class FinetuneResult:
     resumed_epochs: int
 
 
-def finetune(
-    lm: LanguageModel,
-    examples: Sequence[Example],
-    validate: Callable[[], float],
-    member: Member,
-    *,
-    seed: int,
-    higher_is_better: bool,
-    stop: Callable[[], bool] = lambda: False,
-) -> FinetuneResult:
-    """Train an adapter on `examples` and write that of the best epoch to the member's work folder in PEFT's format.
+def finetune(plan: Plan) -> FinetuneResult:
+    """Train the adapter of a plan's one member and write that of the best epoch to its work folder in PEFT's format.
 
-    validate: the benchmark's metric under the model as it stands, after each epoch; ties go to the earlier epoch.
-    member: its work folder holds the last finished epoch; a second call with the same arguments goes on from there.
-    stop: asked before each step; TrainingStopped is raised when it says so.
     Running out of memory halves the micro-batch and repeats the step.
     A loss or score that is not finite ends the training with the epochs so far and `diverged` set.
     Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
     out at one row.
     """
-    with started(lm, examples, [member], seed) as run:
+    (member,) = plan.members
+    with started(plan) as run:
         (training,) = run.trainings
         resumed = len(training.epochs)
-        run.train(validate, higher_is_better=higher_is_better, stop=stop)
+        run.train()
         best = training.best_tensors
         digest = save_adapter(training.model, best, member.work / "adapter") if best else None
-    targets = find_targets(lm, member.settings.target_modules)
+    targets = find_targets(plan.lm, member.settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
@@ -323,9 +229,9 @@ def finetune(
         target_modules=targets.described,
         adapted_share=targets.share,
         trainable_parameters=sum(parameter.numel() for parameter in training.parameters.values()),
-        examples=len(examples),
-        truncated=sum(example.truncated > 0 for example in examples),
-        tokens=sum(len(example.token_ids) for example in examples),
+        examples=len(plan.examples),
+        truncated=sum(example.truncated > 0 for example in plan.examples),
+        tokens=sum(len(example.token_ids) for example in plan.examples),
         steps=training.position.step,
         step_losses=tuple(training.step_losses),
         micro_batch=training.micro_batch,
@@ -346,17 +252,6 @@ class TrainingData(NamedTuple):
     examples: Sequence[Example]
 
 
-class _Plan(NamedTuple):
-    """What `finetune` is given for a cell. member: what differs between learning rates."""
-
-    lm: LanguageModel
-    examples: Sequence[Example]
-    validate: Callable[[], float]
-    member: Member
-    seed: int
-    higher_is_better: bool
-
-
 class AdapterTrainer(Worker):
     """Computes the LoRA fine-tunes of a job (rule `finetune_adapter`)."""
 
@@ -364,10 +259,7 @@ class AdapterTrainer(Worker):
 
     def _compute(self, address: Address[BenchmarkCell]) -> Computed:
         plan = self._plan(address)
-        work = plan.member.work
-        finetuned = finetune(
-            plan.lm, plan.examples, plan.validate, plan.member, seed=plan.seed, higher_is_better=plan.higher_is_better
-        )
+        work, finetuned = plan.members[0].work, finetune(plan)
         if finetuned.diverged:
             log.warning("%s diverged: %s", address.cell.name, finetuned.diverged)
         self._notes = {"micro_batch": finetuned.micro_batch, "resumed_epochs": finetuned.resumed_epochs}
@@ -391,16 +283,24 @@ class AdapterTrainer(Worker):
 
     def compute_together(self, addresses: list[Address[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
-        folders; `compute` then finds nothing left to train."""
-        plans = [self._plan(address) for address in addresses]
-        (lm, examples, validate, _, seed, higher_is_better), members = plans[0], [plan.member for plan in plans]
+        folders; `compute` then finds nothing left to train. Their time is booked to the cells in equal parts, what is
+        counted to the first."""
+        stopwatch, parts = Stopwatch(), len(addresses)
+        # what an undisturbed cell finds of its epochs is its own; else an attempt that was killed had begun on it
+        begun = {address.folder for address in addresses if (self.workspace.work / address.folder).exists()}
         try:
-            train_side_by_side(lm, examples, validate, members, seed=seed, higher_is_better=higher_is_better)
+            plans = [self._plan(address) for address in addresses]
+            train_side_by_side(plans[0]._replace(members=[plan.members[0] for plan in plans]))
         except CannotStack:
             log.info("%s: its rates are trained one after another", addresses[0].label)
+        finally:
+            wall, cpu = stopwatch.seconds
+            for address in addresses:
+                notes = {"side_by_side": parts} | ({} if address.folder in begun else {"resumed_epochs": 0})
+                self._shared[address.folder] = _Share(Seconds(wall / parts, cpu / parts), {**notes})
 
-    def _plan(self, address: Address[BenchmarkCell]) -> _Plan:
-        """Arguments of `finetune` for a cell."""
+    def _plan(self, address: Address[BenchmarkCell]) -> Plan:
+        """What a cell is trained by."""
         cell, benchmark = address.cell, self.run.benchmarks[address.cell.benchmark]
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
@@ -411,20 +311,13 @@ class AdapterTrainer(Worker):
             FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # named after the recipe: a changed recipe does not resume from the old one's state
             work=self.workspace.work / address.folder,
-            on_epoch=lambda epoch: log.info(
-                "%s epoch %d: loss %.4f, validation %s %.4f",
-                cell.name,
-                epoch.number,
-                epoch.train_loss,
-                benchmark.metric,
-                epoch.validation_value,
-            ),
+            on_epoch=lambda epoch: log.info("%s: %s, validation %s", cell.name, epoch, benchmark.metric),
         )
-        return _Plan(
+        return Plan(
             lm,
             examples,
-            lambda: metric_value(lm, validation, benchmark.metric),
-            member,
+            [member],
+            lambda: evaluation.metric_value(lm, validation, benchmark.metric),
             # without the learning rate, so that rates differ in nothing else
             seed=derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
             higher_is_better=benchmark.higher_is_better,
@@ -442,7 +335,9 @@ class AdapterTrainer(Worker):
             validation = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system)
             longest = self.run.configuration.finetuning.max_length
             train = self._documents(cell.benchmark, "train")
-            examples = training_examples(lm, task, train, max_length=longest, prompt=prompt, system_instruction=system)
+            examples = evaluation.training_examples(
+                lm, task, train, max_length=longest, prompt=prompt, system_instruction=system
+            )
             self._prepared = (key, TrainingData(validation, examples))
         return self._prepared[1]
 
@@ -457,3 +352,154 @@ def _write_losses(finetuned: FinetuneResult, folder: Path) -> None:
     frame["validation_value"] = frame["step"].map(values)
     columns = LOSSES.names[LOSSES.names.index("epoch") :]
     write_table(frame, pyarrow.schema([LOSSES.field(name) for name in columns]), folder / "losses.parquet")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores of one model on documents: untouched, or with the adapters that were selected.
+
+
+class Scorer(Worker):
+    """What both kinds of scoring share."""
+
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
+        super().__init__(workspace, job)
+        self._kept = KeptRequests()
+
+    def _score(self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt) -> Computed:
+        """Score the documents of a cell with the model as it is."""
+        rule = scoring_rule_of(cell)
+        benchmark, split = cell.benchmark, rule.scored_split(cell)
+
+        def prepare() -> PreparedRequests:
+            return prepare_requests(
+                lm,
+                self._task(benchmark),
+                self._documents(benchmark, split),
+                prompt=prompt,
+                system_instruction=self.run.configuration.evaluation.system_instruction,
+            )
+
+        prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
+        lm.sampling = self._sampling(cell)
+        try:
+            scored = evaluation.score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
+        finally:
+            lm.sampling = None
+        result: dict[str, object] = {
+            "metrics": {
+                key: {"value": value, "stderr": error, "n_items": scored.valued[key]}
+                for key, (value, error) in scored.metrics.items()
+            },
+            "n_items": len(scored.items),
+            "prompt_sha256": scored.prompt_sha256,
+            "max_length": lm.max_length,
+            "truncated_requests": scored.truncated_requests,
+            "task_version": self.workspace.task_record(benchmark)["record"]["version"],
+        }
+        if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":
+            result["document_bos"] = lm.window_prefix
+        of_documents = pyarrow.schema([ITEMS.field(name) for name in scored.items])
+        return Computed(result, lambda folder: write_table(scored.items, of_documents, folder / "items.parquet"))
+
+    def _sampling(self, cell: BenchmarkCell) -> Sampling | None:
+        """How the answers of a sampled run are drawn: its seed comes from the cell's key."""
+        generation = self.run.configuration.evaluation.generation
+        if generation is None or cell.run is None:
+            return None
+        return Sampling(generation.temperature, generation.top_p, derive_seed(cell.rule, cell.model, cell.name))
+
+
+class ModelScorer(Scorer):
+    """Scores of an untouched model (rule `evaluate_model`)."""
+
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        lm = self._language_model(given(address.cell.checkpoint))
+        return self._score(lm, address.cell, given(address.cell.prompt))
+
+
+class AdapterScorer(Scorer):
+    """Scores of selected adapters (rule `evaluate_adapter`)."""
+
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        selection = self.workspace.selection(address.cell)
+        trained = given(selection["folder"])
+        if damage := self.store.damage(trained):
+            problem = f"{self.store.path(trained)}: {damage}."
+            raise CellError(problem, "run `lm-validity preflight`, then the workflow again: the cell is computed anew.")
+        lm = self._language_model("final")
+        with use_adapter(lm, self.store.path(trained) / "adapter"):
+            return self._score(lm, address.cell, selection["prompt"])
+
+
+class KeptRequests:
+    """Built and tokenised requests, for the next checkpoint with the same tokenizer.
+
+    At most MOST_KEPT requests are held (about a kilobyte each); beyond that all are built again.
+    """
+
+    MOST_KEPT = 100_000
+
+    def __init__(self) -> None:
+        self._tokenizer: str | None = None
+        self._prepared: dict[tuple[str, str, str], PreparedRequests] = {}
+        self._encodings: dict[tuple[str, str], EncodedRequest] = {}
+
+    def requests(
+        self, lm: LanguageModel, key: tuple[str, str, str], prepare: Callable[[], PreparedRequests]
+    ) -> PreparedRequests:
+        """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
+        tokenizer = lm.tokenizer_key()
+        n_kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
+        if tokenizer != self._tokenizer or n_kept > self.MOST_KEPT:
+            self._tokenizer, self._prepared, self._encodings = tokenizer, {}, {}
+        lm.share_encodings(self._encodings)
+        if key not in self._prepared:
+            self._prepared[key] = prepare()
+        return self._prepared[key]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A local causal language model as judge of single questions (see `lm_validity.studies.signal.filters.recipe`).
+
+
+class LocalJudge:
+    """Answers prompts with a model read from a local folder: greedy first, sampled in repetitions.
+
+    The prompt goes through the tokenizer's chat template where it has one. Samples are seeded by prompt and
+    repetition and leave the global random state as it was.
+    """
+
+    def __init__(
+        self, path: str | Path, *, dtype: str, device: str = "cpu", temperature: float = 0.7, max_new_tokens: int = 8
+    ):
+        if dtype not in get_args(Dtype):
+            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(get_args(Dtype))}.")
+        try:
+            self.lm = load_language_model(path, dtype=dtype, device=device, eval_batch_size=1)
+        except CellError as error:
+            raise InputError(error.problem, error.hint) from error
+        self.model, self.tokenizer = self.lm.base, self.lm.tokenizer
+        self.temperature = temperature
+        self.max_new_tokens = max_new_tokens
+
+    @torch.inference_mode()
+    def __call__(self, prompt: str, repetition: int) -> str:
+        """The model's reply, without the prompt."""
+        text, bare = prompt, not self.tokenizer.chat_template
+        if not bare:
+            text = self.lm.apply_chat_template([{"role": "user", "content": prompt}])
+        tokens = self.tokenizer(text, return_tensors="pt", add_special_tokens=bare)["input_ids"].to(self.model.device)
+        sampling = {"do_sample": False} if repetition == 0 else {"do_sample": True, "temperature": self.temperature}
+        seed = int.from_bytes(hashlib.sha256(f"{repetition}\0{prompt}".encode()).digest()[:7], "big")
+        devices = [self.model.device] if self.model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            output = self.model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=self.max_new_tokens,
+                pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id or 0,
+                **sampling,
+            )
+        result: str = self.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
+        return result

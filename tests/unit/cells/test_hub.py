@@ -1,26 +1,28 @@
-"""Fetching from the hub, with a hub made of one folder: room, resuming, verification, access, and no token anywhere."""
+"""Fetching from the hub: room, resuming, access, no token anywhere; and real clients against a hub on this machine."""
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
+from hub_client import COMMIT, find_all
 from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+from peft import LoraConfig, get_peft_model
 from safetensors.numpy import save
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from toy_world import toy_model
+from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.models.prefetch import access_problems, prefetch_model
-from lm_validity.cli import main
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
-from lm_validity.files import write_text
 from lm_validity.run.inputs import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -106,35 +108,6 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
 
 
-def test_a_process_that_only_asks_the_hub_knows_its_settings():
-    """`import huggingface_hub` alone does not import its constants; in other tests another package has done so."""
-    code = "from lm_validity.cells.models.prefetch import access_problems; print(access_problems({}))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
-
-
-def test_what_is_no_causal_language_model_is_one_line_and_no_record(tmp_path, monkeypatch, capsys):
-    """A reward model in a folder: known before a job waits for a GPU."""
-    monkeypatch.chdir(tmp_path)
-    for name, content in FILES.items():
-        Path("model").mkdir(exist_ok=True)
-        Path("model", name).write_bytes(content)
-    write_text(
-        Path("model/config.json"), '{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}'
-    )
-    write_text(Path("models.tsv"), "model\tpath\tsize_class\nmine\t./model\tlarge\n")
-    kind = "multiple_choice"
-    write_text(
-        Path("b.tsv"), f"benchmark\ttask\tcategory\tmetric\toutput_type\thigher_is_better\nq\tq\tLU\tacc\t{kind}\t1\n"
-    )
-    write_text(Path("run.yaml"), "{name: run, studies: [agreement], models: models.tsv, benchmarks: b.tsv}")
-    monkeypatch.setattr(sys, "argv", ["lm-validity", "prefetch-model", "--configfile", "run.yaml", "--model", "mine"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2 and "model 'mine'" in line and "SequenceClassification" in line and "Hint: " in line
-    assert not Path("results").exists()
-
-
 def adapter_files(**settings) -> dict[str, bytes]:
     settings |= {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 1, "target_modules": ["q_proj"]}
     layer = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -162,7 +135,7 @@ def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
     hub.files = {**adapter_files(), "training/state.json": b"{}"}
     final = prefetch_model(Model(model="toy", path=str(base), adapter="me/lora@v2"))["checkpoints"]["final"]
     assert hub.asked == [("me/lora", "v2")] and hub.downloads == ["adapter_config.json", "adapter_model.safetensors"]
-    assert final["adapter"] == {"path": str(hub.cache / SHA), "revision": SHA, "digest": SHA, "tokenizer": None}
+    assert final["adapter"] == {"path": str(hub.cache / SHA), "revision": SHA, "digest": SHA}
     alone = prefetch_model(Model(model="toy", path=str(base)))["checkpoints"]["final"]
     assert final["digest"] == f"{alone['digest']}+{SHA}" and "adapter" not in alone
 
@@ -230,3 +203,80 @@ def test_preflight_names_a_full_disk(hub, monkeypatch):
     free(monkeypatch, 10)
     (problem,) = access_problems({"model toy": HubModel("org/toy")})
     assert "0 GB of models to download, 0 GB free" in str(problem) and "HF_HOME" in str(problem)
+
+
+ROWS = {"text": ["awful", "fine", "good"], "label": [0, 1, 1]}
+TASK = """
+task: hub_choice
+dataset_path: org/questions
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: ["no", "yes"]
+doc_to_target: answer
+metric_list: [{metric: acc}]
+"""
+
+
+def fill(folder: Path) -> None:
+    """A hub with repositories of models, an adapter and data; beside it a task, and the adapter's base."""
+    hub = folder / "hub"
+    toy_model("llama", hub / "models/org/toy")
+    (hub / "models/org/toy/pytorch_model.bin").write_bytes(b"never fetched")
+    (hub / "models/org/toy/README.md").write_text("# toy\n")
+    base = toy_model("llama", folder / "base")
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(hub / "models/org/adapter")
+    for name in ("texts", "questions"):
+        (hub / "datasets/org" / name / "data").mkdir(parents=True)
+    pq.write_table(pa.table(ROWS), hub / "datasets/org/texts/data/train-00000-of-00001.parquet")
+    questions = pa.table({"question": ["is it so?"] * 4, "answer": [0, 1, 1, 0]})
+    pq.write_table(questions, hub / "datasets/org/questions/data/test-00000-of-00001.parquet")
+    (folder / "tasks").mkdir()
+    (folder / "tasks/hub_choice.yaml").write_text(TASK)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, early_fork):
+    """What a client finds: with the hub, offline, and where the hub is out of reach."""
+    folder = tmp_path_factory.mktemp("hub")
+    fill(folder)
+    found = early_fork.call(find_all, folder)
+    shutil.rmtree(folder / "home", ignore_errors=True)
+    (folder / "elsewhere").rename(folder / "home")
+    return found
+
+
+SNAPSHOT = f"snapshots/{COMMIT}"
+
+
+@pytest.mark.parametrize("where", ["online", "offline"])
+def test_what_was_fetched_is_found_again(found, where):
+    """Without a revision, by a name and by the commit; of an adapter, a task and data sets too."""
+    of = found[where]
+    for step in ("model", "model by name", "model by commit"):
+        assert of[step]["path"].endswith(f"models--org--toy/{SNAPSHOT}"), of[step]
+        assert of[step]["revision"] == of[step]["digest"] == COMMIT
+    assert of["adapter"]["adapter"]["path"].endswith(f"models--org--adapter/{SNAPSHOT}")
+    assert of["task"] == found["online"]["task"] and of["task"]["test"] == 4
+    for step in ("texts", "texts by name", "texts in files", "texts converted"):
+        assert of[step][:2] == [ROWS["text"], ROWS["label"]], of[step]
+        assert of[step][2] == COMMIT
+    files = {path.name for path in Path(of["model"]["path"]).iterdir()}
+    assert "model.safetensors" in files and not files & {"pytorch_model.bin", "README.md"}
+
+
+def test_what_was_never_fetched_is_one_line(found):
+    for step, value in found["nothing fetched"].items():
+        assert value.startswith("InputError: ") and ("cache" in value or "without network" in value), (step, value)
+    online, offline = found["online"], found["offline"]
+    assert "no such revision" in online["model of another name"] and "`revision`" in online["model of another name"]
+    assert "not in the local cache" in offline["model of another name"]
+    assert COMMIT in offline["texts of another commit"] and "InputError" in offline["texts of another commit"]
+    for where in (online, offline):
+        assert "org/nobody" in where["unknown model"] and "org/none" in where["unknown texts"]
+
+
+def test_where_the_hub_is_out_of_reach_the_cache_is_looked_into(found):
+    assert found["out of reach"]["model"] == found["online"]["model"]
+    assert found["out of reach"]["texts in files"] == found["online"]["texts in files"]

@@ -1,0 +1,445 @@
+"""Answers: written together, ended by their own stop strings, drawn with their own random numbers."""
+
+import datetime
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+import transformers.utils.chat_template_utils as rendering
+import yaml
+from lm_eval.models.huggingface import HFLM
+from scipy.stats import chisquare
+from toy_run import run_all, sidecars, start_run
+from toy_world import evaluate, load_toy, toy_model, toy_rows
+
+from lm_validity.cells.lm_eval_internals import errors_only
+from lm_validity.cells.models.language_model import DrawTokens, Sampling, sampling_options
+from lm_validity.cells.tasks.finding import find_task
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import load_task
+from lm_validity.config.load import build_run
+from lm_validity.errors import InputError
+from lm_validity.run.workspace import Workspace
+from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import read_scores
+
+
+@pytest.fixture
+def counted(llama, monkeypatch):
+    """(model, list of (rows, tokens) of each forward pass)."""
+    calls = []
+    forward = llama.base.forward
+
+    def count(input_ids=None, **options):
+        calls.append(tuple(input_ids.shape))
+        return forward(input_ids=input_ids, **options)
+
+    monkeypatch.setattr(llama.base, "forward", count)
+    monkeypatch.setattr(llama, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
+    return llama, calls
+
+
+def test_generation_ends_when_all_have_stopped(counted, toy_task, monkeypatch):
+    """Every next token is the stop string's: one pass a batch instead of six."""
+    lm, calls = counted
+    stop = lm.tokenizer.encode("\n", add_special_tokens=False)[-1]
+    head = lm.base.get_output_embeddings()
+    real = head.forward
+
+    def always_stop(hidden):
+        logits = real(hidden)
+        return torch.full_like(logits, -10.0).index_fill_(-1, torch.tensor([stop]), 10.0)
+
+    monkeypatch.setattr(head, "forward", always_stop)
+    task = toy_task("toy_generation")
+    docs = documents(task, make_splits(task).test)
+    found = evaluate(lm, task, docs, metric="exact_match,stripped")
+    assert set(found.items.response) == {""}
+    assert len(calls) == -(-len(docs) // 8)
+
+
+PROMPTS = [f"Q: {name}" for name in ("moss", "a stone", "the old house", "tea", "is", "was seen near", "color")]
+
+
+def as_requests(stops: list[str], longest: int = 24) -> list:
+    options = {"until": stops, "max_gen_toks": longest, "do_sample": False}
+    return [SimpleNamespace(args=(prompt, options)) for prompt in PROMPTS]
+
+
+def one_at_a_time(lm, requests) -> list[str]:
+    """lm-eval's own answers at batch 1."""
+    with errors_only("lm_eval.models.huggingface"):
+        theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
+    return theirs.generate_until(requests, disable_tqdm=True)
+
+
+@pytest.fixture
+def walking(lm, monkeypatch):
+    """(model whose next token is a function of the last one, list of its forward passes): its answers are lively."""
+    forward, passes = lm.base.forward, []
+
+    def walk(input_ids=None, **options):
+        passes.append(input_ids.shape)
+        found = forward(input_ids=input_ids, **options)
+        following = 278 + (21 * input_ids[:, -1] + 3) % 100  # goes through 100 words of the vocabulary
+        found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
+        return found
+
+    monkeypatch.setattr(lm.base, "forward", walk)
+    monkeypatch.setattr(lm, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
+    return lm, passes
+
+
+def different_stops(lm) -> list[str]:
+    """For each prompt a string of its answer, unless the answer holds another prompt's."""
+    stops: list[str] = []
+    for number, answer in enumerate(one_at_a_time(lm, as_requests(["never said"]))):
+        if not any(stop in answer for stop in stops):
+            stops.append(answer[5 + 2 * number : 9 + 2 * number])
+    assert len(stops) > 1, "all answers hold one string: nothing would be tested"
+    return stops
+
+
+@pytest.mark.parametrize("names_an_end", [True, False])
+def test_each_row_ends_with_its_own_stop_string(walking, monkeypatch, names_an_end):
+    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer. Not
+    every model's configuration names an end-of-text token."""
+    lm, passes = walking
+    if not names_an_end:
+        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
+    requests, alone = as_requests(different_stops(lm)), []
+    for request in requests:
+        passes.clear()
+        lm.generate_until([request])
+        alone.append(len(passes))
+    passes.clear()
+    found = lm.generate_until(requests)
+    assert len(passes) == max(alone) < 24, "lm-eval goes on to 24 tokens, because no string is in all answers"
+    assert found == one_at_a_time(lm, requests)
+    assert len(set(alone)) > 1 and len(set(found)) > 1
+
+
+@pytest.mark.parametrize("names_an_end", [True, False])
+def test_nothing_stands_behind_the_end_of_a_text(lm, monkeypatch, names_an_end):
+    """Rows that meet the end-of-text token, each at its own word: what the others still write is not theirs."""
+    end, forward = lm.tokenizer.eos_token_id, lm.base.forward
+    if not names_an_end:
+        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
+
+    def walk(input_ids=None, **options):
+        found = forward(input_ids=input_ids, **options)
+        following = 278 + (21 * input_ids[:, -1] + 3) % 100
+        following[following % 9 == 0] = end
+        found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
+        return found
+
+    monkeypatch.setattr(lm.base, "forward", walk)
+    requests = as_requests(["never said"])
+    alone = [lm.generate_until([request])[0] for request in requests]
+    assert lm.generate_until(requests) == alone == one_at_a_time(lm, requests)
+    assert len({len(answer.split()) for answer in alone}) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": None}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": False, "top_p": 1}, {"do_sample": False, "top_p": 1}),
+        ({"temperature": 0.7}, {"temperature": 0.7}),
+        ({"temperature": 0.7, "do_sample": True}, {"temperature": 0.7, "do_sample": True}),
+        ({"do_sample": True}, {"temperature": 0.0, "do_sample": True}),
+    ],
+)
+def test_sampling_by_lm_evals_rule(given, expected, lm, monkeypatch):
+    assert sampling_options(given) == expected
+    seen = {}
+    with errors_only("lm_eval.models.huggingface"):
+        theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
+    monkeypatch.setattr(lm.base, "generate", lambda **options: seen.update(options))
+    theirs._model_generate(torch.ones(1, 2, dtype=torch.long), 4, [], **given)
+    own = ("input_ids", "max_length", "stopping_criteria", "pad_token_id", "use_cache")
+    assert {key: value for key, value in seen.items() if key not in own} == expected
+
+
+RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
+GENERATION = {
+    "benchmark": "toy_generation",
+    "columns": {"output_type": "generate_until", "metric": "exact_match,stripped"},
+}
+
+
+def few_rows(split: str) -> list[dict]:
+    return [row | {"aliases": ["blue"]} for row in toy_rows(split)[:10]]
+
+
+def draws(sampling: Sampling, logits: torch.Tensor, number: int) -> np.ndarray:
+    """The tokens that `number` rows draw from the same logits (tokens,)."""
+    generators = [sampling.generator([row], 0) for row in range(number)]
+    left = DrawTokens(sampling, generators)(torch.zeros(number, 1, dtype=torch.long), logits.repeat(number, 1))
+    assert (torch.isfinite(left).sum(dim=1) == 1).all(), "one token is left for each row"
+    return left.argmax(dim=1).numpy()
+
+
+def test_tokens_are_drawn_with_the_models_probabilities():
+    """2,000 rows: the counts have the expected p (a chi-square test), at temperature .5 that of doubled logits."""
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+    counts = np.bincount(draws(Sampling(0.5, 1.0, 3), logits, 2000), minlength=4)
+    assert chisquare(counts, 2000 * torch.softmax(2 * logits.double(), 0).numpy()).pvalue > 1e-3
+
+
+def test_only_the_likeliest_tokens_that_share_top_p_are_drawn():
+    """Probabilities .5, .3, .15, .05: up to .8 the first two, in the proportion 5 to 3."""
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    counts = np.bincount(draws(Sampling(1.0, 0.79, 5), logits, 2000), minlength=4)
+    assert counts[2:].sum() == 0 and chisquare(counts[:2], [1250, 750]).pvalue > 1e-3
+
+
+def answers(lm, seed: int, words=("red", "blue", "a", "red"), rows: int = 4) -> list[str]:
+    lm.sampling = Sampling(1.5, 0.95, seed)
+    lm.batch_size_per_gpu = rows
+    options = {"until": ["never said"], "max_gen_toks": 8, "do_sample": False, "temperature": 0.0}
+    try:
+        return lm.generate_until([SimpleNamespace(args=(word, options)) for word in words])
+    finally:
+        lm.sampling = None
+
+
+def test_an_answer_depends_on_its_run_and_prompt_and_not_on_its_batch(llama):
+    first = answers(llama, seed=1)
+    assert answers(llama, seed=1) == first == answers(llama, seed=1, rows=1)
+    assert answers(llama, seed=2) != first
+    assert answers(llama, seed=1, words=("blue",)) == first[1:2]
+    assert first[0] != first[3], "a prompt that is asked twice is answered twice"
+
+
+def test_no_generator_of_the_process_is_drawn_from(llama):
+    before = torch.get_rng_state()
+    answers(llama, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def scores(workspace) -> pd.DataFrame:
+    """The merged table of scores."""
+    Merger(workspace.run).write_scores(Path("tables"))
+    return read_scores("tables/scores.parquet")
+
+
+def test_runs_are_cells_and_more_runs_compute_only_themselves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sampled = {"generation": {"temperature": 2.0, "top_p": 1.0, "runs": 2}}
+    one_rate = {"learning_rates": ("2e-2",)}
+    workspace = start_run(tmp_path, rows=few_rows, evaluation=sampled, finetuning=one_rate, **GENERATION)
+    run_all(workspace, *RULES)
+    names = set(sidecars(workspace.store))
+    assert {"toy_generation.final.plain.run0.test", "toy_generation.final.plain.run1.test"} <= names
+    assert "toy_generation.final.plain.validation" in names, "selection does not depend on luck"
+    assert "toy_generation.final.plain.test" not in names
+    before = scores(workspace)
+    on_test = before[before["split"] == "test"]
+    assert sorted(on_test.groupby("protocol")["run"].unique().map(list)["direct"]) == [0, 1]
+    assert on_test[on_test["protocol"] == "train_before_test"]["run"].nunique() == 2
+    assert before[before["split"] == "validation"]["run"].isna().all()
+    settings = pd.read_parquet("tables/settings.parquet")
+    assert settings[settings["run"].notna()]["temperature"].eq(2.0).all() and len(settings) == 4
+
+    written = {path: path.stat().st_mtime_ns for path in workspace.store.root.glob("*/*/*/cell.json")}
+    values = workspace.run.configuration.model_dump(exclude_unset=True, mode="json")
+    values["evaluation"]["generation"]["runs"] = 3
+    more = Workspace(build_run(values, "toy"))
+    run_all(more, *RULES)
+    now = {path: path.stat().st_mtime_ns for path in more.store.root.glob("*/*/*/cell.json")}
+    assert all(now[path] == time for path, time in written.items())
+    new = {path.parent.name.partition("--")[0] for path in set(now) - set(written)}
+    assert {name.replace("seed0.", "").removesuffix(".test").split(".")[-1] for name in new} == {"run2"}
+    after = scores(more)
+    pd.testing.assert_frame_equal(after[after["run"].ne(2).fillna(True)].reset_index(drop=True), before)
+
+
+def test_greedy_cells_know_nothing_of_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, rows=few_rows, **GENERATION)
+    for job in workspace.grid.jobs.values():
+        assert "run" not in workspace.grid.settings(job).replace("truncate", "")
+        assert all(cell.run is None for cell in job.cells)
+    run_all(workspace, "evaluate_model")
+    for folder in workspace.store.folders():
+        record = workspace.store.read(folder)
+        assert "run" not in record["key"] and not {"run", "temperature", "top_p"} & set(record["recipe"])
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"top_p": 1.2}, {"runs": 0}, {"warmth": 0.7}])
+def test_wrong_settings_are_refused(wrong):
+    values = {"name": "x", "studies": ["agreement"], "evaluation": {"generation": wrong}}
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        build_run(values, "x")
+
+
+WORDS = ("red", "a color of blue and", "yes no yes")
+
+
+def answered(folder, until, longest=24):
+    options = {"until": until, "max_gen_toks": longest, "do_sample": False}
+    return load_toy(folder).generate_until([SimpleNamespace(args=(word, options)) for word in WORDS])
+
+
+def alone(folder, longest=24, **options):
+    """The tokens that transformers' own generate writes behind each word by itself."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    written = []
+    for word in WORDS:
+        rows = tokenizer(word, return_tensors="pt")
+        with torch.no_grad():
+            ids = model.generate(rows.input_ids, max_new_tokens=longest, do_sample=False, pad_token_id=1, **options)
+        written.append(tokenizer.decode(ids[0][rows.input_ids.shape[1] :]))
+    return written
+
+
+def changed(folder, **settings):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_the_side_on_which_a_tokenizer_pads_changes_no_answer(tmp_path):
+    """Answers written together are those written alone, whatever tokenizer_config.json says of padding."""
+    folder = changed(toy_model("llama", tmp_path), padding_side="right")
+    wanted = [text.partition("</s>")[0] for text in alone(folder)]
+    assert answered(folder, ["</s>"]) == wanted and len(set(wanted)) > 1
+
+
+def test_blanks_before_punctuation_stay(tmp_path):
+    """`clean_up_tokenization_spaces` would take them out of an answer."""
+    lm = load_toy(changed(toy_model("llama", tmp_path), clean_up_tokenization_spaces=True))
+    text = "x != y , he said . ok ?"
+    assert lm.tok_decode(lm.tok_encode(text, add_special_tokens=False)) == text
+
+
+def test_a_stop_string_that_is_a_special_token_ends_an_answer(tmp_path):
+    """Decoding leaves special tokens out, so the string never stands in the decoded text."""
+    folder = toy_model("llama", tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    first = tokenizer.encode(alone(folder)[0], add_special_tokens=False)[3]  # a token that the model does write
+    named = tokenizer.convert_ids_to_tokens(first)
+    tokenizer.add_special_tokens({"additional_special_tokens": [named]})
+    tokenizer.save_pretrained(folder)
+    wanted = [text.partition("</s>")[0].partition(tokenizer.decode([first]))[0] for text in alone(folder)]
+    assert answered(folder, [tokenizer.decode([first])])[0] == wanted[0]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_templates_whose_roles_must_alternate_take_solved_examples(tmp_path, turns):
+    """Solved examples stand in one question, so a template that refuses two turns of one role refuses nothing."""
+    lm = load_toy(toy_model("llama", tmp_path))
+    lm.tokenizer.chat_template = (
+        "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m['content'] }}>{% endfor %}"
+    )
+    content = "\n\n".join(["question answer"] * (turns - 1) + ["question"])
+    assert lm.apply_chat_template([{"role": "user", "content": content}]) == f"<{content}>"
+
+
+def test_an_empty_question_has_one_beginning(tmp_path):
+    """The answer's log-likelihood behind the tokenizer's own beginning of text, which is there once."""
+    folder = toy_model("llama", tmp_path)
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(" green and red", return_tensors="pt").input_ids
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(ids).logits[0].log_softmax(-1)
+    expected = sum(float(logits[place - 1, ids[0, place]]) for place in range(1, ids.shape[1]))
+    lm = load_toy(folder)
+    assert ids[0, 0] == lm.prefix_token_id and ids[0, 1] != lm.prefix_token_id
+    request = SimpleNamespace(args=("", " green and red"))
+    assert lm.loglikelihood([request])[0][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_compressed_file_that_changed_is_read_again(tmp_path):
+    """The data library keeps what it read of a file, under the file's name."""
+    path = tmp_path / "quiz.jsonl.gz"
+    keys = {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": 0,
+    }
+    source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}}, "test_split": "test"}
+    (tmp_path / "quiz.yaml").write_text(yaml.safe_dump({"task": "compressed_quiz", **source, **keys}))
+    for word in ("first", "second"):
+        with gzip.open(path, "wt") as file:
+            file.write(json.dumps({"q": word, "choices": ["a", "b"], "gold": 0}) + "\n")
+        assert [doc["q"] for doc in load_task(find_task("compressed_quiz", tmp_path)).test_docs()] == [word]
+
+
+QUESTION = [{"role": "user", "content": "red"}]
+# Llama 3.2's way, and Granite's
+BY_VARIABLE = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+DATED = [BY_VARIABLE + "<{{ date_string }}>{{ messages[0].content }}", "{{ strftime_now('%B %d, %Y') }} {{ messages }}"]
+
+
+class OtherDay(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.datetime(2031, 5, 6)
+
+
+@pytest.mark.parametrize("template", DATED)
+def test_a_template_prints_the_same_date_every_day(llama, template, tmp_path, monkeypatch):
+    llama.tokenizer.chat_template = template
+    llama.tokenizer.save_pretrained(tmp_path)
+    llama.base.save_pretrained(tmp_path)
+    dated = load_toy(tmp_path)
+    today = dated.apply_chat_template(QUESTION)
+    assert "2024" in today and "26" in today
+    monkeypatch.setattr(rendering, "datetime", OtherDay)
+    assert dated.apply_chat_template(QUESTION) == today
+    assert "2031" in dated.tokenizer.apply_chat_template(QUESTION, tokenize=False), "the template does ask for the day"
+
+
+def test_a_template_with_a_date_of_its_own_is_given_ours(llama, tmp_path):
+    llama.tokenizer.chat_template = "<{{ date_string | default('1 Jan 2000') }}>{{ messages[0].content }}"
+    llama.tokenizer.save_pretrained(tmp_path)
+    llama.base.save_pretrained(tmp_path)
+    assert load_toy(tmp_path).apply_chat_template(QUESTION) == "<26 Jul 2024>red"
+
+
+def answers_of_hub_defaults(folder) -> list[str]:
+    options = {"until": ["</s>"], "max_gen_toks": 12}
+    return load_toy(folder).generate_until([SimpleNamespace(args=(word, options)) for word in ("red", "blue", "a")])
+
+
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 1.8}, {"max_new_tokens": 2}, {"no_repeat_ngram_size": 1}])
+def test_a_hubs_generation_settings_change_no_answer(tmp_path, setting):
+    folder = toy_model("llama", tmp_path)
+    plain = answers_of_hub_defaults(folder)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    ((name, value),) = setting.items()
+    assert getattr(transformers.GenerationConfig.from_pretrained(folder), name) == value
+    assert answers_of_hub_defaults(folder) == plain and len(set(plain)) > 1
+
+
+def test_end_tokens_of_the_hubs_settings_are_kept(tmp_path):
+    """Llama 3 Instruct ends an answer with another token than a document."""
+    folder = toy_model("llama", tmp_path)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [1, 7]}))
+    assert load_toy(folder).base.generation_config.eos_token_id == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "said"), [("auto", 1, True), ("cuda:0", 1, True), ("cpu", 1, False), ("auto", 0, False)]
+)
+def test_recipes_of_fine_tunes_on_a_gpu_name_how_masks_are_drawn(tmp_path, monkeypatch, device, gpu, said):
+    monkeypatch.chdir(tmp_path)
+    sizes = {"small": {"gpu": gpu}}
+    workspace = start_run(tmp_path, evaluation={"device": device}, size_classes=sizes)
+    cells = {job.rule: cell for job in workspace.grid.jobs.values() for cell in job.cells}
+    assert ("dropout_masks" in workspace.recipe(cells["finetune_adapter"])) == said
+    assert "dropout_masks" not in workspace.recipe(cells["evaluate_model"])

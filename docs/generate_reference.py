@@ -37,7 +37,7 @@ MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this pa
 
 # what is in the columns of results.parquet, in their order, and what intervals are over
 ROW_COLUMNS = {
-    "study": "the report: agreement, factors, readiness, signal, bias, items, ranking, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, models, since, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",

@@ -1,24 +1,17 @@
-"""The intervals of taus, of shares of variance and of ranks on one simulated table, by the package's own functions.
+"""The intervals of taus and of shares of variance on one simulated table, by the package's own functions.
 
-Fewer draws than a page takes: 400 resamples (200 for ranks) instead of 2,000, and 30 simulated tables for a noise
+Fewer draws than a page takes: 400 resamples instead of 2,000, and 30 simulated tables for a noise
 ceiling instead of 200. Fewer draws make the ends of intervals noisier, which costs coverage rather than adds to it.
 """
 
 import numpy as np
 from benchmarks.coverage.results import NOTHING, Result, many, one
 from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_truth
-from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
+from benchmarks.coverage.worlds import Size, Table, World
 
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import no_correction
-from lm_validity.studies.agreement.statistics.factors import (
-    RankDraws,
-    component_ranks,
-    parallel_analysis,
-    principal_components,
-    ranks_over_benchmarks,
-    share_interval,
-)
+from lm_validity.studies.agreement.statistics.factors import parallel_analysis, principal_components, share_interval
 from lm_validity.studies.agreement.statistics.noise import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
@@ -40,7 +33,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
 )
 from lm_validity.tables.schema import PROTOCOLS
 
-RESAMPLES, RANK_RESAMPLES, CEILING_TABLES = 400, 200, 30
+RESAMPLES, CEILING_TABLES = 400, 30
 
 
 def agreement_results(
@@ -214,32 +207,3 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
             else:
                 found[f"first component, {p}|{name}"] = Result(*NOTHING)
     return found
-
-
-def rank_results(world: World, table: Table, rng: np.random.Generator) -> dict[str, Result]:
-    """Ranks on the first component of the prepared scores, over benchmarks."""
-    scores = table.scores[PROTOCOLS[1]]
-    drawn = ranks_over_benchmarks(scores, multiplicities(len(table.types), RANK_RESAMPLES, rng))
-    able = (-table.ability).argsort().argsort() + 1.0
-    found = _rank_results("benchmarks|benchmarks like these", drawn, drawn.interval(), able)
-    if world.category:
-        truth = _rank_in_categories(world, table)
-        found |= _rank_results("benchmarks|these categories", drawn, drawn.interval(), truth)
-    return found
-
-
-def _rank_results(name: str, draws: RankDraws, interval: Interval, truth: np.ndarray) -> dict[str, Result]:
-    """All models' intervals, and that of the model ranked first."""
-    best = int(np.nanargmin(draws.rank))
-    return {
-        f"rank|{name}": many(interval, truth),
-        f"rank of the first|{name}": one(draws.rank[best], Interval(*(end[best] for end in interval)), truth[best]),
-    }
-
-
-def _rank_in_categories(world: World, table: Table) -> np.ndarray:
-    """Ranks over endlessly many benchmarks of these categories: their own parts average out."""
-    loading = LOADINGS[PROTOCOLS[1]]
-    common = np.sqrt((1 - loading**2) * world.category)
-    parts = [loading * table.ability[:, None] + common * part[:, None] for part in table.by_category.T]
-    return component_ranks(np.concatenate(parts, axis=1))

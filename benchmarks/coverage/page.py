@@ -23,8 +23,6 @@ NOT_CLAIMED = (
     ("agreement", "", "", "missing_ablest"),  # cells must be missing whatever their values
     ("corrected", "", "", "missing_ablest"),
     ("population", "", "", "missing_ablest"),
-    ("ranks", "", "", "missing_ablest"),
-    ("ranks", "", "benchmarks", "categories"),  # for categories like these there is the interval over categories
     ("bias", "", "", "families"),  # tasks must not resemble each other
     ("bias", "", "", "saturation"),
     ("stops", "bias of a task, as it was looked at", "", ""),  # what is shown is never narrower than the width

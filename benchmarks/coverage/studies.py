@@ -15,7 +15,7 @@ from benchmarks.coverage.effects import (
     stop_results,
     task_results,
 )
-from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results, rank_results
+from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results
 from benchmarks.coverage.results import Result
 from benchmarks.coverage.truth import populations
 from benchmarks.coverage.worlds import SIZES, WORLDS, draw_table
@@ -47,13 +47,6 @@ def _of_table(results: Callable) -> Callable[[str, str, list[int]], Simulate]:
     return prepare
 
 
-def _ranks(world: str, size: str, seed: list[int]) -> Simulate:
-    def simulate(rng: np.random.Generator) -> dict[str, Result]:
-        return rank_results(WORLDS[world], draw_table(WORLDS[world], SIZES[size], rng), rng)
-
-    return simulate
-
-
 def _of_effects(results: Callable) -> Callable[[str, str, list[int]], Simulate]:
     return lambda world, size, seed: lambda rng: results(world, int(size), rng)
 
@@ -64,7 +57,6 @@ STUDIES = (
     Study("agreement", "Agreement and shares of variance", SAYS, MODELS_BY_BENCHMARKS, _of_table(agreement_results)),
     Study("population", "Agreement on other benchmarks too", SAYS, MODELS_BY_BENCHMARKS, _of_table(population_results)),
     Study("corrected", "Agreement without noise", SAYS, MODELS_BY_BENCHMARKS, _of_table(corrected_results)),
-    Study("ranks", "Ranks on the first component", SAYS, MODELS_BY_BENCHMARKS, _ranks),
     Study("bias", "Bias: mean effect over tasks", TASK_WORLDS, TASK_SIZES, _of_effects(task_results)),
     Study("stops", "Bias: tasks that stop on a width", STOP_WORLDS, STOP_SIZES, _of_effects(stop_results)),
     Study("signal", "Signal quality of one model", CURVE_WORLDS, CURVE_SIZES, prepare_curve),

@@ -18,10 +18,12 @@ from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.models.report import report_models
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 HOSTILE = '<script>document.title = "broken"</script> "quoted" & more'
+STUDIES = ("models", "agreement", "factors")
 FAMILIES = ["Alpha", "Beta", '<b>Gamma</b> "x"']
 
 
@@ -54,8 +56,14 @@ def site(tmp_path_factory) -> Path:
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
     report_agreement(Sources(*paths), folder / "agreement", section=Reports(resamples=60))
     report_factors(Sources(*paths), folder / "factors", section=Reports(resamples=60))
-    build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
+    report_models(Sources(*paths), folder / "models")
+    build_site([folder / name for name in STUDIES], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
+
+
+@pytest.fixture(scope="module")
+def models(site) -> Path:
+    return site.parent.parent / "models" / "index.html"
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +106,29 @@ def test_names_that_are_markup_are_text(driver, opened):
 
 
 def test_files_of_figures_lie_beside_the_page(driver, site, opened):
-    links = driver.execute_script("return [...document.querySelectorAll('.files a')].map(a => a.getAttribute('href'))")
-    assert all((site.parent / link).is_file() for link in links)
+    links = driver.execute_script("return [...document.querySelectorAll('.alone a')].map(a => a.getAttribute('href'))")
+    assert {link.rpartition(".")[2] for link in links if not link.startswith("#")} == {"svg", "csv"}
+    assert all((site.parent / link).is_file() for link in links if not link.startswith("#"))
+    anchors = [link[1:] for link in links if link.startswith("#")]
+    assert (
+        len({*anchors})
+        == len(anchors)
+        == driver.execute_script("return arguments[0].filter((id) => document.getElementById(id)).length", anchors)
+    )
 
 
 def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_path_factory):
     """The file alone in a folder: to a page and back, folds and figures there, every link leads to a page."""
     folder = site.parent.parent.parent
     built, alone = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("mailed")
-    build_site([folder / "agreement", folder / "factors"], built, missing=[HOSTILE], single_file=True)
+    build_site([folder / name for name in STUDIES], built, missing=[HOSTILE], single_file=True)
     shutil.copy(built / "index.html", alone / "site.html")
     driver.get_log("browser")
     driver.get((alone / "site.html").as_uri())
     title = "return document.querySelector('h1').textContent"
     first = driver.execute_script(title)
     links = "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
-    pages = {"agreement/index.html", "factors/index.html", "index.html"}
+    pages = {"index.html", *(f"{name}/index.html" for name in STUDIES)}
     assert {link for link in driver.execute_script(links) if not link.startswith("#")} <= pages
     driver.execute_script("document.querySelector('nav a[href=\"agreement/index.html\"]').click()")
     wait_for(lambda: driver.execute_script(title) not in (first, None))
@@ -213,16 +228,41 @@ def test_what_is_closed_is_not_printed_and_what_is_open_has_its_figures(driver, 
     assert folds == [["asked", True], ["fold", True]]
 
 
-def test_everything_is_reached_and_operated_by_keyboard(driver, site):
-    assert_operable(driver, site, every=4)
+def test_models_are_found_and_the_sentence_of_a_pair_is_read_by_keyboard(driver, models):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, models, 1280)
+    rows = "return [...document.querySelectorAll('table.models tbody tr')].filter((row) => !row.hidden).length"
+    assert driver.execute_script(rows) == 12
+    driver.find_element("css selector", ".tools input").send_keys("Alpha")
+    assert driver.execute_script(rows) == 4  # by family
+    assert driver.find_element("css selector", ".tools output").text == "4 of 12 models"
+    carpet = driver.find_element("css selector", "svg.carpet[data-ranks]")
+    carpet.send_keys(Keys.ARROW_RIGHT)
+    carpet.send_keys(Keys.ENTER)
+    said = driver.execute_script("return document.querySelector('.read').textContent")
+    first, second = driver.execute_script("return JSON.parse(document.querySelector('svg.carpet').dataset.ranks).rows")[
+        :2
+    ]
+    assert first in said and second in said and " after Holm." in said and "{" not in said
+    button = driver.find_element("css selector", ".alone button")
+    button.click()
+    sentence = button.get_attribute("data-copy")
+    assert driver.find_element("id", "tip").text == sentence and " may be best" in sentence
+
+
+@pytest.mark.parametrize("study", ["agreement", "models"])
+def test_everything_is_reached_and_operated_by_keyboard(driver, site, study):
+    assert_operable(driver, site.parent.parent / study / "index.html", every=4)
 
 
 @pytest.mark.parametrize(
     ("width", "theme", "rows"),
     [(1280, "light", 3), (390, "dark", 3), pytest.param(390, "dark", 1000, marks=pytest.mark.slow)],
 )
-def test_axe_finds_nothing(driver, site, width, theme, rows):
-    assert_accessible(driver, site, width, theme, rows=rows)
+@pytest.mark.parametrize("study", ["agreement", "models"])
+def test_axe_finds_nothing(driver, site, width, theme, rows, study):
+    assert_accessible(driver, site.parent.parent / study / "index.html", width, theme, rows=rows)
 
 
 def test_very_long_names_do_not_widen_a_narrow_page(driver, tmp_path):

@@ -63,6 +63,32 @@ rule report_factors:
         " --benchmarks {params.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
+rule report_models:
+    """Which model is best, which are not told apart, and which beats which?"""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+    output:
+        f"{RESULTS}/reports/models/results.parquet",
+    log:
+        f"{LOGS}/report_models.log",
+    conda:
+        "../../envs/report.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+        sheets=digests_of("models", "benchmarks", "plan"),
+        plan=PLAN_OPTION,
+        folder=subpath(output[0], parent=True),
+    message:
+        "report models"
+    shell:
+        "lm-validity report models --scores {input.scores:q} --models {params.models:q}"
+        " --benchmarks {params.benchmarks:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+
+
 rule report_readiness:
     """Do the groups of models that the configuration names lead at equal compute, and what does preparation change?"""
     input:

@@ -67,6 +67,7 @@ def report_site(
     plan: Path | None = None, mix_versions: bool = False, resamples: int = REPORTS.resamples,
     columns: str | None = None, reading: Path | None = None, model: list[str] | None = None,
     protocol: str | None = None, prepared_on: str | None = None, strict: bool = False,
+    since: Path | None = None, without: Path | None = None,
 ) -> None:  # fmt: skip
     """Import results, guess the sheets, and write every report that the data allow as one site.
 
@@ -79,7 +80,8 @@ def report_site(
     files = _files(results, model, protocol, prepared_on, columns, reading, strict=strict)
     agreement, section = Agreement(groups=tuple(dict.fromkeys(group or ()))), Reports(resamples=resamples)
     inputs = Given(models, benchmarks, beside, files.options, section, plan=plan, agreement=agreement)
-    write(files.paths, output, replace(inputs, single_file=single_file, mix_versions=mix_versions), say)
+    inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions, since=since, without=without)
+    write(files.paths, output, inputs, say)
     say_findings(output, site_reports(output), quote(str(output)))
 
 
@@ -108,6 +110,18 @@ def factors(
 
     with _folder_of(output, "report factors", scores) as folder:
         report_factors(Sources(scores, models, benchmarks, plan=plan), folder, section)
+
+
+@command(app, "models")
+def models_in_order(
+    scores: Path, models: Path, benchmarks: Path, output: Path, items: Path | None = None, plan: Path | None = None
+) -> None:
+    """Which model is best, which are not told apart, and which beats which?"""
+    from lm_validity.studies.models.report import report_models
+    from lm_validity.tables.counted import Sources
+
+    with _folder_of(output, "report models", scores, items) as folder:
+        report_models(Sources(scores, models, benchmarks, items, plan), folder)
 
 
 @command(app)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from importlib import metadata, resources
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
@@ -37,7 +38,7 @@ def glossary_text() -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # A page as JSON: what `page.json` holds and the HTML is made of.
 
-FORMAT = 5  # of page.json; another one is of another version, whose pages this one cannot make
+FORMAT = 6  # of page.json; another one is of another version, whose pages this one cannot make
 Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
 
 
@@ -63,7 +64,7 @@ class TableDocument(TypedDict):
     reasons: dict[str, str]
 
 
-Fields = dict[str, str]  # of a `Lede`, `Picture`, `Panel` or `Answer`, by name
+Fields = dict[str, str]  # of a `Lede`, `Picture`, `Panel` or `Answer`, by name; of a figure also its `file`
 
 
 class SectionDocument(TypedDict):
@@ -354,13 +355,19 @@ def write_page(page: Page, output: str | Path) -> None:
             frame = without_missing(table.frame)
             write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without pictures has the folder that rules declare
-    pictures = [*filter(None, [page.picture]), *(each for section in page.sections for each in section.pictures)]
-    for number, picture in enumerate(pictures, 1):
-        text = _ALONE.format(style=asset("page.css"), picture=picture.svg, note=escape(picture.note))
-        write_text(output / "figures" / f"{page.name}_{number}.svg", text)
     document = page_document(page)
+    for file, picture, note in _figures(document):
+        text = _ALONE.format(style=asset("page.css"), picture=picture, note=escape(note))
+        write_text(output / "figures" / f"{file}.svg", text)
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
+
+
+def _figures(document: PageDocument) -> Iterator[tuple[str, str, str]]:
+    """File, picture and note of each figure of a page."""
+    pictures = [document["picture"], *(picture for part in document["sections"] for picture in part["pictures"])]
+    yield from ((each["file"], each["svg"], each["note"]) for each in pictures if each)
+    yield from ((each["file"], each["svg"], each["text"].replace("**", "")) for each in document["panels"])
 
 
 # a picture as a file of its own, which browsers show and print
@@ -373,9 +380,15 @@ _ALONE = (
 
 def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, pictures, table cells with what is shown and sorted by."""
+    numbers = count(1)
+
+    def drawn(figure: Picture | Panel) -> Any:
+        return _fields(figure) | {"file": f"{page.name}_{next(numbers)}"}
+
+    picture = drawn(page.picture) if page.picture else None
     sections: list[SectionDocument] = [
         _fields(section) | {
-            "pictures": [_fields(picture) for picture in section.pictures],
+            "pictures": [*map(drawn, section.pictures)],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
         }
@@ -385,11 +398,12 @@ def page_document(page: Page) -> PageDocument:
     document: PageDocument = _fields(page) | {
         "format": FORMAT,
         "lede": _fields(page.lede) if page.lede else None,
-        "picture": _fields(page.picture) if page.picture else None,
+        "picture": picture,
+        "panels": [*map(drawn, page.panels)],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
-    } | {name: list(map(_fields, getattr(page, name))) for name in ("panels", "answers", "findings")}  # fmt: skip
+    } | {name: list(map(_fields, getattr(page, name))) for name in ("answers", "findings")}  # fmt: skip
     return document
 
 

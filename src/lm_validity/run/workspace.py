@@ -28,7 +28,7 @@ def reports_of(study: str, configuration: Configuration) -> tuple[str, ...]:
     """The reports of a study, by name."""
     if study != "agreement":
         return (study,)
-    return ("agreement", "factors", *(["readiness"] if configuration.agreement.groups else []))
+    return ("agreement", "factors", "models", *(["readiness"] if configuration.agreement.groups else []))
 
 
 def tables_of(studies: Collection[str]) -> tuple[str, ...]:

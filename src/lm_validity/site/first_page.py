@@ -25,20 +25,23 @@ from lm_validity.pages.page import (
     write_html,
 )
 from lm_validity.pages.svg import NAMES
+from lm_validity.results.sections import write_rows
 from lm_validity.site.cards.card import FOLDER, Card, drawn_taus, make_card, outcome, write_cards
 from lm_validity.site.cards.values import CardSources, known, value_of
+from lm_validity.site.since import FILE as SNAPSHOT
+from lm_validity.site.since import Earlier, since_page, snapshot_of
 from lm_validity.site.table import benchmark_table
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.settings import Difference
 from lm_validity.words import count, percent, scale_of
 
 ORDER = (
-    "beside", "ranking", "compare", "agreement", "factors", "readiness", "signal", "items", "bias", "computation",
-    "data",
+    "since", "beside", "compare", "models", "agreement", "factors", "readiness", "signal", "items", "bias",
+    "computation", "data",
 )  # fmt: skip
 ANSWERS = 3  # on the first page
 # reports whose first answers come before any second answer; of the others in the order of ORDER
-FIRST = ("beside", "ranking", "compare", "readiness", "agreement", "signal", "bias")
+FIRST = ("since", "beside", "compare", "readiness", "agreement", "models", "signal", "bias")
 
 
 def build_site(
@@ -51,13 +54,14 @@ def build_site(
     about: str = "",
     source: str = "",
     single_file: bool = False,
+    earlier: Earlier | None = None,
 ) -> Path:
     """Write the first page (`output`/index.html, which is returned), the cards, and each report's own page.
 
-    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
+    Figures, tables and results.csv are copied to `output`/<report>, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
     `source`: what it is made from, for the feet of its pages.
-    `single_file`: the first page holds all others too.
+    `single_file`: the first page holds all others too. `earlier`: a report, what changed since which is a page.
     Raises InputError where a folder holds no report, or one of another version.
     """
     output = Path(output)
@@ -68,11 +72,18 @@ def build_site(
         for kind in ("figures", "tables"):
             if (folder / kind).is_dir() and folder != output / document["name"]:
                 shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
+        if (numbers := folder / "results.csv").is_file() and folder != output / document["name"]:
+            shutil.copy(numbers, output / document["name"])
     if not documents:
         raise InputError("no report to build a site from.", "name at least one report folder.")
+    made = [make_card(cards, benchmark) for benchmark in cards.sheet["benchmark"]] if cards else []
+    snapshot = snapshot_of({folder.name: folder for folder in map(Path, report_folders)}, made)
+    write_text(output / SNAPSHOT, json.dumps(snapshot, ensure_ascii=False, separators=(",", ":")) + "\n")
+    if earlier is not None:
+        write_rows(*since_page(earlier, snapshot), output / "since")
+        documents["since"] = _page_of(output / "since")
     names = sorted(documents, key=lambda study: (ORDER.index(study) if study in ORDER else len(ORDER), study))
     links = [Link(documents[study]["title"], f"{study}/index.html") for study in names]
-    made = [make_card(cards, benchmark) for benchmark in cards.sheet["benchmark"]] if cards else []
     first = Link("Benchmarks" if made else "Answers", "index.html")
 
     def seen_from(up: str) -> list[Link]:
@@ -84,9 +95,19 @@ def build_site(
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing, source) if made else {}
     page = first_page([documents[study] for study in names], cards, made, folders, name, about) | feet
     write_text(output / "index.html", from_template("index.html.j2", navigation=seen_from(""), **page))
+    write_text(output / "findings.md", _findings_text([documents[study] for study in names]))
     if single_file:
         into_one_file(output)
     return output / "index.html"
+
+
+def _findings_text(documents: Sequence[PageDocument]) -> str:
+    """All findings by study, as Markdown."""
+    parts = ["# Findings"]
+    for page in documents:
+        listed = "\n".join(f"- {found['sentence']} {found['basis']}".rstrip() for found in page["findings"])
+        parts += [f"## {page['title']}", listed] if listed else []
+    return "\n\n".join(parts) + "\n"
 
 
 def _page_of(folder: Path) -> PageDocument:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,8 @@ from lm_validity.site.data import Beside, add_beside, beside_page, data_page
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, Sheets, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
+from lm_validity.site.since import FILE as SNAPSHOT
+from lm_validity.site.since import WITHOUT, Earlier, leave_items_out, read_earlier
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables import schema
 from lm_validity.tables.counted import Sources, check_metrics, count_scores
@@ -48,7 +51,8 @@ LEAST_CHECKPOINTS = 3  # of one model on one benchmark
 class Given:
     """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
     take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing. `single_file`: as
-    `build_site` takes it; `mix_versions`: unlike versions of a task, and unlike parts of its items, are compared."""
+    `build_site` takes it; `mix_versions`: unlike versions of a task, and unlike parts of its items, are compared.
+    `since`: an earlier report; `without`: a file of items to leave out."""
 
     models: Path | None = None
     benchmarks: Path | None = None
@@ -62,6 +66,8 @@ class Given:
     agreement: Agreement = field(default_factory=Agreement)
     single_file: bool = False
     mix_versions: bool = False
+    since: Path | None = None
+    without: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
     """The reports to write under `folder`.
 
     Agreement and factors need 3 models and 2 benchmarks in common use; two models are compared, more on one benchmark
-    ranked. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `inputs` names.
+    put in order. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `inputs`
+    names.
     """
     jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
@@ -126,7 +133,7 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
 def agreement_jobs(folder: Path, sources: Sources, inputs: Given, selections: Path | None) -> list[ReportJob]:
     """The agreement report, what its scores have in common and, of groups that were named, their readiness."""
     jobs = [ReportJob.of(folder, "agreement", sources, section=inputs.section, selections=selections)]
-    jobs.append(ReportJob.of(folder, "factors", sources, section=inputs.section))
+    jobs += [ReportJob.of(folder, "factors", sources, section=inputs.section), ReportJob.of(folder, "models", sources)]
     if inputs.agreement.groups:
         jobs.append(ReportJob.of(folder, "readiness", sources, section=inputs.agreement))
     return jobs
@@ -138,7 +145,7 @@ _FUNCTIONS = {
     "readiness": "studies.agreement.readiness:report_readiness",
     "signal": "studies.signal.report:report_signal",
     "items": "studies.items.report:report_items",
-    "ranking": "studies.items.ranking:report_ranking",
+    "models": "studies.models.report:report_models",
     "compare": "site.compare:report_comparison",
     "bias": "studies.bias.page:report_bias",
 }
@@ -202,13 +209,13 @@ def _too_few(compared: list[str], benchmark_count: int, scores: pd.DataFrame, sh
 
 
 def _of_few(models: list[str], sources: Sources, folder: Path, inputs: Given) -> list[ReportJob]:
-    """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the ranking of
+    """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the order of
     more on one benchmark."""
     if len(models) == COMPARED:
         names = {"first": models[0], "second": models[1]}
         return [ReportJob.of(folder, "compare", sources, **names, mix_versions=inputs.mix_versions)]
     if len(models) > COMPARED:
-        return [ReportJob.of(folder, "ranking", sources, only=tuple(models), study=STUDY)]
+        return [ReportJob.of(folder, "models", sources)]
     return []
 
 
@@ -216,7 +223,8 @@ def _of_few(models: list[str], sources: Sources, folder: Path, inputs: Given) ->
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
-NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.yaml")
+NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.yaml",
+         SNAPSHOT, "findings.md")  # fmt: skip
 
 
 def report_site(
@@ -247,11 +255,11 @@ def report_site(
         tell(*lines)
 
     with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=kept_sheets) as folder:
-        gathered = gather(paths, folder, given_inputs.options)
+        gathered, earlier = _gathered(paths, given_inputs, folder)
         keep(*gathered.lines, *(f"Sheet: {path}" for path in sheets_given.values() if path is not None))
         tables = _write_tables(gathered, given_inputs, folder, keep)
         try:
-            keep(*_write_reports(gathered, tables, given_inputs, folder, made_from(paths), tell))
+            keep(*_write_reports(gathered, tables, given_inputs, folder, made_from(paths), tell, earlier))
         except InputError as error:
             if tables.sheets is None or (output / "index.html").exists():
                 raise
@@ -263,6 +271,29 @@ def report_site(
         advice = f" Scores and sheets are in {output}: correct the sheets, and pass them with --models and --benchmarks"
         raise InputError(failure.problem, f"{failure.hint}{advice}{reading}.")
     return notes_told
+
+
+class _Compared(NamedTuple):
+    """What was read, and the report that it is compared with."""
+
+    gathered: Gathered
+    earlier: Earlier | None
+
+
+def _gathered(paths: list[str | Path], inputs: Given, folder: Path) -> _Compared:
+    """What the paths hold, without the items that are to be left out: what hangs on them shows beside the same report
+    with all items."""
+    if inputs.since is not None and inputs.without is not None:
+        raise InputError("--since and --without: each names what to compare with.", "give one of the two.")
+    earlier = None if inputs.since is None else read_earlier(inputs.since)
+    gathered = gather(paths, folder, inputs.options)
+    if inputs.without is None:
+        return _Compared(gathered, earlier)
+    gathered = leave_items_out(gathered, inputs.without)
+    with tempfile.TemporaryDirectory() as name:
+        report_site(paths, Path(name) / "report", replace(inputs, without=None, single_file=False))
+        earlier = read_earlier(Path(name) / "report")
+    return _Compared(gathered, earlier._replace(without=gathered.lines[-1].removeprefix(WITHOUT).rstrip(".")))
 
 
 class _Tables(NamedTuple):
@@ -292,7 +323,7 @@ def _write_tables(gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -
 
 
 def _write_reports(
-    gathered: Gathered, tables: _Tables, inputs: Given, folder: Path, source: str, tell: Tell
+    gathered: Gathered, tables: _Tables, inputs: Given, folder: Path, source: str, tell: Tell, earlier: Earlier | None
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(gathered, tables.sheets, folder, inputs)
@@ -318,7 +349,8 @@ def _write_reports(
         pages.append(folder / "data")
         scores = pd.read_parquet(sources.scores)
         write_page(data_page(scores, tables.sheets, gathered.lines, cards, source), pages[-1])
-    build_site(pages, folder, cards=cards, about=gathered.line, source=source, single_file=inputs.single_file)
+    build_site(pages, folder, cards=cards, about=gathered.line, source=source, single_file=inputs.single_file,
+               earlier=earlier)  # fmt: skip
     return [f"No {absent_names} report: {reason}" for absent_names, reason in absent_by_reason]
 
 

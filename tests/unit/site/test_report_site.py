@@ -102,7 +102,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     put_results(tmp_path / "in")
     put_results(tmp_path / "in" / "one", models=1, tasks=("aa_rare",))
     lines = write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"agreement", "factors", "data"}
+    assert reports(tmp_path / "out") == {"agreement", "factors", "models", "data"}
     assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
@@ -158,7 +158,7 @@ def test_checkpoints_give_signal(tmp_path):
 def test_a_second_call_leaves_no_report_of_the_first(tmp_path, four):
     shutil.copytree(four / "out", tmp_path / "out")
     put_results(tmp_path / "second", models=2, steps=(1000, 2000, 3000))
-    assert reports(tmp_path / "out") == {"agreement", "factors", "data"}
+    assert reports(tmp_path / "out") == {"agreement", "factors", "models", "data"}
     own = tmp_path / "out" / "notes" / "page.json"  # a reader's own folder
     own.parent.mkdir()
     own.write_text('{"name": "mine"}')
@@ -247,13 +247,14 @@ def test_published_models_beside_a_readers_own(tmp_path, four):
     assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
 
-def test_one_benchmark_is_a_ranking(tmp_path):
+def test_one_benchmark_is_an_order_of_models(tmp_path):
     """Scores 0.40 to 0.57 with standard errors of 0.01: two of them are told apart from 0.04 on."""
     put_results(tmp_path / "in", tasks=("piqa",))
     lines = write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"ranking", "data"} and any("are 4 and 1" in line for line in lines)
-    rows = pd.read_parquet(tmp_path / "out/ranking/results.parquet").set_index("quantity")
-    assert rows.loc["first", "text"] == "org/toy-4b" and rows.loc["may_be_best", "value"] == 1
+    assert reports(tmp_path / "out") == {"models", "data"} and any("are 4 and 1" in line for line in lines)
+    rows = pd.read_parquet(tmp_path / "out/models/results.parquet").set_index("quantity")
+    first = rows.loc["model_rank"].set_index("other")["value"].idxmin()
+    assert first == "org/toy-4b" and rows.loc["may_be_best", "value"] == 1
     assert rows.loc["smallest_detectable", "value"] == pytest.approx(
         (1.959964 + 0.841621) * 0.01 * np.sqrt(2), abs=1e-6
     )

@@ -62,13 +62,15 @@ def test_the_page_of_two_models_has_the_difference_along_training(site):
 def test_what_is_left_out_of_the_site_is_not_ranked(site):
     lines = [f"m{number},gsm8k,acc,{0.3 + number / 100},.01" for number in range(10)]
     lines += [f"m{number},arc_challenge,acc,{0.4 + number / 20},.01" for number in range(3)]
-    rows = Rows.read(site(SCORES, *lines) / "ranking" / "results.parquet")
+    rows = Rows.read(site(SCORES, *lines) / "models" / "results.parquet")
     assert [(row.subject, row.value) for row in rows.all("models")] == [("gsm8k", 10)]
 
 
 def test_a_gap_that_is_not_known_is_no_number(site):
-    answers = [f"{model},quiz,{item},{0.1 * (item % 7)}" for model in "abc" for item in range(20)]
-    page = json.loads((site("model,benchmark,item,score", *answers) / "ranking" / "page.json").read_text())
+    answers = [
+        f"{model},quiz,{item},{0.1 * (item % 7) + more}" for more, model in enumerate("abc") for item in range(20)
+    ]
+    page = json.loads((site("model,benchmark,item,score", *answers) / "models" / "page.json").read_text())
     words = json.dumps([page["lede"], page["findings"], page["answers"]])
     assert "unknown" not in words and "nan" not in words
 
@@ -76,6 +78,6 @@ def test_a_gap_that_is_not_known_is_no_number(site):
 def test_what_was_not_done_is_not_said_to_be(site):
     """Scores without errors are not tested; of a model whose family nobody knows it is not said that it is of one."""
     folder = site("model,piqa", "base-1b,.5", "tuned-1b,.6", "tuned-3b,.7")
-    answer = json.loads((folder / "ranking" / "page.json").read_text())["answers"][0]
+    answer = json.loads((folder / "models" / "page.json").read_text())["answers"][0]
     assert "Bonferroni" not in answer["basis"] and "95%" not in answer["basis"] and "?" not in answer["sentence"]
     assert "famil" not in (folder / "index.html").read_text().partition("<h1")[2].partition("</p>")[0]

@@ -217,7 +217,7 @@ for (const tools of document.querySelectorAll(".tools[data-table]")) {
     const open = (row) => some || !row.dataset.in || groups.get(row.dataset.in).getAttribute("aria-expanded") === "true";
     for (const row of rows) row.hidden = row.dataset.group ? some : !(found(row) && open(row));
     const benchmarks = rows.filter((row) => !row.dataset.group);
-    output[0].textContent = some ? `${benchmarks.filter((row) => !row.hidden).length} of ${benchmarks.length} benchmarks` : all;
+    output[0].textContent = some ? `${benchmarks.filter((row) => !row.hidden).length} of ${benchmarks.length} ${tools.dataset.things ?? "benchmarks"}` : all;
     for (const chip of chips) chip.setAttribute("aria-pressed", String(chip.dataset.filter === filter));
   };
   for (const chip of chips) {
@@ -238,9 +238,23 @@ for (const tools of document.querySelectorAll(".tools[data-table]")) {
   show();
 }
 
-// A carpet of ranks reads out the cell under the pointer, or the one that the arrow keys reach.
+// A carpet of ranks, or of pairs, reads out the cell under the pointer, or the one that the arrow keys reach.
+const filled = (template, values) => template.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+function saidOfPair({ rows, pairs, says }, row, column) {
+  const [a, b] = pairs[row][column] ? [row, column] : [column, row];
+  const [lead, ...numbers] = pairs[a][b].split("|");
+  if (row === column) return rows[row];
+  if (!lead) return `${rows[row]} and ${rows[column]}: no test.`;
+  const [more, p, high, low] = numbers.reverse();
+  const values = { a: rows[a], b: rows[b], lead, p, interval: filled(says.interval, { low, high }) };
+  values.more = more === "nan" ? "" : filled(says.more, { more: Number(more).toLocaleString("en") });
+  return filled(says[Number(p) < 0.05 ? "better" : "not known"], values);
+}
+
 for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
-  const { rows, columns, ranks, label } = JSON.parse(svg.dataset.ranks);
+  const data = JSON.parse(svg.dataset.ranks);
+  const { rows, columns, ranks, label } = data;
   const image = svg.querySelector("image");
   const [left, top, width, height] = ["x", "y", "width", "height"].map((name) => Number(image.getAttribute(name)));
   const cursor = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
@@ -249,7 +263,7 @@ for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
   const said = picture.querySelector(".read") ?? picture.appendChild(document.createElement("p"));
   said.className = "read";
   said.setAttribute("aria-live", "polite");
-  said.textContent = "Point at a cell, or use the arrow keys, to read a rank.";
+  said.textContent = `Point at a cell, or use the arrow keys, to read a ${ranks ? "rank" : "pair"}.`;
   let row = 0;
   let column = 0;
   const hide = () => (cursor.style.display = "none");
@@ -257,6 +271,7 @@ for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
     const place = { x: left, width, y: top + (row * height) / rows.length, height: height / rows.length };
     for (const [name, value] of Object.entries(place)) cursor.setAttribute(name, value);
     cursor.style.display = "";
+    if (!ranks) return (said.textContent = saidOfPair(data, row, column));
     const all = ranks[row].filter((rank) => rank !== null);
     said.textContent =
       `${rows[row]} on ${columns[column]}, ${label}: rank ${ranks[row][column] ?? "not known"} of ${rows.length}. ` +
@@ -276,7 +291,7 @@ for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
   svg.addEventListener("focus", say);
   svg.addEventListener("blur", hide);
   svg.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0] }[event.key];
     if (!step) return;
     event.preventDefault();
     row = Math.min(rows.length - 1, Math.max(0, row + step[0]));
@@ -321,6 +336,15 @@ for (const name of document.querySelectorAll("[data-row]")) {
   name.addEventListener("blur", () => say(row, ""));
 }
 addEventListener("keydown", (event) => event.key === "Escape" && say(tip, ""));
+
+// A figure's sentence, with its interval and scope, for another text.
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(button.dataset.copy).catch(() => {}); // a browser that lets no page do this
+    say(button, button.dataset.copy);
+  });
+  button.addEventListener("blur", () => say(button, ""));
+}
 
 // Curves: the one under the pointer, or that the arrow keys reach, says its name, its value and where it is.
 for (const svg of document.querySelectorAll("svg.lines")) {

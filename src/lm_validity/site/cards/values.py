@@ -130,7 +130,7 @@ _FURTHER = {
     "agreement": {"selected_on_test_equal"},
     "signal": {"common_points_at_end", "point_tokens"},
     "bias": {"task_effect_trials"},
-    "ranking": {"smallest_detectable", "paired_pairs"},
+    "models": {"smallest_detectable", "paired_pairs"},
     "compare": {"smallest_detectable", "test"},
 }
 
@@ -325,9 +325,9 @@ def value_text(rows: Rows, name: str) -> str | None:
 
 
 def _gap_of_few(sources: CardSources, benchmark: str) -> list[Row]:
-    """The smallest difference of a ranking or a comparison where there is no agreement report, if its tests ignore the
-    common items too."""
-    ranking, comparison = (sources.results.get(name, Rows(name)) for name in ("ranking", "compare"))
+    """The smallest difference of an order of models or a comparison where there is no agreement report, if its tests
+    ignore the common items too."""
+    ranking, comparison = (sources.results.get(name, Rows(name)) for name in ("models", "compare"))
     numbers = [row for row in ranking.all("smallest_detectable", subject=benchmark)
              if not ranking.value("paired_pairs", subject=benchmark, protocol=row.protocol)]  # fmt: skip
     for row in comparison.all("smallest_detectable", subject=benchmark):

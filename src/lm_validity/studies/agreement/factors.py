@@ -4,7 +4,6 @@ Above the folds stand what the first factor explains and what it follows, and th
 page of a site is which model is best.
 """
 
-from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page
-from lm_validity.results.put import Column, Ends, Row, Rows, ends_of
+from lm_validity.pages.page import Finding, Lede, Page
+from lm_validity.results.put import Column, Ends, Rows, ends_of
 from lm_validity.results.sections import (
     Dots,
     PanelOf,
@@ -26,7 +25,7 @@ from lm_validity.results.sections import (
     interval_words,
     write_rows,
 )
-from lm_validity.statistics import LEVEL, section_generator
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement import data as base
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.report import (
@@ -45,15 +44,10 @@ from lm_validity.studies.agreement.score_matrix import (
     read_score_matrix,
 )
 from lm_validity.studies.agreement.statistics.factors import (
-    LEAST_UNITS,
     Components,
     ParallelAnalysis,
-    RankDraws,
-    component_ranks,
     parallel_analysis,
     principal_components,
-    rank_intervals,
-    ranks_over_benchmarks,
     relate_to_compute,
     share_interval,
     without_size,
@@ -81,7 +75,6 @@ MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interv
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
 LEAST_DRAWN = 3  # models whose compute is known, for the picture
-FIRST_RANKS = 8  # models of the panels with a row for each one
 FEW_IN_COMMON = (
     f"Two benchmarks have fewer than half of the models in common, or fewer than {base.JACKKNIFED} models have scores "
     "and most have none. Correlations over so few models make the first share too large, and so would a table with "
@@ -94,10 +87,6 @@ NO_SHARE_INTERVAL = Reason(
 NO_FACTOR = Reason(
     "Parallel analysis finds no factor: tables with shuffled columns have as large a first share.",
     ReasonCode.NO_INTERVAL,
-)
-NO_RANK_INTERVAL = (
-    f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the model no "
-    "rank: they contain none of its benchmarks, or fewer than two on which models differ."
 )
 simulations, resamples = (partial(section_generator, seed=seed) for seed in (2, 3))
 Shares = list[float] | Missing
@@ -143,19 +132,6 @@ class FactorData(Data):
         rng = simulations("noise ceiling")
         return {p: share_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in self.matrix.protocols}
 
-    @cached_property
-    def drawn(self) -> dict[str, RankDraws]:
-        """By protocol the ranks when benchmarks are resampled; nothing without resampling."""
-        return {} if self.no_intervals else self.ranks_of(self.matrix.protocols, self.scores)
-
-    def ranks_of(
-        self, protocols: list[str] | tuple[str, ...], scores: Mapping[str, np.ndarray]
-    ) -> dict[str, RankDraws]:
-        """Ranks over the same resamples of benchmarks under each protocol, so that the gap of a model's two ranks has
-        an interval."""
-        weights = multiplicities(len(self.tasks), self.resamples, resamples("benchmarks"))
-        return {p: ranks_over_benchmarks(scores[p], weights) for p in protocols}
-
     def shares(self, protocol: str, scores: np.ndarray) -> Shares:
         """The shares of variance of the components of `scores` (models, benchmarks)."""
         components = principal_components(scores)
@@ -198,7 +174,6 @@ def factor_rows(data: FactorData) -> Rows:
     _put_families(rows, data)
     for model, compute in zip(matrix.models, matrix.sizes().compute, strict=True):
         rows.put("compute", compute, "operations", subject=model, why="The model's size or tokens are not known.")
-    _put_ranks(rows, data)
     return rows
 
 
@@ -312,28 +287,6 @@ def _put_scores(at: Rows, data: FactorData, protocol: str) -> None:
         at.put("first_component_compute", value, "correlation", over, counted=counted, correlation=name)
 
 
-def _put_ranks(rows: Rows, data: FactorData) -> None:
-    """Ranks on the first component, 1 = best, with the interval that holds for whichever model comes first; and how
-    many places a model is better under train before test than direct, over common cells."""
-    clusters = cluster_numbers(np.array(data.categories, dtype=object))
-    for p in data.drawn:
-        interval, rank = rank_intervals(data.scores[p], clusters), component_ranks(data.scores[p])
-        for i, model in enumerate(data.matrix.models):
-            lacks = rows.row("first_component_score", subject=model, protocol=p)
-            why = NO_RANK_INTERVAL if lacks is None or lacks.reason is None else lacks.reason
-            over = {"pairs": (float(interval.low[i]), float(interval.high[i]))}
-            rows.put("first_component_rank", float(rank[i]), "rank", over, why=why, subject=model, protocol=p)
-    if not data.drawn or not data.in_both.any():
-        return
-    drawn = data.drawn if data.whole else data.ranks_of(PROTOCOLS, data.common)
-    gap = drawn[DIRECT].minus(drawn[TRAINED])
-    low, high = gap.interval()
-    for model, *values in zip(data.matrix.models, gap.rank, low, high, strict=True):
-        value, *bounds = map(float, values)
-        over = {"benchmarks": (bounds[0], bounds[1])}
-        rows.put("rank_gap", value, "places", over, why=NO_RANK_INTERVAL, subject=model)
-
-
 def _notes(data: FactorData, rows: Rows) -> list[str]:
     """What is missing, equal, assumed or left out of which number."""
     matrix, notes = data.matrix, list[str]()
@@ -391,23 +344,13 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, Rows]:
 def _page(data: FactorData, rows: Rows) -> Page:
     labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
     shown = Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
-    p = TRAINED if rows.all("first_component_rank", protocol=TRAINED) else DIRECT
-    ranked = _ranked(shown, p, len(data.matrix.models))
+    p = TRAINED if TRAINED in data.matrix.protocols else DIRECT
     compared = len(_known(rows, "explained_variance_in_both")) == len(PROTOCOLS)
-    moved = [row for row in shown.all("rank_gap") if (pair := ends_of(row)) and (pair[0] > 0 or pair[1] < 0)]
-    gaps = len([row for row in shown.all("rank_gap") if row.value is not None])
     panels = [
         _explained(
             "explained_variance_in_both" if compared else "explained_variance", same_cells=data.whole or not compared
         )
     ]
-    if ranked:
-        panels.append(PanelOf("Which models rank first?", Says("first_component_rank", _may_be(ranked)), _ranks(p)))
-    if moved:
-        chance = f"about {round(LEVEL * gaps, 1):g} would by chance"
-        says = Says("rank_gap", f"**{len(moved)} of {gaps}** models move beyond their 95% interval; {chance}")
-        most = Dots([Series("rank_gap", {"subject": "{}"})], "Places gained by training", sorted=True, most=FIRST_RANKS)
-        panels.append(PanelOf("Where do direct ranks mislead?", says, most))
     return Page(
         name="factors",
         title="Factors and potential",
@@ -417,8 +360,7 @@ def _page(data: FactorData, rows: Rows) -> Page:
         lede=_lede(data, rows),
         picture=_picture(rows).draw(shown) if _drawn(rows) else None,
         panels=[panel for each in panels if (panel := each.drawn(shown)) is not None],
-        answers=[_best(shown, p, ranked)] if ranked else [],
-        findings=[*_findings(rows, data, compared=compared), *([_pick(shown, p, ranked)] if ranked else [])],
+        findings=_findings(rows, data, compared=compared),
         sections=[section.drawn(shown) for section in _sections(rows, p)],
         notes=_notes(data, rows),
     )
@@ -498,70 +440,6 @@ def _explained(quantity: str, *, same_cells: bool) -> PanelOf:
         "How much does it explain?",
         Says(quantity, "**{span}** of the variance", {"component": 1}, {"protocol": "{}"}),
         Dots(series, "Share of the variance that each factor explains"),
-    )
-
-
-def _ranks(protocol: str, most: int = FIRST_RANKS) -> Dots:
-    """A row for each of the first models."""
-    series = Series("first_component_rank", {"subject": "{}"}, {"protocol": protocol}, svg.KINDS[protocol])
-    return Dots([series], f"Rank on the first factor, {svg.NAMES[protocol]}", rising=True, most=most)
-
-
-def _ranked(rows: Rows, protocol: str, everyone: int) -> list[Row]:
-    """The ranks of the models from the best on; [] for too few."""
-    ranked = [row for row in rows.all("first_component_rank", protocol=protocol) if row.value is not None]
-    enough = len(ranked) >= max(2, min(base.JACKKNIFED, everyone / 2))
-    return sorted(ranked, key=lambda row: row.value or 0) if enough else []
-
-
-def _candidates(ranked: list[Row]) -> int | None:
-    """How many models' intervals hold rank 1, so that no other model is surely better; None where one has no
-    interval."""
-    pairs = [pair for row in ranked if (pair := ends_of(row))]
-    return sum(low <= 1 for low, _ in pairs) if len(pairs) == len(ranked) else None
-
-
-def _leaders(ranked: list[Row]) -> str:
-    """`ant-1b ranks first`, or `ant-1b and 1 more rank first` where several share the first place."""
-    shared = sum(row.value == ranked[0].value for row in ranked) - 1
-    return f"{svg.shortened(ranked[0].subject or '', 30)} {f'and {shared} more rank' if shared else 'ranks'} first"
-
-
-def _places(row: Row, words: str = "95%: ") -> str:
-    """`95%: 1 to 3`; empty without an interval."""
-    pair = ends_of(row)
-    return f"{words}{pair[0]:g} to {pair[1]:g}" if pair else ""
-
-
-def _may_be(ranked: list[Row]) -> str:
-    candidates, places = _candidates(ranked), _places(ranked[0], ", 95% ")
-    first = _leaders(ranked)
-    return first if candidates is None else f"**{candidates} of {len(ranked)}** may be first; {first}{places}"
-
-
-def _best(rows: Rows, protocol: str, ranked: list[Row]) -> Answer:
-    first, candidates, interval = _leaders(ranked), _candidates(ranked), _places(ranked[0])
-    sentence = (
-        f"Not known how many models may be best; {first}" if interval else f"Not known: {first}, without an interval"
-    )
-    if candidates is not None:
-        sentence = f"{candidates} of {count(len(ranked), 'model')} may be best; {first}"
-        if 1 < candidates < len(ranked):
-            sentence = f"Any of {candidates} models could be the best of {len(ranked)}; {first}"
-    when = "once every model has trained for the test" if protocol == TRAINED else "direct"
-    basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."
-    return Answer("Which model is best?", sentence, _ranks(protocol).draw(rows).svg, interval, basis, "All models")
-
-
-def _pick(rows: Rows, protocol: str, ranked: list[Row]) -> Finding:
-    words = " (its potential)" if protocol == TRAINED else ""
-    interval = _places(ranked[0], ", 95% interval ")
-    return Finding(
-        f"{_leaders(ranked)} on the first factor {UNDER[protocol]}{words}: rank {ranked[0].value:g} of "
-        f"{len(ranked)}{interval}.",
-        "Interval over benchmarks, each model compared with every other one."
-        if interval
-        else "These benchmarks give no interval for others like them.",
     )
 
 
@@ -691,32 +569,4 @@ def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
             f"are given for families of at least {MINIMUM_RESAMPLED_FAMILY} models.",
         ),
     ]
-    if rows.all("first_component_rank"):
-        caveat = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
-        sections.append(
-            SectionOf(
-                "Which model to pick",
-                Says(
-                    "rank_gap",
-                    "Training moves {apart} of {count:model} beyond the interval; {name} moves by {value:+}.",
-                ),
-                TableOf(
-                    "potential",
-                    {"subject": "model"},
-                    of_both("first_component_rank", "rank, ", ".0f", "pairs")
-                    | {
-                        "gap": Column("rank_gap", "places gained by training", "+.0f"),
-                        "gap_low": Column("rank_gap", "from", "+.0f", "low"),
-                        "gap_high": Column("rank_gap", "to", "+.0f", "high"),
-                    },
-                    "Ranks with intervals",
-                    sorted_by=f"first_component_rank_{protocol}",
-                    folded=True,
-                ),
-                [_ranks(protocol, 150)],
-                explanation=f"Potential is the rank on the first factor under train before test.{caveat} The interval "
-                "leaves out just the places of models that are surely better or surely worse, every pair being "
-                "compared over the benchmarks, so it holds for whichever model leads.",
-            )
-        )
     return sections

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm_validity.pages.page import Lede
 from lm_validity.statistics import RunNoise, run_noise
 from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.items import is_telling, items_of_scores, open_items
@@ -50,12 +49,6 @@ def model_scores(
     names = [f"{model} (as {original})" for model, original in twins.items()]
     lines = with_names({"Models with the same answers everywhere count once: {}.": names})
     return replace(counted, rows=counted.rows[~counted.rows["model"].isin(twins)], notes=(*counted.notes, *lines))
-
-
-def with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
-    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
-    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
-    return replace(lede, sentence=". ".join([lede.sentence, *said]))
 
 
 def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 run or another item would help."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -298,7 +299,7 @@ def items_page(analysis: Analysis) -> Page:
         findings=[Finding(_finding(rows, protocol)) for protocol in protocols],
         sections=[section.drawn(rows) for section in sections],
         notes=analysis.notes,
-        lede=answers.with_copies(_lede(rows, protocols), analysis.notes),
+        lede=_with_copies(_lede(rows, protocols), analysis.notes),
         picture=Dots(shares, label, sorted=True).draw(rows),
         panels=[panel for panel in (gap, _items_panel(rows, protocols[0])) if panel is not None],
     )
@@ -350,3 +351,9 @@ def _items_panel(rows: Rows, protocol: str) -> Panel | None:
     text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
     question = "Do items work against the benchmark?"
     return Panel(question, text, picture, "yes" if certain else "not known", "" if certain else "not shown")
+
+
+def _with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
+    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
+    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
+    return replace(lede, sentence=". ".join([lede.sentence, *said]))

@@ -675,13 +675,3 @@ def holm_over_pairs(p: np.ndarray) -> np.ndarray:
     adjusted[first[tested], second[tested]] = holm(values[tested])
     adjusted[second, first] = adjusted[first, second]
     return adjusted
-
-
-def may_be_best(p: np.ndarray) -> np.ndarray:
-    """(M,) whether each model may be the best, the one of the highest score first in p (M, M).
-
-    Out are those that differ from the first at 5% after Bonferroni's correction for the tests with it. The truly best
-    one is out in at most 2.5% of samples: this takes one of at most M - 1 two-sided tests at 5% / (M - 1) to be wrong
-    on one side, whichever model comes first. A model without a test stays in.
-    """
-    return np.asarray(~(np.nan_to_num(p[0], nan=1.0) * np.isfinite(p[0]).sum() < LEVEL))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, factors_page, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, score_rows
 from tests.unit.studies.agreement.conftest import NAMES as SMALL_NAMES
 from tests.unit.studies.agreement.test_agreement import COMMON
 from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
@@ -45,18 +45,8 @@ def test_the_heading_and_the_numbers_are_the_rows(tmp_path):
     assert f"explains {100 * shares[TRAINED].value:.0f}%" in page["lede"]["sentence"]
     assert page["lede"]["interval"] == quoted(widest)
     assert page["lede"]["heading"].startswith("One ability explains most differences") == (widest.low > 0.5)
-    explained, ranks, misleading = page["panels"]
+    (explained,) = page["panels"]
     assert explained["text"].startswith(f"**{100 * shares[DIRECT].value:.0f}% to {100 * shares[TRAINED].value:.0f}%** ")
-    ranked = sorted(rows.all("first_component_rank", protocol=TRAINED), key=lambda row: row.value)
-    best, first = sum(row.low <= 1 for row in ranked), ranked[0]
-    assert first.subject in ranks["text"] and first.subject in page["answers"][0]["sentence"]
-    assert ranks["text"].startswith(f"**{best} of 16**")
-    words = f"Any of {best} models could be the best of 16" if 1 < best < 16 else f"{best} of 16 models may be best"
-    assert page["answers"][0]["sentence"].startswith(f"{words}; ")
-    ends = f"{first.low:g} to {first.high:g}"
-    assert page["answers"][0]["interval"] == f"95%: {ends}" and ends in ranks["text"]
-    moved = sum(row.low > 0 or row.high < 0 for row in rows.all("rank_gap"))
-    assert misleading["text"].startswith(f"**{moved} of 16**") and "; about 0.8 would" in misleading["text"]
 
 
 def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):
@@ -148,19 +138,3 @@ def test_factors_by_hand(tmp_path):
     relation = rows.row("first_component_compute", protocol=TRAINED, correlation="kendall")
     assert (relation.n, relation.value) == (4, pytest.approx(1.0))
     assert rows.labels("subject", "first_component_score") == SMALL_NAMES
-
-
-def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_its_row_says_why(tmp_path):
-    rng = np.random.default_rng(0)
-    table = {name: [0.1 * i + 0.02 * rng.random() for i in range(4)] for name in "abcd"}
-    for name in "bcd":
-        table[name][3] = None
-    sheets = {
-        "models": "model,family,parameters_b\n" + "".join(f"m{i},F,{i + 1 if i < 3 else ''}\n" for i in range(4)),
-        "benchmarks": "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in "abcd"),
-    }
-    page, rows = factors_page(tmp_path, score_rows({DIRECT: table}), resamples=300, **sheets)
-    rank = rows.row("first_component_rank", subject="m3", protocol=DIRECT)
-    assert (rank.value, rank.low) == (1, None) and "has one of them" in rank.reason
-    (sentence,) = [finding.sentence for finding in page.findings if "rank 1 of" in finding.sentence]
-    assert sentence.startswith("m3 ") and sentence.endswith("rank 1 of 4.")

@@ -9,8 +9,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, finite_quantile, kendall_tau
-from lm_validity.studies.agreement.statistics.resampling import expanded_level, shortest_interval, transformed_interval
+from lm_validity.studies.agreement.statistics.ranking import finite_mean, finite_quantile, kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Principal components of the standardised score matrix, also where cells are missing.
@@ -232,37 +232,6 @@ def component_shares(tables: np.ndarray) -> np.ndarray:
     return shares
 
 
-def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(resamples, models) scores on the first component with each benchmark `weights` (resamples, benchmarks) times in.
-
-    With R the correlations of `scores` (models, benchmarks) and w the weights of a resample, the loadings of a table
-    with copies are the leading vector of √(w_a w_b) R_ab, each over √w_a. Each component points the way in which the
-    whole table's orders the models: the sum of its own loadings is near 0 where a benchmark counts the other way.
-    """
-    is_used, correlation = usable_columns(scores)
-    is_known = np.isfinite(scores)
-    spread = np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf)
-    if not len(correlation) or (spread[~is_used] > 0).any():  # what takes part depends on what is drawn
-        copies = (np.repeat(np.arange(scores.shape[1]), row.astype(int)) for row in weights)
-        drawn = np.array([principal_components(scores[:, chosen]).scores for chosen in copies])
-        whole_scores = np.nan_to_num(principal_components(scores).scores)
-        return drawn * np.where(np.nan_to_num(drawn) @ whole_scores >= 0, 1.0, -1.0)[:, None]
-    is_known, root = is_known[:, is_used].astype(float), np.sqrt(weights[:, is_used])
-    filled = np.where(is_known > 0, scores[:, is_used], 0.0)
-    values = is_known * (filled - filled.sum(axis=0) / is_known.sum(axis=0))
-    z = values / np.sqrt((values**2).sum(axis=0) / is_known.sum(axis=0))
-    loadings = _leading_vectors(correlation, root)
-    weight = loadings**2 @ is_known.T
-    # a model whose benchmarks are not in the resample has a weight of rounding errors
-    component_scores: np.ndarray = np.divide(
-        (root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20
-    )
-    whole_scores = np.nan_to_num(principal_components(scores).scores)
-    component_scores *= np.where(np.nan_to_num(component_scores) @ whole_scores >= 0, 1.0, -1.0)[:, None]
-    component_scores[weights[:, is_used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
-    return component_scores
-
-
 def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
     """(resamples, k) unit vectors of the largest eigenvalue of r_a R_ab r_b, with R the `correlation` (k, k) and r the
     rows of `roots` (resamples, k).
@@ -418,108 +387,3 @@ def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.nd
         for column, (scores, present) in enumerate(zip(values.T, is_known.T, strict=True)):
             draw[present, column] = rng.permutation(scores[present])
     return shuffled
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which model to pick: ranks on the first component, with intervals, and how far direct ranks mislead.
-
-# benchmarks or categories that are resampled; with 3, intervals of ranks held in .85 to .91 of simulated tables
-LEAST_UNITS = 4
-
-
-@dataclass(frozen=True)
-class RankDraws:
-    """Ranks on the first component, 1 = best: `rank` (models,) as observed, `draws` (resamples, models);
-    NaN where a model has no score. `lone`: (models,) True where the draws are of one benchmark again and again.
-    `units`: number of benchmarks or of categories that were resampled.
-    """
-
-    rank: np.ndarray
-    draws: np.ndarray
-    lone: np.ndarray
-    units: int
-
-    def interval(self) -> Interval[np.ndarray]:
-        """(models,) shortest 95% intervals over the draws that have a rank, holding the rank observed; NaN if those are
-        fewer than half, and for `lone` models, whose draws cannot differ by their benchmarks. Few `units` vary less in
-        resamples than their population does: the level among the draws is `expanded_level`.
-        """
-        interval = shortest_interval(self.draws, expanded_level(self.units), holding=self.rank)
-        return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
-
-    def minus(self, subtrahend: "RankDraws") -> "RankDraws":
-        """The differences of two sets of ranks, draw by draw: these less the subtrahend's."""
-        return RankDraws(
-            self.rank - subtrahend.rank, self.draws - subtrahend.draws, self.lone | subtrahend.lone, self.units
-        )
-
-
-def component_ranks(scores: np.ndarray) -> np.ndarray:
-    """(models,) ranks on the first component of `scores` (models, benchmarks), 1 = best, ties averaged."""
-    return average_ranks(principal_components(scores).scores[:, None])[:, 0]
-
-
-def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | None = None) -> RankDraws:
-    """Ranks when the benchmarks are resampled: a population of benchmarks like these.
-
-    `weights`: (resamples, benchmarks) multiplicities; a benchmark drawn twice counts twice in the
-    component, which makes no ties among models. `units`: number of clusters that were resampled, None for benchmarks.
-    All draws are NaN for fewer than `LEAST_UNITS`.
-    """
-    units = units or scores.shape[1]
-    too_few = units < LEAST_UNITS
-    draws = np.full((len(weights), len(scores)), np.nan) if too_few else first_components_of_resamples(scores, weights)
-    return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
-
-
-def rank_intervals(scores: np.ndarray, clusters: np.ndarray | None = None) -> Interval[np.ndarray]:
-    """(models,) 95% intervals of ranks by ability, for a population of benchmarks like these.
-
-    Each pair of models is compared by the mean difference of its standardised `scores` (models, benchmarks) over the b
-    benchmarks that both have: a t test with b - 1 degrees of freedom. Weights such as loadings, which are chosen by the
-    same scores, would let the best of equal models out too often. The rank is from 1 + the number of models that are
-    surely better to n - the number of those surely worse (Mogstad, Romano, Shaikh and Wilhelm 2024, Review of Economic
-    Studies 91:476), at 0.025 / (n - 1) for each pair (Bonferroni). So the models whose interval holds 1 contain the
-    best one in at least 97.5% of tables, also where several are nearly the best, and of equal models hardly one is
-    missing. `clusters` (benchmarks,): numbers from 0 of categories; where benchmarks of a category have something in
-    common, the squared error of a difference is multiplied by `_design_effect`. NaN for fewer than `LEAST_UNITS`
-    benchmarks, and for a model with fewer than two scores. *It fails* where differences are far from normal.
-    """
-    components, models = principal_components(scores), len(scores)
-    is_used = components.included
-    if scores.shape[1] < LEAST_UNITS or models < 2 or not is_used.any():
-        return Interval(np.full(models, np.nan), np.full(models, np.nan))
-    values = scores[:, is_used] - finite_mean(scores[:, is_used], axis=0)
-    values /= np.sqrt(finite_mean(values**2, axis=0))
-    effect = 1.0 if clusters is None else _design_effect(values, clusters[is_used])
-    is_known, z = np.isfinite(values).astype(float), np.nan_to_num(values)
-    number, total, square = is_known @ is_known.T, z @ is_known.T, z**2 @ is_known.T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (total - total.T) / number
-        variance = (square + square.T - 2 * z @ z.T - number * mean**2) / (number - 1)
-        error = np.sqrt(effect * np.maximum(variance, 1e-18) / number)
-        least = stats.t.ppf(1 - 0.025 / (models - 1), np.maximum(number - 1, 1))
-        better = (number > 1) & (mean / error > least)
-    rank, ranked = component_ranks(scores), np.isfinite(components.scores) & (np.isfinite(scores).sum(axis=1) > 1)
-    low, high = 1.0 + better.sum(axis=0), np.isfinite(components.scores).sum() - better.sum(axis=1)
-    low, high = np.minimum(low, rank), np.maximum(high, rank)
-    return Interval(np.where(ranked, low, np.nan), np.where(ranked, high, np.nan))
-
-
-def _design_effect(values: np.ndarray, clusters: np.ndarray) -> float:
-    """1 + ρ (Σ m² / b - 1), at least 1: by how much the variance of a mean over b benchmarks in `clusters` of m is
-    larger than of independent ones (Kish 1965, Survey Sampling, section 5.4).
-
-    `values`: (models, b) standardised, NaN where missing. ρ is the correlation of what is left of them without the
-    models' means, over all models and all pairs of benchmarks of one cluster; being centred, independent ones have
-    -1 / (b - 1).
-    """
-    residuals = values - finite_mean(values, axis=1)[:, None]
-    residuals = np.nan_to_num(residuals - finite_mean(residuals, axis=0))
-    same_cluster, count = np.equal.outer(clusters, clusters) & ~np.eye(len(clusters), dtype=bool), len(clusters)
-    products = residuals.T @ residuals
-    scale = (np.add.outer(np.diag(products), np.diag(products)) / 2)[same_cluster].sum()
-    if not scale:
-        return 1.0
-    correlation = max(0.0, (products[same_cluster].sum() / scale + 1 / (count - 1)) / (1 + 1 / (count - 1)))
-    return float(1 + correlation * ((np.bincount(clusters) ** 2).sum() / count - 1))

@@ -73,32 +73,6 @@ def _percentiles(draws: np.ndarray, level: float, least: float) -> Bounds:
     return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
 
 
-def shortest_interval(
-    draws: np.ndarray, level: float = 0.95, holding: np.ndarray | None = None
-) -> Interval[np.ndarray]:
-    """The shortest interval that holds at least `level` of `draws` (resamples, units), for each unit.
-
-    For whole numbers such as ranks: quantiles of either tail keep whole ranks that the level does not need. Of several
-    shortest intervals the middle one. Undefined draws (infinite or NaN) are left out; a unit with fewer than half of
-    its draws defined is NaN. `holding`: (units,) estimates that the intervals must hold as well: the shortest of those
-    that do, which is longer where the draws leave the estimate aside, as ranks of a model that leads by chance do.
-    """
-    draws = np.asarray(draws, dtype=float)
-    low, high = np.full((2, draws.shape[1]), np.nan)
-    for unit, column in enumerate(draws.T):
-        ordered = np.sort(column[np.isfinite(column)])
-        if len(ordered) and 2 * len(ordered) >= len(column):
-            held = int(np.ceil(level * len(ordered)))
-            lows, highs = ordered[: len(ordered) - held + 1], ordered[held - 1 :]
-            if holding is not None and np.isfinite(holding[unit]):
-                lows, highs = np.minimum(lows, holding[unit]), np.maximum(highs, holding[unit])
-            widths = highs - lows
-            shortest = np.flatnonzero(widths == widths.min())
-            start = shortest[(len(shortest) - 1) // 2]
-            low[unit], high[unit] = lows[start], highs[start]
-    return Interval(low, high)
-
-
 def hull(first: Bounds, second: Bounds) -> Bounds:
     """The shortest intervals that hold both; where one is NaN, NaN."""
     return Interval(np.minimum(first.low, second.low), np.maximum(first.high, second.high))

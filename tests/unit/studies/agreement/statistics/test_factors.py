@@ -7,7 +7,6 @@ from sklearn.preprocessing import StandardScaler
 
 from lm_validity.studies.agreement.statistics.factors import (
     component_shares,
-    first_components_of_resamples,
     pairwise_correlation,
     pretraining_compute,
     principal_components,
@@ -118,19 +117,6 @@ def test_redrawn_scores(kind):
         expected = principal_components(one).explained_variance
         np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-12)
         assert np.isnan(found[len(expected) :]).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resampled_benchmarks(kind):
-    rng = np.random.default_rng(2)
-    table = scores(kind, rng)
-    weights = rng.multinomial(6, np.full(6, 1 / 6), size=30).astype(float)
-    weights[0] = [6, 0, 0, 0, 0, 0]
-    weights[1] = [1, 0, 5, 0, 0, 0]
-    found = first_components_of_resamples(table, weights)
-    expected = [principal_components(np.repeat(table, row.astype(int), axis=1)).scores for row in weights]
-    np.testing.assert_allclose(found, expected, atol=1e-9)
-    assert np.isnan(found[1]).all() == (kind == "constant")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,6 @@ from scipy.stats import kendalltau
 
 from lm_validity.config.sections import Screening
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.factors import ranks_over_benchmarks
 from lm_validity.studies.agreement.statistics.ranking import (
     improved_pairs,
     kendall_tau_matrix,
@@ -20,7 +19,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     standardize,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, taus_left_out
+from lm_validity.studies.agreement.statistics.resampling import taus_left_out
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -164,21 +163,6 @@ def test_items_of_one_subject_count_together():
     assert abs(paired_signs(correct, z=statistic - 1e-9, clusters=subjects).sign[0, 0]) == 1
     assert paired_signs(correct, z=statistic + 1e-9, clusters=subjects).sign[0, 0] == 0
     assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
-
-
-def test_rank_intervals_of_few_units_hold_more_of_the_draws():
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(15, 1)) + 0.8 * rng.normal(size=(15, 6))
-    weights = multiplicities(6, 400, rng)
-    benchmarks, categories = ranks_over_benchmarks(scores, weights), ranks_over_benchmarks(scores, weights, units=4)
-    assert (benchmarks.units, categories.units) == (6, 4)
-    shares = []
-    for ranks, level in ((benchmarks, expanded_level(6)), (categories, expanded_level(4))):
-        low, high = ranks.interval()
-        inside = ((ranks.draws >= low) & (ranks.draws <= high)).mean(axis=0)
-        assert (inside >= level - 1e-9).all()
-        shares.append(inside.mean())
-    assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 4 categories: all of them
 
 
 def test_one_benchmark_against_the_others_by_hand():

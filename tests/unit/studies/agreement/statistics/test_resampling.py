@@ -18,7 +18,6 @@ from lm_validity.studies.agreement.statistics.resampling import (
     multiplicities,
     percentile_interval,
     resampled_mean_tau,
-    shortest_interval,
     two_way_interval,
 )
 
@@ -43,13 +42,6 @@ def test_percentile_interval_leaves_undefined_draws_out():
     three[765:, 0] = three[755:, 1] = np.nan
     interval = percentile_interval(three, units=3)
     assert np.isfinite(interval.low[0]) and np.isnan([interval.low[1], interval.high[1]]).all()
-
-
-def test_shortest_interval_of_ranks():
-    ranks = np.array([1] * 3 + [2] * 90 + [3] * 6 + [9] * 1, dtype=float)
-    skewed = shortest_interval(np.column_stack([ranks, 10 - ranks, np.full(100, 4.0)]))
-    # 2 to 3 hold 96 of 100; quantiles of either tail would keep rank 1
-    assert skewed.low.tolist() == [2, 7, 4] and skewed.high.tolist() == [3, 8, 4]
 
 
 def test_two_way_interval_has_the_two_way_variance():

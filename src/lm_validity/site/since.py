@@ -1,0 +1,299 @@
+"""What changed since an earlier report: models and benchmarks that came or went, ranks and answers that changed beyond
+noise. Each report leaves `snapshot.json` for this."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from markupsafe import Markup
+
+from lm_validity.errors import InputError
+from lm_validity.files import absent
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture
+from lm_validity.results.put import Column, Rows, ends_of
+from lm_validity.results.sections import Says, SectionOf, TableOf
+from lm_validity.site.cards.card import Card
+from lm_validity.site.cards.verdict import NO, YES
+from lm_validity.site.gather import Gathered
+from lm_validity.studies.items.answers import SAME_SCORE
+from lm_validity.tables.items import item_values
+from lm_validity.tables.schema import ITEMS, KEY
+from lm_validity.words import count, decimal, listing
+
+FILE, FORMAT = "snapshot.json", 1
+WITHOUT = "Left out: "  # what a line on items that are left out begins with
+MOST_NAMED, MOST_WRITTEN = 4, 61  # names in a sentence; models whose names stand beside the lines
+EVERYWHERE = ""  # the order over all benchmarks, in a snapshot
+
+
+class Standing(NamedTuple):
+    """The rank of a model, the first and the last that it may have, and its tier."""
+
+    rank: float
+    low: float
+    high: float
+    tier: float
+
+    def among(self, common: int, gone: int) -> "Standing":
+        """Its ranks among the models that two reports have in common: any of those `gone` may be before it."""
+        return self._replace(low=max(1.0, self.low - gone), high=min(self.high, float(common)))
+
+
+class Snapshot(TypedDict):
+    """`ranks`: by protocol, then benchmark ("": all together), then model, the four numbers of a `Standing`. `answers`:
+    by benchmark and question of its card. `agreement`: by protocol the mean tau."""
+
+    format: int
+    ranks: dict[str, dict[str, dict[str, list[float]]]]
+    answers: dict[str, dict[str, str]]
+    agreement: dict[str, float]
+
+
+def snapshot_of(reports: Mapping[str, Path], cards: Sequence[Card]) -> Snapshot:
+    """What a later report compares itself with. reports: the folders of the reports, by name. The order on single
+    benchmarks is in it only where there is none over all."""
+    ranks: dict[str, dict[str, dict[str, list[float]]]] = {}
+    rows = Rows.read(reports["models"] / "results.parquet") if "models" in reports else Rows("models")
+    together = rows.all("model_rank", subject=None)
+    for row in together or rows.all("model_rank"):
+        ends, tier = ends_of(row), rows.value("tier", subject=row.subject, other=row.other, protocol=row.protocol)
+        if row.value is not None and ends:
+            places = ranks.setdefault(str(row.protocol), {}).setdefault(row.subject or EVERYWHERE, {})
+            places[str(row.other)] = [row.value, *ends, tier]
+    tau = Rows.read(reports["agreement"] / "results.parquet", ["tau_mean"]) if "agreement" in reports else Rows("")
+    return {
+        "format": FORMAT,
+        "ranks": ranks,
+        "answers": {card.benchmark: {key: mark.outcome for key, mark in card.verdict.marks.items()} for card in cards},
+        "agreement": {str(row.protocol): row.value for row in tau.all("tau_mean") if row.value is not None},
+    }
+
+
+class Earlier(NamedTuple):
+    """A report to compare with. without: the same results with all items; then every change counts, since noise is
+    the same."""
+
+    snapshot: Snapshot
+    name: str
+    without: str = ""
+
+    @property
+    def rule(self) -> str:
+        """What counts as a change."""
+        if self.without:
+            return "Any other tier and any other answer is a change: the noise of the other items is the same."
+        return "A rank changed if no rank is possible both times; an answer, if a yes became a no or the reverse."
+
+
+def read_earlier(path: Path) -> Earlier:
+    """The snapshot of an earlier report: its folder, or the file itself. Raises InputError for what is none."""
+    file = path / FILE if path.is_dir() else path
+    hint = f"name the folder of an earlier report, or its {FILE}."
+    if not file.is_file():
+        raise absent(file, "file", hint)
+    try:
+        snapshot: Snapshot = json.loads(file.read_text(encoding="utf-8"))
+        if snapshot["format"] == FORMAT:
+            return Earlier(snapshot, path.name)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: no snapshot of a report.", hint) from error
+    raise InputError(f"{file}: a snapshot of another version.", "write the earlier report again with this one.")
+
+
+class Turn(NamedTuple):
+    """An answer on a benchmark that is the opposite now."""
+
+    benchmark: str
+    question: str
+    before: str
+    after: str
+
+
+class Changes(NamedTuple):
+    """What came and went, the models of which no rank is possible both times (protocol, benchmark, model), and the
+    answers that turned; the standings of the models in common in the first order of both reports."""
+
+    models: tuple[list[str], list[str]]
+    benchmarks: tuple[list[str], list[str]]
+    moved: list[tuple[str, str, str]]
+    turned: list[Turn]
+    standings: dict[str, tuple[Standing, Standing]]
+
+
+def changes(earlier: Earlier, new: Snapshot) -> Changes:
+    """What changed beyond noise: a model's possible ranks, each set from sets that hold for all models at once in 95%
+    of tables, have none in common; a yes is a no now, or the reverse. What was not known then or is not now is no
+    change. Without items: every tier and answer that is another one."""
+    old, every = earlier.snapshot, bool(earlier.without)
+    models = [{m for of in s["ranks"].values() for place in of.values() for m in place} for s in (old, new)]
+    moved, standings = list[tuple[str, str, str]](), dict[str, tuple[Standing, Standing]]()
+    for protocol in reversed(new["ranks"]):
+        for place, now in new["ranks"][protocol].items():
+            then = old["ranks"].get(protocol, {}).get(place, {})
+            common = now.keys() & then.keys()
+            pairs = {
+                model: (Standing(*then[model]).among(len(common), len(then) - len(common)),
+                        Standing(*now[model]).among(len(common), len(now) - len(common)))
+                for model in now if model in common
+            }  # fmt: skip
+            standings = standings or pairs
+            moved += [
+                (protocol, place, model)
+                for model, (a, b) in pairs.items()
+                if (a.tier != b.tier if every else a.low > b.high or b.low > a.high)
+            ]
+    turned = [
+        Turn(benchmark, question, before, after)
+        for benchmark, marks in new["answers"].items()
+        for question, after in marks.items()
+        if (before := old["answers"].get(benchmark, {}).get(question, after)) != after
+        and (every or {before, after} == {YES, NO})
+    ]
+    benchmarks = [set(each["answers"]) for each in (old, new)]
+    return Changes(_came_and_went(models), _came_and_went(benchmarks), moved, turned, standings)
+
+
+def _came_and_went(names: Sequence[set[str]]) -> tuple[list[str], list[str]]:
+    return sorted(names[1] - names[0]), sorted(names[0] - names[1])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page.
+
+
+def since_page(earlier: Earlier, new: Snapshot) -> tuple[Page, Rows]:
+    """What changed since a report, in at most five sentences, with a line for each model from its rank then to its rank
+    now, in colour where that changed."""
+    found, rows = changes(earlier, new), Rows("since")
+    for model, standings in found.standings.items():
+        for quantity, standing in zip(("rank_before", "rank_after"), standings, strict=True):
+            ends = {"pairs": (min(standing.low, standing.rank), max(standing.high, standing.rank))}
+            rows.put(quantity, standing.rank, "rank", ends, other=model)
+    said, picture = _sentences(found, earlier), _slopes(found) if found.standings else svg.svg(1, 1, "")
+    since = f"Without {earlier.without}" if earlier.without else f"Since {earlier.name}"
+    taus = [
+        f"agreement {svg.NAMES[protocol]} {decimal(before)}, now {decimal(after)}"
+        for protocol, after in new["agreement"].items()
+        if (before := earlier.snapshot["agreement"].get(protocol)) is not None
+    ]
+    heading = (
+        said[0] if said else "No tier and no answer changed" if earlier.without else "Nothing changed beyond noise"
+    )
+    answer = Answer("What changed?", f"{heading}.", picture, basis=f"{since}. {earlier.rule}", link="All changes")
+    return Page(
+        name="since",
+        title=since if earlier.without else "What changed",
+        question=f"What came, went or changed? {since}. {earlier.rule}",
+        findings=[Finding(f"{sentence}.", since) for sentence in said or [heading]],
+        sections=[_RANKS.drawn(rows)] if found.standings else [],
+        lede=Lede(heading, ". ".join([since, *said[1:], "; ".join(taus)]).rstrip(". ")),
+        picture=Picture(picture, f"Ranks of {count(len(found.standings), 'model')}, in colour where they changed."),
+        answers=[answer],
+    ), rows
+
+
+_RANKS = SectionOf(
+    "Ranks then and now",
+    Says("rank_after", "{count:model} are in both reports."),
+    TableOf(
+        "ranks",
+        {"other": "model"},
+        Column("rank_before", "rank then", ".0f").with_ends("before")
+        | Column("rank_after", "rank now", ".0f").with_ends("after"),
+        "Models in both reports",
+    ),
+    explanation="Where models came or went, the possible ranks are those among the models of both reports.",
+)
+
+
+def _sentences(found: Changes, earlier: Earlier) -> list[str]:
+    """At most five, the most telling first."""
+    moved = list(dict.fromkeys(model for *_, model in found.moved))
+    turned = [f"{turn.benchmark} ({turn.question}: {turn.before}, now {turn.after})" for turn in found.turned]
+    changed = "changed tier" if earlier.without else "changed in rank beyond noise"
+    parts = [("model", moved, changed), ("answer", turned, "changed")]
+    parts += [("model", names, word) for word, names in zip(("new", "gone"), found.models, strict=True)]
+    parts += [("benchmark", names, word) for word, names in zip(("new", "gone"), found.benchmarks, strict=True)]
+    told = [f"{count(len(names), noun)} {words}: {listing(names, MOST_NAMED)}" for noun, names, words in parts if names]
+    return told[:5]
+
+
+def _slopes(found: Changes) -> Markup:
+    """A line for each model from its rank then, on the left, to that now."""
+    moved, last = {model for *_, model in found.moved}, len(found.standings)
+    height = max(160.0, min(900.0, 14.0 * last))
+    place = svg.Axis(1, max(last, 2), 20, height)
+    marks = [svg.text(150, 9, "then", "lab", "end"), svg.text(450, 9, "now", "lab")]
+    for model, (before, after) in sorted(found.standings.items(), key=lambda entry: entry[0] in moved):
+        kind, ends = ("t" if model in moved else "ax"), (place(before.rank), place(after.rank))
+        marks.append(svg.line(156, ends[0], 444, ends[1], kind))
+        if model in moved or last <= MOST_WRITTEN:
+            marks.append(svg.text(150, ends[0] + 4, svg.shortened(model, 24), "", "end"))
+            marks.append(svg.text(450, ends[1] + 4, svg.shortened(model, 24)))
+    label = f"Ranks then and now of {count(last, 'model')}; {len(moved)} changed"
+    return svg.svg(600, height + 8, label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Without items that others have found to be wrong.
+
+_CELL = [name for name in ITEMS.names[: ITEMS.names.index("doc_id")] if name in KEY]
+
+
+def leave_items_out(gathered: Gathered, listed: Path) -> Gathered:
+    """Without the items that a file lists, a line each: a doc_id as in items.parquet or, where several benchmarks have
+    it, `benchmark<tab>doc_id`. Scores that are the means of their items are computed again from the others, with their
+    standard errors; other scores of these benchmarks are left out, and said.
+
+    The table of items in the report's folder is replaced. Raises InputError where there are no items, or for an id that
+    none or several benchmarks have.
+    """
+    if gathered.items is None or gathered.scores is None:
+        raise InputError(f"{listed}: these results have no answers item by item.", "leave --without out.")
+    table = pq.read_table(gathered.items)
+    items = table.select([name for name in [*_CELL, "doc_id"] if name in table.column_names]).to_pandas()
+    out = _listed(items, listed)
+    keys, hit = [name for name in _CELL if name in items], items.loc[out, "benchmark"].unique()
+    scores, on_hit = gathered.scores, gathered.scores["benchmark"].isin(hit)
+    renewed = []
+    for metric, rows in scores[on_hit].groupby("metric", dropna=False):
+        values = items.assign(value=item_values(table, str(metric)).to_pandas())
+        whole, rest = (part.groupby(keys, dropna=False)["value"] for part in (values, values[~out]))
+        means = pd.DataFrame({"whole": whole.mean(), "now": rest.mean(), "n": rest.count(), "sd": rest.std()})
+        joined = rows.drop(columns=["stderr", "n_items"], errors="ignore").merge(means.reset_index(), on=keys)
+        joined = joined[(joined["value"] - joined["whole"]).abs() < SAME_SCORE]
+        joined = joined.assign(value=joined["now"], stderr=joined["sd"] / np.sqrt(joined["n"]), n_items=joined["n"])
+        renewed.append(joined.reindex(columns=scores.columns))
+    again = pd.concat([scores[~on_hit], *renewed], ignore_index=True)
+    pq.write_table(table.filter(pa.array(~out)), gathered.items)
+    number = len(items[out].drop_duplicates(["benchmark", "doc_id"]))
+    line = f"{WITHOUT}{count(number, 'item')} of {listing(hit, 3)}"
+    if lost := len(scores) - len(again):
+        line += f", and {count(lost, 'score')} that are no means of their items"
+    return replace(gathered, scores=again, lines=[*gathered.lines, f"{line}."])
+
+
+def _listed(items: pd.DataFrame, path: Path) -> np.ndarray:
+    """(n,) which rows of a table of items a file lists."""
+    if not path.is_file():
+        raise absent(path, "file", "a text file with an item's id on each line.")
+    named = items[["benchmark", "doc_id"]].drop_duplicates()
+    chosen = set()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        benchmark, _, doc_id = line.strip().rpartition("\t")
+        found = named[(named["doc_id"] == doc_id) & ((named["benchmark"] == benchmark) | (benchmark == ""))]
+        if doc_id and len(found) != 1:
+            several = f"is one of {listing(sorted(found['benchmark']))}." if len(found) else "is none."
+            example = named.iloc[0]
+            hint = f"ids are those of items.parquet, such as {example['doc_id']!r} of {example['benchmark']}."
+            hint = "write its benchmark, a tab, and the id." if len(found) else hint
+            raise InputError(f"{path}, line {number}: the item {doc_id!r} {several}", hint)
+        chosen |= {*found.itertuples(index=False, name=None)}
+    return np.asarray(pd.MultiIndex.from_frame(items[["benchmark", "doc_id"]]).isin(chosen))

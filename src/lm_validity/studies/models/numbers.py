@@ -1,0 +1,229 @@
+"""The models in order: over benchmarks like these, and on each benchmark over its items or errors, as rows.
+
+A place is all benchmarks together (no subject), or one of them, under one protocol.
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.results.put import Rows
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.ranking import finite_mean
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
+from lm_validity.studies.items.answers import (
+    CELL,
+    answers_matrix,
+    mean_items,
+    model_answers,
+    noise_of_runs,
+    unlike_items,
+)
+from lm_validity.studies.items.statistics import FACTOR, LEVEL, holm_over_pairs, p_by_errors, paired_tests
+from lm_validity.studies.models.order import (
+    LEAST_BENCHMARKS,
+    Leads,
+    Order,
+    leads_over_benchmarks,
+    more_to_decide,
+    order_of,
+)
+from lm_validity.words import Missing, Reason, ReasonCode, count, known
+
+MOST_PAIRED = 150  # models, the first of all, of whose pairs there are rows
+NO_TEST = Missing(Reason("The models have neither common items nor standard errors.", ReasonCode.NO_ERRORS))
+NO_ERROR = Missing(Reason("The score has no standard error.", ReasonCode.NO_ERRORS))
+FEW = Missing(
+    Reason(f"The model has fewer than {LEAST_BENCHMARKS} benchmarks in common with any other.", ReasonCode.TOO_FEW)
+)
+DECIDED = Reason("The models are told apart or score alike, or no one number of items says it.", ReasonCode.NONE)
+UNKNOWN = Missing(Reason("The models sheet does not say.", ReasonCode.NONE))
+Place = tuple[str | None, str]
+
+
+class ModelOrder(NamedTuple):
+    """The rows; the places, all benchmarks together (None) first; those whose scores are fractions; and notes."""
+
+    rows: Rows
+    places: list[Place]
+    in_points: set[Place]
+    notes: tuple[str, ...]
+
+
+class Scored(NamedTuple):
+    """M models on a benchmark. scores, errors (M,), better upwards. items, runs: of each the rows of `mean_items` and
+    the answers of its runs, None where there are none. better: -1 where a lower score is better."""
+
+    models: list[str]
+    scores: np.ndarray
+    errors: np.ndarray
+    items: list[pd.DataFrame | None]
+    runs: list[pd.DataFrame | None]
+    better: float
+    in_points: bool
+
+
+def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collection[str] = ()) -> ModelOrder:
+    """The models of a matrix in order, over all benchmarks and on each, under each protocol.
+
+    items: a table of answers, by which models are compared item by item where the scores are means of these. copies:
+    models that are not ranked. Benchmarks of assumed direction are not among all together. Raises InputError for a file
+    that is no table of items.
+    """
+    rows, places, notes = Rows("models"), dict[Place, bool](), [*matrix.notes]
+    raw = None if items is None else model_answers(items, matrix.selected)
+    answers = {} if raw is None else dict(iter(mean_items(raw).groupby(CELL)))
+    sampled = {} if raw is None else dict(iter(raw[raw["run"].notna()].groupby(CELL)))
+    chosen = [i for i, model in enumerate(matrix.models) if model not in copies]
+    everyone = [matrix.models[i] for i in chosen]
+    for model, family, size in zip(everyone, matrix.families[chosen], matrix.sizes().parameters[chosen], strict=True):
+        rows.put("family", family or UNKNOWN, "text", other=model)
+        rows.put("parameters", float(size), "billions", other=model, why=UNKNOWN.reason)
+    everywhere = ~matrix.is_corpus & ~matrix.assumed
+    categories = matrix.benchmark_facts["category"].to_numpy(dtype=object)[everywhere]
+    for protocol in matrix.protocols:
+        scores = matrix.measured(protocol)[np.ix_(chosen, everywhere)]
+        in_points = bool(matrix.fractions[everywhere].all())
+        leads = leads_over_benchmarks(scores, cluster_numbers(categories), standardised=not in_points)
+        if np.isfinite(leads.lead).any():
+            has = np.isfinite(scores).astype(float)
+            at = rows.of(subject=None, protocol=protocol)
+            _put_order(at, everyone, leads, has @ has.T, "benchmarks", in_points=in_points)
+            places[None, protocol] = in_points
+    alone = not places
+    for protocol in matrix.protocols:
+        shape = (len(matrix.benchmarks), len(everyone), len(everyone))
+        lead, error = np.full(shape, np.nan), np.full(shape, np.nan)
+        for index, benchmark in enumerate(matrix.benchmarks):
+            values, errors = matrix.oriented(protocol)[chosen, index], matrix.stderr[protocol][chosen, index]
+            present = np.flatnonzero(np.isfinite(values))
+            if len(present) < 2:
+                continue
+            models, in_points = [everyone[i] for i in present], bool(matrix.fractions[index])
+            of_models = [(model, benchmark, protocol) for model in models]
+            scored = Scored(
+                models, values[present], errors[present],
+                [answers.get(cell) for cell in of_models], [sampled.get(cell) for cell in of_models],
+                float(matrix.direction[index]), in_points,
+            )  # fmt: skip
+            leads, remarks = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, main=alone)
+            notes += [f"{benchmark}: {remark}" for remark in remarks]
+            places[benchmark, protocol] = in_points
+            if in_points and everywhere[index]:
+                lead[index][np.ix_(present, present)] = leads.lead
+                error[index][np.ix_(present, present)] = leads.error
+        number = (np.isfinite(lead) & np.isfinite(error)).sum(axis=0)
+        if alone and (number > 1).any():  # of so few benchmarks nothing is said about others like them
+            error = np.where(
+                number > 1, np.sqrt(np.nansum(np.where(np.isnan(lead), np.nan, error) ** 2, axis=0)), np.nan
+            )
+            leads = Leads(finite_mean(lead, axis=0), error / np.maximum(number, 1), np.full(number.shape, np.inf))
+            at = rows.of(subject=None, protocol=protocol)
+            _put_order(at, everyone, leads, number, "items", in_points=True)
+            places = {(None, protocol): True} | places
+    return ModelOrder(rows, [*places], {place for place, points in places.items() if points}, tuple(notes))
+
+
+def _put_order(at: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, over: str, *, in_points: bool) -> None:
+    """Put the tiers and ranks of models over other benchmarks, or over other items of these, and the leads of all pairs
+    of the first of them. n (M, M): the benchmarks that both have."""
+    p = leads.p()
+    order = order_of(leads.lead, p)
+    _put_tiers(at, models, order, finite_mean(leads.lead, axis=1), p, over, main=True)
+    ends = stats.t.isf(LEVEL / 2, leads.dof) * leads.error
+    more = more_to_decide(leads, order, n) if over == "benchmarks" else np.full(n.shape, np.nan)
+    _put_pairs(at, models, leads, p, more, n, "accuracy" if in_points else "sd", over, ends)
+
+
+def _put_tiers(
+    at: Rows, models: Sequence[str], order: Order, score: np.ndarray, p: np.ndarray, over: str, *, main: bool
+) -> None:
+    """Put what `order` says of each model. score (M,): by which the models are ranked, the highest first. main:
+    with the tier of each."""
+    tested, ranked = int(np.isfinite(p).sum()) // 2, np.isfinite(score)
+    rank = stats.rankdata(np.where(ranked, -score, np.inf), method="min").astype(float)
+    at.put("models", len(models), "models")
+    for name, number, unit in (("tiers", order.tier.max(), "tiers"), ("may_be_best", (order.low == 1).sum(), "models")):
+        at.put(name, int(number) if tested else NO_TEST, unit, counted=("models", len(models)))
+    at.put("separated_pairs", int(order.ahead.sum()) if tested else NO_TEST, "pairs", counted=("pairs", tested))
+    for i in np.argsort(rank, kind="stable"):
+        ends = (min(float(order.low[i]), rank[i]), max(float(order.high[i]), rank[i])) if tested else NO_TEST
+        at.put("model_rank", float(rank[i]) if ranked[i] else FEW, "rank", {over: ends}, other=models[i])
+        if main:
+            tier = float(order.tier[i]) if tested and ranked[i] else FEW if tested else NO_TEST
+            at.put("tier", tier, "tier", other=models[i])
+
+
+def _put_pairs(
+    at: Rows, models: Sequence[str], leads: Leads, p: np.ndarray, more: np.ndarray, n: np.ndarray, unit: str,
+    over: str, ends: np.ndarray | None = None,
+) -> None:  # fmt: skip
+    """Put the lead of each tested pair of models, of the one that is ahead, with p after Holm's adjustment over all
+    pairs, and how many things more would decide. ends: half the length of the interval of each pair by itself, `over`
+    these things. n (M, M): what a lead rests on."""
+    adjusted, score = holm_over_pairs(p), np.nan_to_num(finite_mean(leads.lead, axis=1), nan=-np.inf)
+    first = np.argsort(-score, kind="stable")[:MOST_PAIRED]
+    basis = "items" if ends is None else "benchmarks"
+    for place, i in enumerate(first):
+        for j in first[place + 1 :]:
+            if np.isfinite(p[i, j]):
+                ahead, behind = (i, j) if leads.lead[i, j] >= 0 else (j, i)
+                value, pair = float(leads.lead[ahead, behind]), at.of(other=models[ahead], behind=models[behind])
+                interval = None if ends is None else {over: (value - float(ends[i, j]), value + float(ends[i, j]))}
+                pair.put("lead", value, unit, interval, counted=(basis, int(n[i, j])))
+                pair.put("lead_p_adjusted", float(adjusted[i, j]), "probability")
+                pair.put("more_to_decide", known(float(more[i, j]), DECIDED), over)
+
+
+class _Found(NamedTuple):
+    """The leads on a benchmark, and what its tests do not cover."""
+
+    leads: Leads
+    remarks: list[str]
+
+
+def _put_benchmark(at: Rows, scored: Scored, *, main: bool) -> _Found:
+    """Put the order of models on one benchmark, by tests of all pairs on common items, else by standard errors. main:
+    with the tiers of models and the leads of all pairs."""
+    p, detectable = p_by_errors(scored.scores, scored.errors)
+    matrix = answers_matrix(scored.items, scored.better * scored.scores)
+    noises = [None if rows is None else noise_of_runs(rows, matrix.documents) for rows in scored.runs]
+    of_items = paired_tests(scored.better * matrix.correct, matrix.subjects, noises)
+    shared = of_items.items > 0
+    p, detectable = np.where(shared, of_items.p, p), np.where(shared, of_items.detectable, detectable)
+    leads = Leads(scored.scores[:, None] - scored.scores, detectable / FACTOR, np.full(p.shape, np.inf))
+    order = order_of(leads.lead, p)
+    _put_tiers(at, scored.models, order, scored.scores, p, "items", main=main)
+    first, second = np.triu_indices(len(scored.models), 1)
+    tested, paired = int(np.isfinite(p[first, second]).sum()), int(shared[first, second].sum())
+    sizes = detectable[first, second][np.isfinite(detectable[first, second])]
+    at.put("paired_pairs", paired, "pairs")
+    gap = float(np.median(sizes)) if len(sizes) else NO_TEST
+    at.put("smallest_detectable", gap, "score", counted=("pairs", tested))
+    reach = float(stats.norm.isf(LEVEL / 2)) * scored.errors
+    for model, score, error in zip(scored.models, scored.better * scored.scores, reach, strict=True):
+        ends = (float(score - error), float(score + error)) if np.isfinite(error) else NO_ERROR
+        at.put("score", float(score), "score", {"items": ends}, other=model)
+    remarks = list[str]()
+    if paired and (unlike := unlike_items(scored.items)):
+        remarks.append(
+            f"models did not answer the same items ({unlike} to all). Scores are of all that a model answered, tests "
+            "of those that both models answered."
+        )
+    if main:
+        more = more_to_decide(leads, order, np.where(shared, of_items.items, np.nan))
+        _put_pairs(
+            at, scored.models, leads, p, more, of_items.items, "accuracy" if scored.in_points else "score", "items"
+        )
+        if 0 < tested < len(first):
+            remarks.append(f"{count(len(first) - tested, 'pair')} of models without a test.")
+        if tested > paired:
+            remarks.append(
+                f"{count(tested - paired, 'pair')} of models compared by standard errors, since there are no answers "
+                "item by item; this is conservative."
+            )
+    return _Found(leads, remarks)

@@ -1,0 +1,162 @@
+"""What a report says changed: beside an earlier one, and without items."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import app
+from lm_validity.errors import InputError
+from lm_validity.results.put import Rows
+from lm_validity.site.since import Earlier, changes
+from lm_validity.studies.items.statistics import p_by_errors
+from lm_validity.studies.models.order import order_of
+
+ABILITIES = {"ant": -0.6, "bee": 0.0, "cat": 0.5, "dog": 1.5}
+
+
+def snapshot(ranks, answers=None):
+    """A snapshot of one protocol and all benchmarks together, from {model: (rank, low, high, tier)}."""
+    return {
+        "format": 1,
+        "ranks": {"direct": {"": {m: [*r] for m, r in ranks.items()}}},
+        "answers": answers or {},
+        "agreement": {},
+    }
+
+
+def changed(old, new, without=""):
+    return changes(Earlier(old, "old", without), new)
+
+
+def test_what_came_and_went_and_turned():
+    old = snapshot(
+        {"a": (1, 1, 1, 1), "b": (2, 2, 3, 2), "c": (3, 2, 3, 2)}, {"x": {"ranks": "yes"}, "y": {"ranks": "no"}}
+    )
+    new = snapshot(
+        {"b": (1, 1, 1, 1), "c": (2, 2, 2, 2), "d": (3, 3, 3, 3)}, {"x": {"ranks": "no", "apart": "yes"}, "z": {}}
+    )
+    found = changed(old, new)
+    assert found.models == (["d"], ["a"]) and found.benchmarks == (["z"], ["y"])
+    assert [(turn.benchmark, turn.before, turn.after) for turn in found.turned] == [("x", "yes", "no")]
+    # among b and c, b may have been the first before, since a that was may have been the one before it
+    assert found.moved == [] and found.standings["b"][0].low == 1
+
+
+def test_ranks_that_are_not_possible_both_times_changed():
+    first, second = {"b": (1, 1, 1, 1), "c": (2, 2, 2, 2)}, {"b": (2, 2, 2, 2), "c": (1, 1, 1, 1)}
+    assert [model for *_, model in changed(snapshot(first), snapshot(second)).moved] == ["b", "c"]
+
+
+@pytest.mark.parametrize(("after", "every"), [("not known", False), ("no", True)])
+def test_an_answer_that_is_not_known_turned_without_items_only(after, every):
+    old, new = (snapshot({"a": (1, 1, 2, 1)}, {"x": {"ranks": word}}) for word in ("yes", after))
+    assert bool(changed(old, new).turned) == every and changed(old, new, "1 item of x").turned
+    assert not changed(old, old).turned and not changed(old, old, "1 item of x").turned
+
+
+def test_another_sampling_of_the_same_models_changes_nothing():
+    """200 worlds of 12 models, some equal and some apart, each measured twice: at most 5% with a change."""
+    rng, any_changed = np.random.default_rng(1), 0
+    for _ in range(200):
+        truth, errors = rng.normal(size=12).round(0), rng.uniform(0.1, 0.6, 12)
+        sides = []
+        for _ in range(2):
+            scores = truth + errors * rng.normal(size=12)
+            order, rank = (
+                order_of(scores[:, None] - scores, p_by_errors(scores, errors)[0]),
+                np.argsort(np.argsort(-scores)) + 1.0,
+            )
+            sides.append(snapshot({f"m{i}": (rank[i], order.low[i], order.high[i], order.tier[i]) for i in range(12)}))
+        any_changed += bool(changed(*sides).moved)
+    assert any_changed <= 10
+
+
+@pytest.fixture
+def answers(tmp_path):
+    """A table of answers of four models to the items of two benchmarks: half of the first's are 0 or 1 at random."""
+    rng, rows = np.random.default_rng(4), []
+    for benchmark in ("maths", "logic"):
+        hard = rng.normal(size=150)
+        for model, ability in ABILITIES.items():
+            right = rng.random(150) < 1 / (1 + np.exp(hard - ability))
+            if benchmark == "maths":
+                right[:75] = rng.random(75) < 0.5
+            rows += [(model, benchmark, f"{benchmark}-{item}", int(value)) for item, value in enumerate(right)]
+    table = pd.DataFrame(rows, columns=["model", "benchmark", "item", "acc"])
+    table.to_csv(tmp_path / "answers.csv", index=False)
+    return table
+
+
+def report(folder, *words):
+    """`lm-validity report` of the answers."""
+    done = CliRunner().invoke(app, [str(folder / "answers.csv"), *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_the_same_files_change_nothing(tmp_path, answers):
+    report(tmp_path, "--output", tmp_path / "one")
+    assert (tmp_path / "one" / "snapshot.json").stat().st_size < 60_000
+    for earlier in ("one", "one/snapshot.json"):
+        report(tmp_path, "--output", tmp_path / "two", "--since", tmp_path / earlier)
+        page = json.loads((tmp_path / "two" / "since" / "page.json").read_text())
+        assert page["lede"]["heading"] == "Nothing changed beyond noise" and len(page["findings"]) == 1
+    rows = Rows.read(tmp_path / "two" / "since" / "results.parquet")
+    assert [row.value for row in rows.all("rank_before")] == [row.value for row in rows.all("rank_after")]
+
+
+def test_scores_without_items_are_means_of_the_others(tmp_path, answers):
+    (tmp_path / "ids.txt").write_text("".join(f"maths-{item}\n" for item in range(75)))
+    report(tmp_path, "--output", tmp_path / "site", "--without", tmp_path / "ids.txt")
+    scores = pd.read_parquet(tmp_path / "site" / "scores.parquet").set_index(["model", "benchmark"])
+    left = answers[(answers["benchmark"] == "logic") | (answers["item"].str[6:].astype(int) >= 75)]
+    means = left.groupby(["model", "benchmark"])["acc"].agg(["mean", "sem", "size"])
+    for cell, row in means.iterrows():
+        assert scores.loc[cell, "value"] == pytest.approx(row["mean"])
+        if cell[1] == "maths":
+            assert (
+                scores.loc[cell, "stderr"] == pytest.approx(row["sem"])
+                and scores.loc[cell, "n_items"] == row["size"] == 75
+            )
+    items = pd.read_parquet(tmp_path / "site" / "items.parquet")
+    assert len(items) == 4 * 225 and not set(items["doc_id"]) & {f"maths-{item}" for item in range(75)}
+    page = json.loads((tmp_path / "site" / "since" / "page.json").read_text())
+    assert page["title"] == "Without 75 items of maths" and "agreement direct" not in page["lede"]["heading"]
+
+
+BAD = [
+    (["--without", "none.txt"], "none.txt: no such file"),
+    (["--without", "ids.txt"], "ids.txt, line 2: the item 'maths-999' is none"),
+    (["--since", "answers.csv"], "answers.csv: no snapshot"),
+    (["--since", "old"], "old/snapshot.json: no such file"),
+    (["--since", "future.json"], "another version"),
+    (["--since", "good.json", "--without", "ids.txt"], "--since and --without"),
+]
+
+
+@pytest.mark.parametrize(("words", "problem"), BAD, ids=[problem for _, problem in BAD])
+def test_what_cannot_be_compared_with_is_refused_before_anything_is_written(
+    tmp_path, answers, monkeypatch, words, problem
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ids.txt").write_text("maths-1\nmaths-999\n")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "good.json").write_text(json.dumps(snapshot({})))
+    (tmp_path / "future.json").write_text(json.dumps(snapshot({}) | {"format": 99}))
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=problem):
+        report(tmp_path, "--output", "site", *words)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_an_id_of_several_benchmarks_needs_its_benchmark(tmp_path, answers):
+    answers.assign(item=answers["item"].str.split("-").str[1]).to_csv(tmp_path / "answers.csv", index=False)
+    (tmp_path / "ids.txt").write_text("7\n")
+    with pytest.raises(InputError, match="one of logic, maths"):
+        report(tmp_path, "--output", tmp_path / "site", "--without", tmp_path / "ids.txt")
+    (tmp_path / "ids.txt").write_text("maths\t7\n")
+    report(tmp_path, "--output", tmp_path / "site", "--without", tmp_path / "ids.txt")
+    items = pd.read_parquet(tmp_path / "site" / "items.parquet")
+    assert items.groupby("benchmark")["doc_id"].nunique().to_dict() == {"logic": 150, "maths": 149}

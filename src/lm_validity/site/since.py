@@ -112,8 +112,8 @@ class Turn(NamedTuple):
 
     benchmark: str
     question: str
-    before: str
-    after: str
+    then: str
+    now: str
 
 
 class Changes(NamedTuple):
@@ -131,32 +131,32 @@ def changes(earlier: Earlier, new: Snapshot) -> Changes:
     """What changed beyond noise: a model's possible ranks, each set from sets that hold for all models at once in 95%
     of tables, have none in common; a yes is a no now, or the reverse. What was not known then or is not now is no
     change. Without items: every tier and answer that is another one."""
-    old, every = earlier.snapshot, bool(earlier.without)
-    models = [{m for of in s["ranks"].values() for place in of.values() for m in place} for s in (old, new)]
+    old, strict = earlier.snapshot, bool(earlier.without)
+    models = [{m for ranks in s["ranks"].values() for spot in ranks.values() for m in spot} for s in (old, new)]
     moved, standings = list[tuple[str, str, str]](), dict[str, tuple[Standing, Standing]]()
     for protocol in reversed(new["ranks"]):
-        for place, now in new["ranks"][protocol].items():
-            then = old["ranks"].get(protocol, {}).get(place, {})
-            common = now.keys() & then.keys()
+        for spot, ranks_now in new["ranks"][protocol].items():
+            ranks_then = old["ranks"].get(protocol, {}).get(spot, {})
+            common = ranks_now.keys() & ranks_then.keys()
             pairs = {
-                model: (Standing(*then[model]).among(len(common), len(then) - len(common)),
-                        Standing(*now[model]).among(len(common), len(now) - len(common)))
-                for model in now if model in common
+                model: (Standing(*ranks_then[model]).among(len(common), len(ranks_then) - len(common)),
+                        Standing(*ranks_now[model]).among(len(common), len(ranks_now) - len(common)))
+                for model in ranks_now if model in common
             }  # fmt: skip
             standings = standings or pairs
             moved += [
-                (protocol, place, model)
+                (protocol, spot, model)
                 for model, (a, b) in pairs.items()
-                if (a.tier != b.tier if every else a.low > b.high or b.low > a.high)
+                if (a.tier != b.tier if strict else a.low > b.high or b.low > a.high)
             ]
     turned = [
-        Turn(benchmark, question, before, after)
+        Turn(benchmark, question, then, now)
         for benchmark, marks in new["answers"].items()
-        for question, after in marks.items()
-        if (before := old["answers"].get(benchmark, {}).get(question, after)) != after
-        and (every or {before, after} == {YES, NO})
+        for question, now in marks.items()
+        if (then := old["answers"].get(benchmark, {}).get(question, now)) != now
+        and (strict or {then, now} == {YES, NO})
     ]
-    benchmarks = [set(each["answers"]) for each in (old, new)]
+    benchmarks = [set(snapshot["answers"]) for snapshot in (old, new)]
     return Changes(_came_and_went(models), _came_and_went(benchmarks), moved, turned, standings)
 
 
@@ -171,30 +171,30 @@ def _came_and_went(names: Sequence[set[str]]) -> tuple[list[str], list[str]]:
 def since_page(earlier: Earlier, new: Snapshot) -> tuple[Page, Rows]:
     """What changed since a report, in at most five sentences, with a line for each model from its rank then to its rank
     now, in colour where that changed."""
-    found, rows = changes(earlier, new), Rows("since")
-    for model, standings in found.standings.items():
+    changed, rows = changes(earlier, new), Rows("since")
+    for model, standings in changed.standings.items():
         for quantity, standing in zip(("rank_before", "rank_after"), standings, strict=True):
             ends = {"pairs": (min(standing.low, standing.rank), max(standing.high, standing.rank))}
             rows.put(quantity, standing.rank, "rank", ends, other=model)
-    said, picture = _sentences(found, earlier), _slopes(found) if found.standings else svg.svg(1, 1, "")
+    lines, picture = _sentences(changed, earlier), _slopes(changed) if changed.standings else svg.svg(1, 1, "")
     since = f"Without {earlier.without}" if earlier.without else f"Since {earlier.name}"
     taus = [
-        f"agreement {svg.NAMES[protocol]} {decimal(before)}, now {decimal(after)}"
-        for protocol, after in new["agreement"].items()
-        if (before := earlier.snapshot["agreement"].get(protocol)) is not None
+        f"agreement {svg.NAMES[protocol]} {decimal(then)}, now {decimal(now)}"
+        for protocol, now in new["agreement"].items()
+        if (then := earlier.snapshot["agreement"].get(protocol)) is not None
     ]
     heading = (
-        said[0] if said else "No tier and no answer changed" if earlier.without else "Nothing changed beyond noise"
+        lines[0] if lines else "No tier and no answer changed" if earlier.without else "Nothing changed beyond noise"
     )
     answer = Answer("What changed?", f"{heading}.", picture, basis=f"{since}. {earlier.rule}", link="All changes")
     return Page(
         name="since",
         title=since if earlier.without else "What changed",
         question=f"What came, went or changed? {since}. {earlier.rule}",
-        findings=[Finding(f"{sentence}.", since) for sentence in said or [heading]],
-        sections=[_RANKS.drawn(rows)] if found.standings else [],
-        lede=Lede(heading, ". ".join([since, *said[1:], "; ".join(taus)]).rstrip(". ")),
-        picture=Picture(picture, f"Ranks of {count(len(found.standings), 'model')}, in colour where they changed."),
+        findings=[Finding(f"{sentence}.", since) for sentence in lines or [heading]],
+        sections=[_RANKS.drawn(rows)] if changed.standings else [],
+        lede=Lede(heading, ". ".join([since, *lines[1:], "; ".join(taus)]).rstrip(". ")),
+        picture=Picture(picture, f"Ranks of {count(len(changed.standings), 'model')}, in colour where they changed."),
         answers=[answer],
     ), rows
 
@@ -213,26 +213,28 @@ _RANKS = SectionOf(
 )
 
 
-def _sentences(found: Changes, earlier: Earlier) -> list[str]:
+def _sentences(changed: Changes, earlier: Earlier) -> list[str]:
     """At most five, the most telling first."""
-    moved = list(dict.fromkeys(model for *_, model in found.moved))
-    turned = [f"{turn.benchmark} ({turn.question}: {turn.before}, now {turn.after})" for turn in found.turned]
-    changed = "changed tier" if earlier.without else "changed in rank beyond noise"
-    parts = [("model", moved, changed), ("answer", turned, "changed")]
-    parts += [("model", names, word) for word, names in zip(("new", "gone"), found.models, strict=True)]
-    parts += [("benchmark", names, word) for word, names in zip(("new", "gone"), found.benchmarks, strict=True)]
-    told = [f"{count(len(names), noun)} {words}: {listing(names, MOST_NAMED)}" for noun, names, words in parts if names]
-    return told[:5]
+    moved = list(dict.fromkeys(model for *_, model in changed.moved))
+    turned = [f"{turn.benchmark} ({turn.question}: {turn.then}, now {turn.now})" for turn in changed.turned]
+    rank_words = "changed tier" if earlier.without else "changed in rank beyond noise"
+    parts = [("model", moved, rank_words), ("answer", turned, "changed")]
+    parts += [("model", names, word) for word, names in zip(("new", "gone"), changed.models, strict=True)]
+    parts += [("benchmark", names, word) for word, names in zip(("new", "gone"), changed.benchmarks, strict=True)]
+    lines = [
+        f"{count(len(names), noun)} {words}: {listing(names, MOST_NAMED)}" for noun, names, words in parts if names
+    ]
+    return lines[:5]
 
 
-def _slopes(found: Changes) -> Markup:
+def _slopes(changed: Changes) -> Markup:
     """A line for each model from its rank then, on the left, to that now."""
-    moved, last = {model for *_, model in found.moved}, len(found.standings)
+    moved, last = {model for *_, model in changed.moved}, len(changed.standings)
     height = max(160.0, min(900.0, 14.0 * last))
-    place = svg.Axis(1, max(last, 2), 20, height)
+    spot = svg.Axis(1, max(last, 2), 20, height)
     marks = [svg.text(150, 9, "then", "lab", "end"), svg.text(450, 9, "now", "lab")]
-    for model, (before, after) in sorted(found.standings.items(), key=lambda entry: entry[0] in moved):
-        kind, ends = ("t" if model in moved else "ax"), (place(before.rank), place(after.rank))
+    for model, (then, now) in sorted(changed.standings.items(), key=lambda entry: entry[0] in moved):
+        kind, ends = ("t" if model in moved else "ax"), (spot(then.rank), spot(now.rank))
         marks.append(svg.line(156, ends[0], 444, ends[1], kind))
         if model in moved or last <= MOST_WRITTEN:
             marks.append(svg.text(150, ends[0] + 4, svg.shortened(model, 24), "", "end"))
@@ -265,8 +267,10 @@ def leave_items_out(gathered: Gathered, listed: Path) -> Gathered:
     renewed = []
     for metric, rows in scores[on_hit].groupby("metric", dropna=False):
         values = items.assign(value=item_values(table, str(metric)).to_pandas())
-        whole, rest = (part.groupby(keys, dropna=False)["value"] for part in (values, values[~out]))
-        means = pd.DataFrame({"whole": whole.mean(), "now": rest.mean(), "n": rest.count(), "sd": rest.std()})
+        all_items, kept_items = (part.groupby(keys, dropna=False)["value"] for part in (values, values[~out]))
+        means = pd.DataFrame(
+            {"whole": all_items.mean(), "now": kept_items.mean(), "n": kept_items.count(), "sd": kept_items.std()}
+        )
         joined = rows.drop(columns=["stderr", "n_items"], errors="ignore").merge(means.reset_index(), on=keys)
         joined = joined[(joined["value"] - joined["whole"]).abs() < SAME_SCORE]
         joined = joined.assign(value=joined["now"], stderr=joined["sd"] / np.sqrt(joined["n"]), n_items=joined["n"])
@@ -288,12 +292,12 @@ def _listed(items: pd.DataFrame, path: Path) -> np.ndarray:
     chosen = set()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         benchmark, _, doc_id = line.strip().rpartition("\t")
-        found = named[(named["doc_id"] == doc_id) & ((named["benchmark"] == benchmark) | (benchmark == ""))]
-        if doc_id and len(found) != 1:
-            several = f"is one of {listing(sorted(found['benchmark']))}." if len(found) else "is none."
+        changed = named[(named["doc_id"] == doc_id) & ((named["benchmark"] == benchmark) | (benchmark == ""))]
+        if doc_id and len(changed) != 1:
+            several = f"is one of {listing(sorted(changed['benchmark']))}." if len(changed) else "is none."
             example = named.iloc[0]
             hint = f"ids are those of items.parquet, such as {example['doc_id']!r} of {example['benchmark']}."
-            hint = "write its benchmark, a tab, and the id." if len(found) else hint
+            hint = "write its benchmark, a tab, and the id." if len(changed) else hint
             raise InputError(f"{path}, line {number}: the item {doc_id!r} {several}", hint)
-        chosen |= {*found.itertuples(index=False, name=None)}
+        chosen |= {*changed.itertuples(index=False, name=None)}
     return np.asarray(pd.MultiIndex.from_frame(items[["benchmark", "doc_id"]]).isin(chosen))

@@ -40,7 +40,7 @@ def test_what_came_and_went_and_turned():
     )
     found = changed(old, new)
     assert found.models == (["d"], ["a"]) and found.benchmarks == (["z"], ["y"])
-    assert [(turn.benchmark, turn.before, turn.after) for turn in found.turned] == [("x", "yes", "no")]
+    assert [(turn.benchmark, turn.then, turn.now) for turn in found.turned] == [("x", "yes", "no")]
     # among b and c, b may have been the first before, since a that was may have been the one before it
     assert found.moved == [] and found.standings["b"][0].low == 1
 

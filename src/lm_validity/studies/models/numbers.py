@@ -91,10 +91,10 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
         leads = leads_over_benchmarks(scores, cluster_numbers(categories), standardised=not in_points)
         if np.isfinite(leads.lead).any():
             has = np.isfinite(scores).astype(float)
-            at = rows.of(subject=None, protocol=protocol)
-            _put_order(at, everyone, leads, has @ has.T, "benchmarks", in_points=in_points)
+            view = rows.of(subject=None, protocol=protocol)
+            _put_order(view, everyone, leads, has @ has.T, "benchmarks", in_points=in_points)
             places[None, protocol] = in_points
-    alone = not places
+    is_small = not places
     for protocol in matrix.protocols:
         shape = (len(matrix.benchmarks), len(everyone), len(everyone))
         lead, error = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -110,56 +110,56 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
                 [answers.get(cell) for cell in of_models], [sampled.get(cell) for cell in of_models],
                 float(matrix.direction[index]), in_points,
             )  # fmt: skip
-            leads, remarks = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, main=alone)
+            leads, remarks = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, main=is_small)
             notes += [f"{benchmark}: {remark}" for remark in remarks]
             places[benchmark, protocol] = in_points
             if in_points and everywhere[index]:
                 lead[index][np.ix_(present, present)] = leads.lead
                 error[index][np.ix_(present, present)] = leads.error
         number = (np.isfinite(lead) & np.isfinite(error)).sum(axis=0)
-        if alone and (number > 1).any():  # of so few benchmarks nothing is said about others like them
+        if is_small and (number > 1).any():  # of so few benchmarks nothing is said about others like them
             error = np.where(
                 number > 1, np.sqrt(np.nansum(np.where(np.isnan(lead), np.nan, error) ** 2, axis=0)), np.nan
             )
             leads = Leads(finite_mean(lead, axis=0), error / np.maximum(number, 1), np.full(number.shape, np.inf))
-            at = rows.of(subject=None, protocol=protocol)
-            _put_order(at, everyone, leads, number, "items", in_points=True)
+            view = rows.of(subject=None, protocol=protocol)
+            _put_order(view, everyone, leads, number, "items", in_points=True)
             places = {(None, protocol): True} | places
-    return ModelOrder(rows, [*places], {place for place, points in places.items() if points}, tuple(notes))
+    return ModelOrder(rows, [*places], {position for position, points in places.items() if points}, tuple(notes))
 
 
-def _put_order(at: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, over: str, *, in_points: bool) -> None:
+def _put_order(view: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, over: str, *, in_points: bool) -> None:
     """Put the tiers and ranks of models over other benchmarks, or over other items of these, and the leads of all pairs
     of the first of them. n (M, M): the benchmarks that both have."""
     p = leads.p()
     order = order_of(leads.lead, p)
-    _put_tiers(at, models, order, finite_mean(leads.lead, axis=1), p, over, main=True)
+    _put_tiers(view, models, order, finite_mean(leads.lead, axis=1), p, over, main=True)
     ends = stats.t.isf(LEVEL / 2, leads.dof) * leads.error
-    more = more_to_decide(leads, order, n) if over == "benchmarks" else np.full(n.shape, np.nan)
-    _put_pairs(at, models, leads, p, more, n, "accuracy" if in_points else "sd", over, ends)
+    further = more_to_decide(leads, order, n) if over == "benchmarks" else np.full(n.shape, np.nan)
+    _put_pairs(view, models, leads, p, further, n, "accuracy" if in_points else "sd", over, ends)
 
 
 def _put_tiers(
-    at: Rows, models: Sequence[str], order: Order, score: np.ndarray, p: np.ndarray, over: str, *, main: bool
+    view: Rows, models: Sequence[str], order: Order, score: np.ndarray, p: np.ndarray, over: str, *, main: bool
 ) -> None:
     """Put what `order` says of each model. score (M,): by which the models are ranked, the highest first. main:
     with the tier of each."""
     tested, ranked = int(np.isfinite(p).sum()) // 2, np.isfinite(score)
     rank = stats.rankdata(np.where(ranked, -score, np.inf), method="min").astype(float)
-    at.put("models", len(models), "models")
+    view.put("models", len(models), "models")
     for name, number, unit in (("tiers", order.tier.max(), "tiers"), ("may_be_best", (order.low == 1).sum(), "models")):
-        at.put(name, int(number) if tested else NO_TEST, unit, counted=("models", len(models)))
-    at.put("separated_pairs", int(order.ahead.sum()) if tested else NO_TEST, "pairs", counted=("pairs", tested))
+        view.put(name, int(number) if tested else NO_TEST, unit, counted=("models", len(models)))
+    view.put("separated_pairs", int(order.ahead.sum()) if tested else NO_TEST, "pairs", counted=("pairs", tested))
     for i in np.argsort(rank, kind="stable"):
         ends = (min(float(order.low[i]), rank[i]), max(float(order.high[i]), rank[i])) if tested else NO_TEST
-        at.put("model_rank", float(rank[i]) if ranked[i] else FEW, "rank", {over: ends}, other=models[i])
+        view.put("model_rank", float(rank[i]) if ranked[i] else FEW, "rank", {over: ends}, other=models[i])
         if main:
             tier = float(order.tier[i]) if tested and ranked[i] else FEW if tested else NO_TEST
-            at.put("tier", tier, "tier", other=models[i])
+            view.put("tier", tier, "tier", other=models[i])
 
 
 def _put_pairs(
-    at: Rows, models: Sequence[str], leads: Leads, p: np.ndarray, more: np.ndarray, n: np.ndarray, unit: str,
+    view: Rows, models: Sequence[str], leads: Leads, p: np.ndarray, further: np.ndarray, n: np.ndarray, unit: str,
     over: str, ends: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Put the lead of each tested pair of models, of the one that is ahead, with p after Holm's adjustment over all
@@ -168,15 +168,15 @@ def _put_pairs(
     adjusted, score = holm_over_pairs(p), np.nan_to_num(finite_mean(leads.lead, axis=1), nan=-np.inf)
     first = np.argsort(-score, kind="stable")[:MOST_PAIRED]
     basis = "items" if ends is None else "benchmarks"
-    for place, i in enumerate(first):
-        for j in first[place + 1 :]:
+    for position, i in enumerate(first):
+        for j in first[position + 1 :]:
             if np.isfinite(p[i, j]):
                 ahead, behind = (i, j) if leads.lead[i, j] >= 0 else (j, i)
-                value, pair = float(leads.lead[ahead, behind]), at.of(other=models[ahead], behind=models[behind])
+                value, pair = float(leads.lead[ahead, behind]), view.of(other=models[ahead], behind=models[behind])
                 interval = None if ends is None else {over: (value - float(ends[i, j]), value + float(ends[i, j]))}
                 pair.put("lead", value, unit, interval, counted=(basis, int(n[i, j])))
                 pair.put("lead_p_adjusted", float(adjusted[i, j]), "probability")
-                pair.put("more_to_decide", known(float(more[i, j]), DECIDED), over)
+                pair.put("more_to_decide", known(float(further[i, j]), DECIDED), over)
 
 
 class _Found(NamedTuple):
@@ -186,7 +186,7 @@ class _Found(NamedTuple):
     remarks: list[str]
 
 
-def _put_benchmark(at: Rows, scored: Scored, *, main: bool) -> _Found:
+def _put_benchmark(view: Rows, scored: Scored, *, main: bool) -> _Found:
     """Put the order of models on one benchmark, by tests of all pairs on common items, else by standard errors. main:
     with the tiers of models and the leads of all pairs."""
     p, detectable = p_by_errors(scored.scores, scored.errors)
@@ -197,17 +197,17 @@ def _put_benchmark(at: Rows, scored: Scored, *, main: bool) -> _Found:
     p, detectable = np.where(shared, of_items.p, p), np.where(shared, of_items.detectable, detectable)
     leads = Leads(scored.scores[:, None] - scored.scores, detectable / FACTOR, np.full(p.shape, np.inf))
     order = order_of(leads.lead, p)
-    _put_tiers(at, scored.models, order, scored.scores, p, "items", main=main)
+    _put_tiers(view, scored.models, order, scored.scores, p, "items", main=main)
     first, second = np.triu_indices(len(scored.models), 1)
     tested, paired = int(np.isfinite(p[first, second]).sum()), int(shared[first, second].sum())
     sizes = detectable[first, second][np.isfinite(detectable[first, second])]
-    at.put("paired_pairs", paired, "pairs")
+    view.put("paired_pairs", paired, "pairs")
     gap = float(np.median(sizes)) if len(sizes) else NO_TEST
-    at.put("smallest_detectable", gap, "score", counted=("pairs", tested))
+    view.put("smallest_detectable", gap, "score", counted=("pairs", tested))
     reach = float(stats.norm.isf(LEVEL / 2)) * scored.errors
     for model, score, error in zip(scored.models, scored.better * scored.scores, reach, strict=True):
         ends = (float(score - error), float(score + error)) if np.isfinite(error) else NO_ERROR
-        at.put("score", float(score), "score", {"items": ends}, other=model)
+        view.put("score", float(score), "score", {"items": ends}, other=model)
     remarks = list[str]()
     if paired and (unlike := unlike_items(scored.items)):
         remarks.append(
@@ -215,9 +215,9 @@ def _put_benchmark(at: Rows, scored: Scored, *, main: bool) -> _Found:
             "of those that both models answered."
         )
     if main:
-        more = more_to_decide(leads, order, np.where(shared, of_items.items, np.nan))
+        further = more_to_decide(leads, order, np.where(shared, of_items.items, np.nan))
         _put_pairs(
-            at, scored.models, leads, p, more, of_items.items, "accuracy" if scored.in_points else "score", "items"
+            view, scored.models, leads, p, further, of_items.items, "accuracy" if scored.in_points else "score", "items"
         )
         if 0 < tested < len(first):
             remarks.append(f"{count(len(first) - tested, 'pair')} of models without a test.")

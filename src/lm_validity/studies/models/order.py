@@ -54,10 +54,10 @@ def order_of(lead: np.ndarray, p: np.ndarray) -> Order:
     first, second = np.triu_indices(models, 1)
     tested = np.isfinite(p[first, second])
     first, second = first[tested], second[tested]
-    found = holm(p[first, second]) < LEVEL
+    rejected = holm(p[first, second]) < LEVEL
     ahead = np.zeros((models, models), dtype=bool)
-    ahead[first[found], second[found]] = lead[first[found], second[found]] > 0
-    ahead[second[found], first[found]] = lead[second[found], first[found]] > 0
+    ahead[first[rejected], second[rejected]] = lead[first[rejected], second[rejected]] > 0
+    ahead[second[rejected], first[rejected]] = lead[second[rejected], first[rejected]] > 0
     tier, remaining = np.zeros(models, dtype=int), np.ones(models, dtype=bool)
     while remaining.any():
         top = remaining & ~ahead[remaining].any(axis=0)
@@ -118,5 +118,5 @@ def more_to_decide(leads: Leads, order: Order, n: np.ndarray) -> np.ndarray:
     undecided = np.isfinite(leads.lead) & ~order.ahead & ~order.ahead.T
     critical = stats.norm.isf(LEVEL / max(undecided.sum(), 1)) + stats.norm.ppf(POWER)  # both sides of all such pairs
     with np.errstate(invalid="ignore", divide="ignore"):
-        more = np.ceil(n * ((critical * leads.error / np.abs(leads.lead)) ** 2 - 1))
-    return np.where(undecided & np.isfinite(more), np.maximum(more, 1), np.nan)
+        further = np.ceil(n * ((critical * leads.error / np.abs(leads.lead)) ** 2 - 1))
+    return np.where(undecided & np.isfinite(further), np.maximum(further, 1), np.nan)

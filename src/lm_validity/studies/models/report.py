@@ -85,18 +85,20 @@ def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
     """The page: on all benchmarks together after training where that is known, else direct; else on the first one."""
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     rows = Rows("models", (_labelled(row, labels) for row in order.rows))
-    together = [place for place in order.places if place[0] is None]
+    together = [scope for scope in order.places if scope[0] is None]
     main = together[-1] if together else order.places[0]
-    ledes = {place: _lede(rows, place) for place in (together or order.places)}
-    basis = ". ".join([_scope(rows, main), *([RULE] if _places(rows, main) else [])]) + "."
+    ledes = {scope: _lede(rows, scope) for scope in (together or order.places)}
+    basis = ". ".join([_scope_words(rows, main), *([RULE] if _places(rows, main) else [])]) + "."
     return Page(
         name="models",
         title="Models",
         question="Which model is best, which are not told apart, and which beats which? "
         + explain_protocols({protocol for _, protocol in order.places}, trained_here=matrix.trained_here),
-        findings=[Finding(f"{lede.heading}. {lede.sentence}.", _scope(rows, place)) for place, lede in ledes.items()],
+        findings=[
+            Finding(f"{lede.heading}. {lede.sentence}.", _scope_words(rows, scope)) for scope, lede in ledes.items()
+        ],
         sections=[
-            _pairs(rows, place) for place in reversed(together or [main]) if rows.all("lead", **_where(place))
+            _pairs(rows, scope) for scope in reversed(together or [main]) if rows.all("lead", **_where(scope))
         ] + [section.drawn(rows) for section in (PLACES, EVERY_MODEL)],
         notes=order.notes,
         lede=ledes[main],
@@ -115,38 +117,38 @@ def _labelled(row: Row, labels: dict[str, str]) -> Row:
     return row._replace(other=labels.get(row.other or "", row.other))
 
 
-def _where(place: Place) -> dict[str, str | None]:
-    return {"subject": place[0], "protocol": place[1]}
+def _where(scope: Place) -> dict[str, str | None]:
+    return {"subject": scope[0], "protocol": scope[1]}
 
 
-def _scope(rows: Rows, place: Place) -> str:
+def _scope_words(rows: Rows, scope: Place) -> str:
     """On which benchmarks, for which others, the order holds."""
-    benchmark, protocol = place
+    benchmark, protocol = scope
     if benchmark is not None:
         return f"On {benchmark}, {NAMES[protocol]}, for other items like these"
-    leads = rows.all("lead", **_where(place))
-    most = max((row.n or 0 for row in leads), default=0)
+    leads = rows.all("lead", **_where(scope))
+    largest = max((row.n or 0 for row in leads), default=0)
     wider = any(row.interval_for == "benchmarks" for row in leads)
-    others = "benchmarks like these" if wider else "other items of these benchmarks, not for other benchmarks"
-    return f"Mean over {most} benchmarks, {NAMES[protocol]}, for {others}"
+    population = "benchmarks like these" if wider else "other items of these benchmarks, not for other benchmarks"
+    return f"Mean over {largest} benchmarks, {NAMES[protocol]}, for {population}"
 
 
-def _ranked(rows: Rows, place: Place) -> list[Row]:
+def _ranked(rows: Rows, scope: Place) -> list[Row]:
     """The models that have a rank, the best first."""
-    return [row for row in rows.all("model_rank", **_where(place)) if row.value is not None]
+    return [row for row in rows.all("model_rank", **_where(scope)) if row.value is not None]
 
 
-def _places(rows: Rows, place: Place) -> str:
+def _places(rows: Rows, scope: Place) -> str:
     """`95%: rank 1 to 15`, of the first model; empty where there is no test."""
-    ends = ends_of(_ranked(rows, place)[0])
+    ends = ends_of(_ranked(rows, scope)[0])
     return f"95%: rank {ends[0]:.0f} to {ends[1]:.0f}" if ends else ""
 
 
-def _lede(rows: Rows, place: Place) -> Lede:
+def _lede(rows: Rows, scope: Place) -> Lede:
     """How many may be best, and how many tiers there are."""
-    ranked, where = _ranked(rows, place), _where(place)
+    ranked, where = _ranked(rows, scope), _where(scope)
     best, tiers = rows.value("may_be_best", **where), rows.value("tiers", **where)
-    on = "" if place[0] is None else f" on {place[0]}"
+    on = "" if scope[0] is None else f" on {scope[0]}"
     name, tied = ranked[0].other or "", sum(row.value == 1 for row in ranked) - 1
     leads = f"{name} and {tied} more rank first" if tied else f"{name} ranks first"
     if np.isnan(best):
@@ -155,13 +157,13 @@ def _lede(rows: Rows, place: Place) -> Lede:
     heading = f"{best:.0f} of {count(len(ranked), 'model')} may be best{on}; {leads}"
     heading = f"{name} is best of {count(len(ranked), 'model')}{on}" if best == 1 else heading
     heading = f"Any of the {len(ranked)} models may be best{on}" if best == len(ranked) else heading
-    told = f"{number(separated.value):.0f} of {count(separated.n or 0, 'pair')} are told apart" if separated else ""
-    return Lede(heading, f"{count(int(tiers), 'tier')}; {told}", _places(rows, place))
+    summary = f"{number(separated.value):.0f} of {count(separated.n or 0, 'pair')} are told apart" if separated else ""
+    return Lede(heading, f"{count(int(tiers), 'tier')}; {summary}", _places(rows, scope))
 
 
-def _ranks(place: Place) -> Dots:
-    series = Series("model_rank", {"other": "{}"}, _where(place), KINDS[place[1]])
-    return Dots([series], f"Rank, {NAMES[place[1]]}", rising=True, most=FIRST_RANKS, zero=False)
+def _ranks(scope: Place) -> Dots:
+    series = Series("model_rank", {"other": "{}"}, _where(scope), KINDS[scope[1]])
+    return Dots([series], f"Rank, {NAMES[scope[1]]}", rising=True, most=FIRST_RANKS, zero=False)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -184,29 +186,31 @@ _TABLE = Markup(
 )
 
 
-def _table(rows: Rows, place: Place) -> Markup:
+def _table(rows: Rows, scope: Place) -> Markup:
     """All models by tier, the best first, on a band for each tier; a search goes with it. Columns in which nothing is
     known are left out."""
-    tiers = {row.other: row.value or math.inf for row in rows.all("tier", **_where(place))}
-    ranked = sorted(_ranked(rows, place), key=lambda row: (tiers[row.other], row.value))
+    tiers = {row.other: row.value or math.inf for row in rows.all("tier", **_where(scope))}
+    ranked = sorted(_ranked(rows, scope), key=lambda row: (tiers[row.other], row.value))
     names, last = [row.other or "" for row in ranked], max(number(row.value) for row in ranked)
-    standings, sizes = _standings(rows, place[1]), {n: rows.row("parameters", other=n) for n in names}
+    standings, sizes = _standings(rows, scope[1]), {n: rows.row("parameters", other=n) for n in names}
     families = {n: row.text or "" for n in names if (row := rows.row("family", other=n))}
     columns: dict[str, Iterable[tuple[float | str | None, str]]] = {
         "tier": ((tiers[n], f"{tiers[n]:.0f}") if tiers[n] < math.inf else (None, "–") for n in names),
-        "rank": ((row.value, _whisker(row, last, KINDS[place[1]])) for row in ranked),
-        "scores": ((fmean(of) if (of := standings.get(n)) else None, _strip(of or [])) for n in names),
+        "rank": ((row.value, _whisker(row, last, KINDS[scope[1]])) for row in ranked),
+        "scores": ((fmean(shares) if (shares := standings.get(n)) else None, _strip(shares or [])) for n in names),
         "family": ((families.get(n) or None, families.get(n, "")) for n in names),
         "size": ((row.value if row else None, _size(row)) for row in sizes.values()),
     }
-    if place[0] is not None:
-        scores = {row.other: row.value for row in rows.all("score", **_where(place))}
+    if scope[0] is not None:
+        scores = {row.other: row.value for row in rows.all("score", **_where(scope))}
         columns["scores"] = ((scores.get(n), decimal(number(scores.get(n)), 3)) for n in names)
     drawn = {name: [*cells] for name, cells in columns.items()}
     drawn = {name: cells for name, cells in drawn.items() if any(value is not None for value, _ in cells)}
     body = []
     for index, name in enumerate(names):
-        cells = {c: _CELL.format(c, "" if (v := of[index])[0] is None else v[0], v[1]) for c, of in drawn.items()}
+        cells = {
+            c: _CELL.format(c, "" if (v := shares[index])[0] is None else v[0], v[1]) for c, shares in drawn.items()
+        }
         line = ("even" if tiers[name] % 2 == 0 else "", name, families.get(name, ""), cells.pop("tier", ""), name)
         body.append(_LINE.format(*line, shortened(name, 34), Markup("").join(cells.values())))
     heads = Markup("").join(map(_HEAD.format, dict.fromkeys(("tier", "model", *drawn))))
@@ -238,18 +242,18 @@ def _whisker(row: Row, last: float, kind: str) -> Markup:
 def _standings(rows: Rows, protocol: str) -> dict[str | None, list[float]]:
     """Of each model where it stands on each benchmark, from 0 for the lowest to 1 for the highest score; a benchmark on
     which a lower score is better from the highest on."""
-    found: dict[str | None, list[float]] = {}
+    adjusted: dict[str | None, list[float]] = {}
     for benchmark in rows.labels("subject", "score"):
         scores = {
             r.other: r.value for r in rows.all("score", subject=benchmark, protocol=protocol) if r.value is not None
         }
-        least, most = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+        least, largest = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
         first = next(iter(rows.all("model_rank", subject=benchmark, protocol=protocol)), None)
-        falling = first is not None and scores.get(first.other) == least < most
+        falling = first is not None and scores.get(first.other) == least < largest
         for model, score in scores.items():
-            share = (score - least) / ((most - least) or 1.0)
-            found.setdefault(model, []).append(1 - share if falling else share)
-    return found
+            share = (score - least) / ((largest - least) or 1.0)
+            adjusted.setdefault(model, []).append(1 - share if falling else share)
+    return adjusted
 
 
 def _strip(shares: list[float]) -> Markup:
@@ -265,46 +269,46 @@ def _strip(shares: list[float]) -> Markup:
 # All pairs of models as a picture of cells, each with its sentence.
 
 
-def _pairs(rows: Rows, place: Place) -> Section:
+def _pairs(rows: Rows, scope: Place) -> Section:
     """Which model beats which, models in the order of their ranks: a cell says its pair under the pointer, or by the
     arrow keys."""
-    where, leads = _where(place), rows.all("lead", **_where(place))
+    where, leads = _where(scope), rows.all("lead", **_where(scope))
     named = {row.other for row in leads} | {str(labels_of(row)["behind"]) for row in leads}
-    models = [row.other or "" for row in _ranked(rows, place) if row.other in named]
+    models = [row.other or "" for row in _ranked(rows, scope) if row.other in named]
     index = {name: position for position, name in enumerate(models)}
-    found = {(row.other, labels_of(row)["behind"]): row for row in rows.all("lead_p_adjusted", **where)}
-    more = {(row.other, labels_of(row)["behind"]): row for row in rows.all("more_to_decide", **where)}
+    adjusted = {(row.other, labels_of(row)["behind"]): row for row in rows.all("lead_p_adjusted", **where)}
+    further = {(row.other, labels_of(row)["behind"]): row for row in rows.all("more_to_decide", **where)}
     shades, cells = np.full((len(models), len(models)), np.nan), [[""] * len(models) for _ in models]
     over = "benchmarks" if leads[0].interval_for == "benchmarks" else "items"
     for row in leads:
         pair = (row.other, labels_of(row)["behind"])
         i, j = index[str(pair[0])], index[str(pair[1])]
-        p, ends = number(found[pair].value), ends_of(row)
+        p, ends = number(adjusted[pair].value), ends_of(row)
         apart = p < 0.05
         shades[i, j], shades[j, i] = (1.0, 7.0) if apart else (4.0, 4.0)
         parts = [Written(number(row.value), row.unit), *(Written(end, row.unit) for end in ends or ())]
-        numbers = [f"{part:+}" for part in parts] + [f"{p:.2g}", f"{number(more[pair].value):.0f}"]
+        numbers = [f"{part:+}" for part in parts] + [f"{p:.2g}", f"{number(further[pair].value):.0f}"]
         cells[i][j] = "|".join(numbers)
     size = 12.0 * len(models) if len(models) < 60 else 720.0
     unit = " points" if leads[0].unit == "accuracy" else " standard deviations" if leads[0].unit == "sd" else ""
     says = {
         "better": f"{{a}} beats {{b}}: {{lead}}{unit}{{interval}}; p {{p}} after Holm.",
-        "not known": f"{{a}} and {{b}} are not told apart: {{lead}}{unit}{{interval}}; p {{p}} after Holm. {{more}}",
+        "not known": f"{{a}} and {{b}} are not told apart: {{lead}}{unit}{{interval}}; p {{p}} after Holm. {{further}}",
         "interval": " (95%: {low} to {high})" if ends_of(leads[0]) else "",
-        "more": f"{{more}} more {over} like these would decide, if the lead stays.",
+        "more": f"{{further}} more {over} like these would decide, if the lead stays.",
     }
     data = {"rows": models, "columns": models, "pairs": cells, "says": says}
-    label = f"Which of {count(len(models), 'model')} beats which, {NAMES[place[1]]}"
+    label = f"Which of {count(len(models), 'model')} beats which, {NAMES[scope[1]]}"
     picture = carpet_svg(size, size, label, carpet(shades, 0, 0, size, size, 7.0), ranks=data)
     beaten = rows.row("separated_pairs", **where)
     tested = beaten.n or 0 if beaten else 0
-    told = f"{number(beaten.value):.0f} of {count(tested, 'pair')} of models are told apart" if beaten else ""
+    summary = f"{number(beaten.value):.0f} of {count(tested, 'pair')} of models are told apart" if beaten else ""
     note = "Rows and columns go by rank. Dark: the row's model beats the column's. Light: it is beaten."
-    if len(models) < len(_ranked(rows, place)):
+    if len(models) < len(_ranked(rows, scope)):
         note += f" The first {len(models)} models."
     return Section(
-        f"Which model beats which, {NAMES[place[1]]}" if place[0] is None else f"Which model beats which on {place[0]}",
-        f"{told}. {_scope(rows, place)}.",
+        f"Which model beats which, {NAMES[scope[1]]}" if scope[0] is None else f"Which model beats which on {scope[0]}",
+        f"{summary}. {_scope_words(rows, scope)}.",
         pictures=[Picture(picture, note)],
         explanation="p is that of no difference, two-sided, after Holm's adjustment over all pairs; the interval is "
         "of the pair by itself.",

@@ -20,7 +20,7 @@ from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture
 from lm_validity.results.put import Column, Rows, ends_of
 from lm_validity.results.sections import Says, SectionOf, TableOf
 from lm_validity.site.cards.card import Card
-from lm_validity.site.cards.verdict import NO, YES
+from lm_validity.site.cards.values import NO, YES
 from lm_validity.site.gather import Gathered
 from lm_validity.studies.items.answers import SAME_SCORE
 from lm_validity.tables.items import item_values

@@ -356,18 +356,13 @@ def write_page(page: Page, output: str | Path) -> None:
             write_csv(output / "tables" / f"{table.name}.csv", frame.columns, frame.itertuples(index=False, name=None))
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without pictures has the folder that rules declare
     document = page_document(page)
-    for file, picture, note in _figures(document):
-        text = _ALONE.format(style=asset("page.css"), picture=picture, note=escape(note))
-        write_text(output / "figures" / f"{file}.svg", text)
+    pictures = [document["picture"], *(picture for part in document["sections"] for picture in part["pictures"])]
+    for figure in (*filter(None, pictures), *document["panels"]):
+        note = figure["note"] if "note" in figure else figure["text"].replace("**", "")
+        text = _ALONE.format(style=asset("page.css"), picture=figure["svg"], note=escape(note))
+        write_text(output / "figures" / f"{figure['file']}.svg", text)
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
-
-
-def _figures(document: PageDocument) -> Iterator[tuple[str, str, str]]:
-    """File, picture and note of each figure of a page."""
-    pictures = [document["picture"], *(picture for part in document["sections"] for picture in part["pictures"])]
-    yield from ((each["file"], each["svg"], each["note"]) for each in pictures if each)
-    yield from ((each["file"], each["svg"], each["text"].replace("**", "")) for each in document["panels"])
 
 
 # a picture as a file of its own, which browsers show and print
@@ -382,8 +377,8 @@ def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, pictures, table cells with what is shown and sorted by."""
     numbers = count(1)
 
-    def drawn(figure: Picture | Panel) -> Any:
-        return _fields(figure) | {"file": f"{page.name}_{next(numbers)}"}
+    def drawn(figure: Picture | Panel) -> Fields:
+        return {**_fields(figure), "file": f"{page.name}_{next(numbers)}"}
 
     picture = drawn(page.picture) if page.picture else None
     sections: list[SectionDocument] = [

@@ -25,11 +25,10 @@ from lm_validity.pages.page import (
     write_html,
 )
 from lm_validity.pages.svg import NAMES
-from lm_validity.results.sections import write_rows
 from lm_validity.site.cards.card import FOLDER, Card, drawn_taus, make_card, outcome, write_cards
 from lm_validity.site.cards.values import CardSources, known, value_of
 from lm_validity.site.since import FILE as SNAPSHOT
-from lm_validity.site.since import Earlier, since_page, snapshot_of
+from lm_validity.site.since import Earlier, snapshot_of, write_since
 from lm_validity.site.table import benchmark_table
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.settings import Difference
@@ -80,7 +79,7 @@ def build_site(
     snapshot = snapshot_of({folder.name: folder for folder in map(Path, report_folders)}, made)
     write_text(output / SNAPSHOT, json.dumps(snapshot, ensure_ascii=False, separators=(",", ":")) + "\n")
     if earlier is not None:
-        write_rows(*since_page(earlier, snapshot), output / "since")
+        write_since(earlier, snapshot, output / "since")
         documents["since"] = _page_of(output / "since")
     names = sorted(documents, key=lambda study: (ORDER.index(study) if study in ORDER else len(ORDER), study))
     links = [Link(documents[study]["title"], f"{study}/index.html") for study in names]

@@ -18,7 +18,7 @@ from lm_validity.files import absent
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture
 from lm_validity.results.put import Column, Rows, ends_of
-from lm_validity.results.sections import Says, SectionOf, TableOf
+from lm_validity.results.sections import Says, SectionOf, TableOf, write_rows
 from lm_validity.site.cards.card import Card
 from lm_validity.site.cards.values import NO, YES
 from lm_validity.site.gather import Gathered
@@ -120,8 +120,8 @@ class Changes(NamedTuple):
     """What came and went, the models of which no rank is possible both times (protocol, benchmark, model), and the
     answers that turned; the standings of the models in common in the first order of both reports."""
 
-    models: tuple[list[str], list[str]]
-    benchmarks: tuple[list[str], list[str]]
+    models: "News"
+    benchmarks: "News"
     moved: list[tuple[str, str, str]]
     turned: list[Turn]
     standings: dict[str, tuple[Standing, Standing]]
@@ -157,20 +157,28 @@ def changes(earlier: Earlier, new: Snapshot) -> Changes:
         and (strict or {then, now} == {YES, NO})
     ]
     benchmarks = [set(snapshot["answers"]) for snapshot in (old, new)]
-    return Changes(_came_and_went(models), _came_and_went(benchmarks), moved, turned, standings)
+    return Changes(News.of(*models), News.of(*benchmarks), moved, turned, standings)
 
 
-def _came_and_went(names: Sequence[set[str]]) -> tuple[list[str], list[str]]:
-    return sorted(names[1] - names[0]), sorted(names[0] - names[1])
+class News(NamedTuple):
+    """Names that are new, and those that are gone."""
+
+    new: list[str]
+    gone: list[str]
+
+    @classmethod
+    def of(cls, then: set[str], now: set[str]) -> "News":
+        """Those of two reports."""
+        return cls(sorted(now - then), sorted(then - now))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The page.
 
 
-def since_page(earlier: Earlier, new: Snapshot) -> tuple[Page, Rows]:
-    """What changed since a report, in at most five sentences, with a line for each model from its rank then to its rank
-    now, in colour where that changed."""
+def write_since(earlier: Earlier, new: Snapshot, output: Path) -> None:
+    """Write the page of what changed since a report, in at most five sentences, with a line for each model from its
+    rank then to its rank now, in colour where that changed."""
     changed, rows = changes(earlier, new), Rows("since")
     for model, standings in changed.standings.items():
         for quantity, standing in zip(("rank_before", "rank_after"), standings, strict=True):
@@ -187,7 +195,7 @@ def since_page(earlier: Earlier, new: Snapshot) -> tuple[Page, Rows]:
         lines[0] if lines else "No tier and no answer changed" if earlier.without else "Nothing changed beyond noise"
     )
     answer = Answer("What changed?", f"{heading}.", picture, basis=f"{since}. {earlier.rule}", link="All changes")
-    return Page(
+    page = Page(
         name="since",
         title=since if earlier.without else "What changed",
         question=f"What came, went or changed? {since}. {earlier.rule}",
@@ -196,7 +204,8 @@ def since_page(earlier: Earlier, new: Snapshot) -> tuple[Page, Rows]:
         lede=Lede(heading, ". ".join([since, *lines[1:], "; ".join(taus)]).rstrip(". ")),
         picture=Picture(picture, f"Ranks of {count(len(changed.standings), 'model')}, in colour where they changed."),
         answers=[answer],
-    ), rows
+    )
+    write_rows(page, rows, output)
 
 
 _RANKS = SectionOf(

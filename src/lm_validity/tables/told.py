@@ -488,8 +488,10 @@ def _units(groups: Mapping[tuple[str, ...], pd.DataFrame], long: Long) -> dict[t
 
 def _is_known_share(name: tuple[str, ...], long: Long) -> bool:
     """Whether a benchmark is a known task, or its metric one whose scores are shares."""
-    words = set(plain(" ".join((*name, _metric_of(name, long)))).split("_"))
-    return bool(words & vocabulary("has")["higher is better"]) or find_task_facts(plain(name[0])) is not None
+    metric = _metric_of(name, long)
+    words = set(plain(" ".join((*name, metric))).split("_"))
+    known = find_task_facts(plain(name[0])) is not None or metric_direction(plain(metric)) is not None
+    return known or bool(words & vocabulary("has")["higher is better"])
 
 
 def _metric_of(name: tuple[str, ...], long: Long) -> str:

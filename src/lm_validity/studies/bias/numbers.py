@@ -64,7 +64,7 @@ def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.Series:
 # Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not.
 
 
-class TTest(NamedTuple):
+class StudentTest(NamedTuple):
     """Of a mean with its error on so many degrees of freedom: Student's interval, what is excluded beyond it, and the
     two-sided p of 0.
 
@@ -77,10 +77,12 @@ class TTest(NamedTuple):
     p: float | Missing
 
 
-def t_test(mean: float, error: float, freedom: int, level: float = LEVEL) -> TTest:
+def t_test(mean: float, error: float, freedom: int, level: float = LEVEL) -> StudentTest:
     """The test of a mean whose error is above 0."""
     reach, beyond = (float(stats.t.ppf(1 - tail, freedom)) * error for tail in (level / 2, level))
-    return TTest((mean - reach, mean + reach), abs(mean) + beyond, float(2 * stats.t.sf(abs(mean) / error, freedom)))
+    return StudentTest(
+        (mean - reach, mean + reach), abs(mean) + beyond, float(2 * stats.t.sf(abs(mean) / error, freedom))
+    )
 
 
 class MeanOverTasks(NamedTuple):
@@ -234,11 +236,11 @@ def apart(trials: pd.DataFrame) -> pd.Series:
     return (trials["difference"] - by_cell.transform("mean")) / (by_cell.ngroups * by_cell.transform("size"))
 
 
-def over_subsamples(mean: float, parts: np.ndarray, least: float) -> TTest:
+def over_subsamples(mean: float, parts: np.ndarray, least: float) -> StudentTest:
     """The t test of the mean, with an interval of half-width `least` or more; `parts`: u (subsamples,)."""
     number = len(parts)
     if number < 2 or np.abs(parts).max() <= ROUNDING:
-        return TTest(*[ONE_SUBSAMPLE if number < 2 else NO_SPREAD] * 3)
+        return StudentTest(*[ONE_SUBSAMPLE if number < 2 else NO_SPREAD] * 3)
     error = float(np.sqrt(number / (number - 1) * (parts**2).sum()))
     return t_test(mean, max(error, least / float(stats.t.ppf(1 - LEVEL / 2, number - 1))), number - 1)
 

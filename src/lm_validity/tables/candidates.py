@@ -172,7 +172,10 @@ def ignored_rows(columns: Columns) -> list[Given]:
 
 def options(columns: Columns) -> list[Told]:
     """Readings to try, each once: each text column, key and part of the path as model and as benchmark."""
-    return list({show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}.values())
+    if columns.readings is None:
+        readings = {show(told): told for told in itertools.islice(_options(columns), _MOST_OPTIONS)}
+        columns.readings = list(readings.values())
+    return columns.readings
 
 
 def _options(columns: Columns) -> Iterator[Told]:
@@ -286,7 +289,8 @@ def _completed(columns: Columns, told: Told, ignored: list[Given]) -> Iterator[T
 
 def _beside(columns: Columns, told: Told, names: list[str]) -> Told:
     """Subjects of items, else numbers of items and errors of scores."""
-    free = [c for c in columns.values() if c.name not in needed(told)]
+    used = {*needed(told)}
+    free = [c for c in columns.values() if c.name not in used]
     subjects = [c.name for c in free if c.word == "subject"]
     if "item" in told:
         return {"subject": one(subjects[0])} if len(subjects) == 1 else {}

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,9 @@ from lm_validity.tables.metrics import (
     vocabulary,
 )
 from lm_validity.tables.schema import PROTOCOLS
+
+if TYPE_CHECKING:
+    from lm_validity.tables.told import Told
 
 # Roles that --columns gives, in the order in which it is printed
 SETTINGS = ("protocol", "num_fewshot", "iteration", "tokens_b", "seed", "split", "prompt", "prompt_variant",
@@ -251,6 +255,7 @@ class Columns(dict[str, Column]):
         owners = {plain(name): name for name in self}
         self.spreads = {name for name in self if spread_owner(name, owners) is not None}
         self.means: dict[tuple[str, ...], set[str]] = {}  # averages among columns
+        self.readings: list[Told] | None = None  # those to try, once they are known
         self._codes: dict[frozenset[str], np.ndarray] = {frozenset(): np.zeros(len(table.cells), dtype=np.int64)}
         self._counts: dict[tuple[frozenset[str], bytes], int] = {}
 

@@ -40,6 +40,7 @@ from lm_validity.words import (
 LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
 LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
 LEAST_BEYOND = 3  # models on either side of a knot: of fewer, the segment's slope is noise
+NOT_ONE_FAMILY = Missing(Reason("The group is not one family.", ReasonCode.NONE))
 LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
 MOST_DRAWN = 12  # benchmarks of the picture
 NO_LEAD = too_few("The group cannot be told from compute here, or no score is known.")
@@ -289,6 +290,13 @@ def _put_gap(at: Rows, direct: np.ndarray, prepared: np.ndarray, logits: np.ndar
         data.put(at, "readiness_logit_change", "logit", logits, models)
     else:
         at.put("readiness_logit_change", NO_CHANCE, "logit", {"families": NO_CHANCE}, counted=("models", models))
+    if len(set(data.families[data.side == 1])) == 1 and np.isfinite(moved.value):  # the ranks of placebo groups
+        groups = (data.families == family for family in np.unique(data.families))
+        placebos = np.array([group_effect(change, group, data.terms, data.families).value for group in groups])
+        rank = float(1 + (placebos < moved.value - 1e-12).sum())
+        at.put("readiness_placebo_rank", rank, "rank", counted=("families", int(np.isfinite(placebos).sum())))
+    else:
+        at.put("readiness_placebo_rank", NOT_ONE_FAMILY, "rank")
     return moved
 
 
@@ -415,7 +423,7 @@ class _Told:
             for name in ("models_compared", "families_compared", "models_beyond_overlap")
             for side in (inside, outside)
         }
-        unknown = int(self.row("models_of_unknown_side").value or 0)
+        unknown, rank = int(self.row("models_of_unknown_side").value or 0), self.row("readiness_placebo_rank", first)
         change, logits = self.row("readiness_change", first), ends_of(self.row("readiness_logit_change", first))
         basis = [
             f"Mean over {len(self.benchmarks) - 1} benchmarks." if first is None else "",
@@ -427,6 +435,9 @@ class _Told:
             f"{number['models_beyond_overlap', outside]} outside it.",
             prepared,
             change.reason or "",
+            f"The group's change has rank {rank.value:.0f} among the {rank.n} families (1 falls most)."
+            if rank.value is not None
+            else "",
             "Not known whether it also changes on the logit scale. A group with more ability gains fewer points near 1."
             if logits is None
             else "On the logit scale the change is {} to {} (95%), which {} none.".format(

@@ -124,8 +124,12 @@ def test_three_models_of_one_family_have_no_lead_that_is_surely_one(tmp_path):
     assert rows.row("readiness_change", subject=None).reason_code == "too_few" and not page["answers"]
 
 
-def test_each_group_has_a_fold_of_its_own(tmp_path):
-    _, page = written(tmp_path, groups=["family=f1", "released>=2024-01"])
+def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
+    rows, page = written(tmp_path, groups=["family=f1", "released>=2024-01"])
+    rank = rows.row("readiness_placebo_rank", subject=None, group="family=f1")
+    assert rank.value in (1, 2, 3) and rank.n == 8  # f0 and f2 have seen the formats too
+    assert f"rank {rank.value:.0f} among the 8 families" in page["findings"][0]["basis"]
+    assert rows.row("readiness_placebo_rank", subject=None, group="released>=2024-01").reason_code == "none"
     assert [section["title"] for section in page["sections"]] == [
         "The lead of models of the family f1",
         "The lead of models released since January 2024",

@@ -22,7 +22,7 @@ def page(tmp_path_factory) -> tuple[Path, str]:
 
 
 def test_findings_in_readme_are_those_of_the_published_page(page):
-    printed = [line.rstrip() for line in re.findall(r"\n {4}(Agreement  .*?)\n\n", README, re.DOTALL)[0].split("\n")]
+    printed = [line.rstrip() for line in re.findall(r"\n {4}(Models  .*?)\n\n", README, re.DOTALL)[0].split("\n")]
     findings = [line.removeprefix("    ") for line in printed]
     assert len(findings) >= 4
     assert "\n".join(findings) in page[1]

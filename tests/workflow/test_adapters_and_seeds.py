@@ -61,7 +61,7 @@ def test_adapters_in_plain_peft_give_the_recorded_validation_scores(finished):
     assert min(recorded) > 0
 
 
-def test_two_adapters_and_their_base_are_scored_in_one_job(finished, tmp_path):
+def test_two_adapters_of_a_base_are_scored_as_models_of_their_own(finished, tmp_path):
     """Rows of the models sheet, with adapters that the run trained. The base's own cells are found in the store."""
     project = finished.copy_to(tmp_path / "copy")
     before, sheet = project.sidecars(), project.folder / "config/test_models.tsv"
@@ -73,11 +73,12 @@ def test_two_adapters_and_their_base_are_scored_in_one_job(finished, tmp_path):
     for name, cell in (("one", one), ("two", two)):
         lines.append("\t".join([*(base | {"model": name}).values(), str(cell / "adapter")]))
     sheet.write_text("\n".join([*lines, ""]))
-    manifest = RESULTS / "cells/evaluate_model/forum-llama-xs/all-benchmarks.all-adapters.plain.test.json"
-    project.snakemake(str(manifest), *CONFIG)
-    cells = json.loads((project.folder / manifest).read_text())["cells"]
+    names = ("forum-llama-xs", "one", "two")
+    manifests = [RESULTS / f"cells/evaluate_model/{name}/all-benchmarks.final.plain.test.json" for name in names]
+    project.snakemake(*map(str, manifests), *CONFIG)
+    cells = [cell for path in manifests for cell in json.loads((project.folder / path).read_text())["cells"]]
     assert [entry["status"] for entry in cells] == ["done"] * 6
-    assert list(dict.fromkeys(entry["cell"]["model"] for entry in cells)) == ["forum-llama-xs", "one", "two"]
+    assert list(dict.fromkeys(entry["cell"]["model"] for entry in cells)) == [*names]
     after = project.sidecars()
     assert before.items() <= after.items() and len(after) == len(before) + 8
     assert len({entry["sha256"] for entry in cells}) == 6, "no adapter has the scores of another, or of the base"

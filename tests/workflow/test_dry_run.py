@@ -42,7 +42,7 @@ SHIPPED = [
     ),
     # the page says 97 jobs; as many cells a job as fit
     ("small/small.yaml", {"prefetch_model": 8, "prefetch_benchmark": 8, "split_benchmark": 8, "evaluate_model": 8 + 2}
-     | {"select_prompt": 2, "total": 97}),
+     | {"select_prompt": 2, "total": 98}),
     ("paper/early_training.yaml", {"prefetch_model": 6, "prefetch_benchmark": 8, "split_benchmark": 8}
      | {"evaluate_model": 6 * 27, "report_signal": 1, "finetune_adapter": 0, "report_agreement": 0, "make_world": 0}),
     # 4 + 4 + 2 + 1 batches at n = 50, 100, 200, 500

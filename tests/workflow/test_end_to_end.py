@@ -195,7 +195,8 @@ def test_a_changed_recipe_computes_what_it_changes(project):
     store = project.folder / RESULTS / "store"
     found = [json.loads((store / cell / "sidecar.json").read_text()) for cell in trained]
     assert {(one["side_by_side"], one["resumed_epochs"]) for one in found} == {(2, 0)}
-    assert {one["counters"]["by_phase"]["train"]["optimizer_steps"] for one in found} == {75}
+    phases = [one["counters"]["by_phase"] for one in found]  # what two rates counted together is with the first of them
+    assert sorted(phase.get("train", {}).get("optimizer_steps", 0) for phase in phases) == [0, 0, 150, 150]
 
 
 def test_forget_drops_cells_by_pattern(project):

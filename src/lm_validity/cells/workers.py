@@ -311,8 +311,11 @@ class AdapterTrainer(Worker):
             FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # named after the recipe: a changed recipe does not resume from the old one's state
             work=self.workspace.work / address.folder,
-            on_epoch=lambda epoch: log.info("%s: %s, validation %s", cell.name, epoch, benchmark.metric),
-        )
+            on_epoch=lambda epoch: log.info(
+                "%s epoch %d: loss %.4f, validation %s %.4f", cell.name, epoch.number, epoch.train_loss,
+                benchmark.metric, epoch.validation_value,
+            ),
+        )  # fmt: skip
         return Plan(
             lm,
             examples,

@@ -264,11 +264,11 @@ def check_cells(configfile: Path = DEFAULT, output: Path | None = None, after_er
 
 
 @command(root)
-def partial_reports(configfile: Path = DEFAULT) -> None:
+def partial_reports(configfile: Path = DEFAULT, without_items: bool = False) -> None:
     """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
     from lm_validity.site.report import write_partial_reports
 
-    say(*write_partial_reports(load_planned_run(configfile)))
+    say(*write_partial_reports(load_planned_run(configfile), without_items=without_items))
 
 
 @command(root)

@@ -446,17 +446,18 @@ def write_run_site(run: Run, reports: Sequence[Path], folder: Path, missing: Seq
     return build_site(reports, folder / "report", cards=cards, missing=missing, name=name, about=about, source=source)
 
 
-def write_partial_reports(run: Run) -> list[str]:
+def write_partial_reports(run: Run, *, without_items: bool = False) -> list[str]:
     """Write results/<run>/partial/{tables,reports,report}; lines on how much is missing and where the page is.
 
     Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
-    with the cells at hand is left out and said on standard error.
+    with the cells at hand is left out and said on standard error. `without_items`: answers item by item, of which there
+    are many, are not merged.
     """
     folder, studies = run.results / "partial", set(run.configuration.studies)
     tables, merger = folder / "tables", Merger(run, partial=True)
     if studies & {"agreement", "signal"}:
         merger.write_scores(tables)
-        merger.write_items(tables)
+        (tables / "items.parquet").unlink(missing_ok=True) if without_items else merger.write_items(tables)
     if "bias" in studies:
         merger.write_trials(tables)
     missing = [cell.describe() for cell in merger.missing]
@@ -483,7 +484,8 @@ def _run_jobs(run: Run, folder: Path) -> list[ReportJob]:
     """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
     tables, reports, configured, jobs = folder / "tables", folder / "reports", run.configuration, list[ReportJob]()
     items, studies = tables / "items.parquet", configured.studies
-    sources = Sources(tables / "scores.parquet", configured.models, configured.benchmarks, items, configured.plan)
+    answers = items if items.is_file() else None
+    sources = Sources(tables / "scores.parquet", configured.models, configured.benchmarks, answers, configured.plan)
     if "agreement" in studies:
         inputs = Given(section=configured.reports, agreement=configured.agreement)
         jobs += agreement_jobs(reports, sources, inputs, tables / "selections.parquet")

@@ -60,20 +60,26 @@ def snapshot_of(reports: Mapping[str, Path], cards: Sequence[Card]) -> Snapshot:
     """What a later report compares itself with. reports: the folders of the reports, by name. The order on single
     benchmarks is in it only where there is none over all."""
     ranks: dict[str, dict[str, dict[str, list[float]]]] = {}
-    rows = Rows.read(reports["models"] / "results.parquet") if "models" in reports else Rows("models")
+    rows = _rows_of(reports, "models", "model_rank", "tier")
     together = rows.all("model_rank", subject=None)
     for row in together or rows.all("model_rank"):
         ends, tier = ends_of(row), rows.value("tier", subject=row.subject, other=row.other, protocol=row.protocol)
         if row.value is not None and ends:
             places = ranks.setdefault(str(row.protocol), {}).setdefault(row.subject or EVERYWHERE, {})
             places[str(row.other)] = [row.value, *ends, tier]
-    tau = Rows.read(reports["agreement"] / "results.parquet", ["tau_mean"]) if "agreement" in reports else Rows("")
+    tau = _rows_of(reports, "agreement", "tau_mean")
     return {
         "format": FORMAT,
         "ranks": ranks,
         "answers": {card.benchmark: {key: mark.outcome for key, mark in card.verdict.marks.items()} for card in cards},
         "agreement": {str(row.protocol): row.value for row in tau.all("tau_mean") if row.value is not None},
     }
+
+
+def _rows_of(reports: Mapping[str, Path], name: str, *quantities: str) -> Rows:
+    """Some rows of a report; none where it was not written."""
+    path = reports[name] / "results.parquet" if name in reports else Path()
+    return Rows.read(path, quantities) if path.is_file() else Rows(name)
 
 
 class Earlier(NamedTuple):
@@ -181,9 +187,9 @@ def write_since(earlier: Earlier, new: Snapshot, output: Path) -> None:
     rank then to its rank now, in colour where that changed."""
     changed, rows = changes(earlier, new), Rows("since")
     for model, standings in changed.standings.items():
-        for quantity, standing in zip(("rank_before", "rank_after"), standings, strict=True):
+        for when, standing in zip(("then", "now"), standings, strict=True):
             ends = {"pairs": (min(standing.low, standing.rank), max(standing.high, standing.rank))}
-            rows.put(quantity, standing.rank, "rank", ends, other=model)
+            rows.put("model_rank", standing.rank, "rank", ends, other=model, report=when)
     lines, picture = _sentences(changed, earlier), _slopes(changed) if changed.standings else svg.svg(1, 1, "")
     since = f"Without {earlier.without}" if earlier.without else f"Since {earlier.name}"
     taus = [
@@ -210,12 +216,12 @@ def write_since(earlier: Earlier, new: Snapshot, output: Path) -> None:
 
 _RANKS = SectionOf(
     "Ranks then and now",
-    Says("rank_after", "{count:model} are in both reports."),
+    Says("model_rank", "{count:model} are in both reports.", {"report": "now"}),
     TableOf(
         "ranks",
         {"other": "model"},
-        Column("rank_before", "rank then", ".0f").with_ends("before")
-        | Column("rank_after", "rank now", ".0f").with_ends("after"),
+        Column("model_rank", "rank then", ".0f", where={"report": "then"}).with_ends("then")
+        | Column("model_rank", "rank now", ".0f", where={"report": "now"}).with_ends("now"),
         "Models in both reports",
     ),
     explanation="Where models came or went, the possible ranks are those among the models of both reports.",

@@ -93,7 +93,7 @@ def test_the_groups_of_a_configuration_are_checked_before_the_run(sheet, tmp_pat
         return load_run(tmp_path / "run.yaml")
 
     run = load("merged", "family=new")
-    assert reports_of("agreement", run.configuration) == ("agreement", "factors", "readiness")
+    assert reports_of("agreement", run.configuration) == ("agreement", "factors", "models", "readiness")
     for groups, problem in [
         (["merged", "family=newr"], "family=newr"),
         (["merged", "released>=2030"], "2030"),

@@ -104,7 +104,8 @@ def test_the_same_files_change_nothing(tmp_path, answers):
         page = json.loads((tmp_path / "two" / "since" / "page.json").read_text())
         assert page["lede"]["heading"] == "Nothing changed beyond noise" and len(page["findings"]) == 1
     rows = Rows.read(tmp_path / "two" / "since" / "results.parquet")
-    assert [row.value for row in rows.all("rank_before")] == [row.value for row in rows.all("rank_after")]
+    assert [row.value for row in rows.all("model_rank", report="then")] == [1.0, 2.0, 3.0, 4.0]
+    assert [row.value for row in rows.all("model_rank", report="now")] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_scores_without_items_are_means_of_the_others(tmp_path, answers):

@@ -147,8 +147,8 @@ def _put_tiers(
     tested, ranked = int(np.isfinite(p).sum()) // 2, np.isfinite(score)
     rank = stats.rankdata(np.where(ranked, -score, np.inf), method="min").astype(float)
     view.put("models", len(models), "models")
-    for name, number, unit in (("tiers", order.tier.max(), "tiers"), ("may_be_best", (order.low == 1).sum(), "models")):
-        view.put(name, int(number) if tested else NO_TEST, unit, counted=("models", len(models)))
+    best = int((order.low == 1).sum()) if tested else NO_TEST
+    view.put("may_be_best", best, "models", counted=("models", len(models)))
     view.put("separated_pairs", int(order.ahead.sum()) if tested else NO_TEST, "pairs", counted=("pairs", tested))
     for i in np.argsort(rank, kind="stable"):
         ends = (min(float(order.low[i]), rank[i]), max(float(order.high[i]), rank[i])) if tested else NO_TEST

@@ -9,7 +9,6 @@ from statistics import fmean
 import numpy as np
 from markupsafe import Markup
 
-from lm_validity.errors import InputError
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section
 from lm_validity.pages.svg import KINDS, NAMES, carpet, carpet_svg, shortened
 from lm_validity.results.put import Column, Row, Rows, ends_of, labels_of
@@ -30,7 +29,6 @@ PLACES = SectionOf(
         {"subject": "benchmark", "protocol": "protocol"},
         {
             "models": Column("models", "models", ".0f"),
-            "tiers": Column("tiers", "tiers", ".0f"),
             "may_be_best": Column("may_be_best", "may be best", ".0f"),
             "separated": Column("separated_pairs", "pairs told apart", ".0f"),
             "tested": Column("separated_pairs", "of pairs", ".0f", "n"),
@@ -39,7 +37,7 @@ PLACES = SectionOf(
         },
         "Benchmarks",
     ),
-    hint="tiers, pairs told apart, the smallest gap that is found",
+    hint="who may be best, pairs told apart, the smallest gap that is found",
     explanation="On one benchmark models are compared on the items that both answered (McNemar's or the paired t "
     "test), else by their standard errors; p is adjusted by Holm over all pairs. Smallest detectable: the gap that the "
     "test of two models alone finds four times out of five, the median over pairs.",
@@ -72,13 +70,15 @@ def report_models(sources: Sources, output: str | Path) -> None:
     counted = model_scores(sources, study=STUDY)
     copies = set(matrix.models) - set(counted.rows["model"])
     order = model_order(matrix, items, copies)
-    if not order.places:
-        reasons = [note for note in counted.notes if "count once" in note] or ["no benchmark has scores of two models."]
-        raise InputError(
-            f"{sources.scores}: fewer than two models to compare. {reasons[0]}", "add results of more models."
-        )
     order = order._replace(notes=(*order.notes, *(note for note in counted.notes if note not in order.notes)))
-    write_rows(models_page(order, matrix), order.rows, output)
+    write_rows(models_page(order, matrix) if order.places else _no_page(order), order.rows, output)
+
+
+def _no_page(order: ModelOrder) -> Page:
+    """Where no benchmark has scores of two models, which are not the same model."""
+    reasons = [note for note in order.notes if "count once" in note] or ["No benchmark has scores of two models"]
+    lede = Lede("Which model is best is not known", reasons[0].rstrip("."))
+    return Page("models", "Models", [Finding(f"{lede.heading}. {lede.sentence}.")], [], notes=order.notes, lede=lede)
 
 
 def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
@@ -147,7 +147,7 @@ def _places(rows: Rows, scope: Place) -> str:
 def _lede(rows: Rows, scope: Place) -> Lede:
     """How many may be best, and how many tiers there are."""
     ranked, where = _ranked(rows, scope), _where(scope)
-    best, tiers = rows.value("may_be_best", **where), rows.value("tiers", **where)
+    best, tiers = rows.value("may_be_best", **where), [number(row.value) for row in rows.all("tier", **where)]
     on = "" if scope[0] is None else f" on {scope[0]}"
     name, tied = ranked[0].other or "", sum(row.value == 1 for row in ranked) - 1
     leads = f"{name} and {tied} more rank first" if tied else f"{name} ranks first"
@@ -158,7 +158,7 @@ def _lede(rows: Rows, scope: Place) -> Lede:
     heading = f"{name} is best of {count(len(ranked), 'model')}{on}" if best == 1 else heading
     heading = f"Any of the {len(ranked)} models may be best{on}" if best == len(ranked) else heading
     summary = f"{number(separated.value):.0f} of {count(separated.n or 0, 'pair')} are told apart" if separated else ""
-    return Lede(heading, f"{count(int(tiers), 'tier')}; {summary}", _places(rows, scope))
+    return Lede(heading, f"{count(int(np.nanmax(tiers)), 'tier')}; {summary}", _places(rows, scope))
 
 
 def _ranks(scope: Place) -> Dots:

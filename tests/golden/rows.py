@@ -153,7 +153,9 @@ def trials(experiments: int = 1) -> pd.DataFrame:
 Arguments = list[list[str]]
 
 
-def tables(table: pd.DataFrame, names: Iterable[str] = ("agreement", "factors", "readiness", "screening"), **sheets):
+def tables(
+    table: pd.DataFrame, names: Iterable[str] = ("agreement", "factors", "readiness", "screening", "models"), **sheets
+):
     """A world of scores with both sheets, or those given, for these reports."""
 
     def made(folder: Path) -> dict[str, Arguments]:
@@ -224,7 +226,7 @@ def published(folder: Path) -> dict[str, Arguments]:
     curve = ["--scores", f"{folder}/curves/scores.parquet", "--models", f"{early}/models.csv", "--selection", "e2lm"]
     made = {name: [of_harmony, ["report", name, *given, *FEW]] for name in ("agreement", "factors")}
     made["readiness"] = [of_harmony, ["report", "readiness", *given, *GROUP]]
-    made["screening"] = [of_harmony, ["report", "screening", *given]]
+    made |= {name: [of_harmony, ["report", name, *given]] for name in ("screening", "models")}
     return made | {
         "signal": [
             ["import", "e2lm", f"{early}/curves.csv", "--output", f"{folder}/curves"],
@@ -259,7 +261,7 @@ WORLDS: Mapping[str, Callable[[Path], dict[str, Arguments]]] = {
     "trials": of_trials(1),
     "two_experiments": of_trials(2),
 }
-STUDIES = ("agreement", "factors", "readiness", "screening", "signal", "bias", "items", "compare")
+STUDIES = ("agreement", "factors", "readiness", "screening", "models", "signal", "bias", "items", "compare")
 
 
 def rows_of(study: str, world: str) -> pd.DataFrame | None:

@@ -346,6 +346,22 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("blur", () => say(button, ""));
 }
 
+// A figure that has no file beside the page is saved as it is drawn, with its style.
+for (const button of document.querySelectorAll("[data-svg]")) {
+  button.addEventListener("click", () => {
+    const figure = button.closest("section").querySelector(".plot, svg");
+    const { width, height } = figure.getBoundingClientRect();
+    const style = document.querySelector("style").textContent;
+    const drawn = new XMLSerializer().serializeToString(figure);
+    const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height + 30}"><foreignObject width="100%" height="100%"><div xmlns="http://www.w3.org/1999/xhtml"><style>${style.replaceAll("&", "&amp;").replaceAll("<", "&lt;")}</style>${drawn}</div></foreignObject></svg>`;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    link.download = `${button.dataset.svg}.svg`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+}
+
 // Curves: the one under the pointer, or that the arrow keys reach, says its name, its value and where it is.
 for (const svg of document.querySelectorAll("svg.lines")) {
   const { x, y, log, unit } = JSON.parse(svg.dataset.axes);

@@ -241,10 +241,14 @@ def test_models_are_found_and_the_sentence_of_a_pair_is_read_by_keyboard(driver,
     carpet.send_keys(Keys.ARROW_RIGHT)
     carpet.send_keys(Keys.ENTER)
     said = driver.execute_script("return document.querySelector('.read').textContent")
-    first, second = driver.execute_script("return JSON.parse(document.querySelector('svg.carpet').dataset.ranks).rows")[
-        :2
-    ]
-    assert first in said and second in said and " after Holm." in said and "{" not in said
+    names = driver.execute_script("return JSON.parse(document.querySelector('svg.carpet').dataset.ranks).rows")
+    assert names[0] in said and names[1] in said and " after Holm." in said
+    words = []
+    for key in (Keys.ARROW_DOWN, *[Keys.ARROW_RIGHT] * 11, Keys.ARROW_DOWN, *[Keys.ARROW_LEFT] * 11):
+        carpet.send_keys(key)
+        words.append(driver.execute_script("return document.querySelector('.read').textContent"))
+    assert sum(" beats " in text or "told apart" in text for text in words) >= 21  # all but the pairs of one model
+    assert not [text for text in words if "{" in text or "undefined" in text or "NaN" in text]
     button = driver.find_element("css selector", ".alone button")
     button.click()
     sentence = button.get_attribute("data-copy")

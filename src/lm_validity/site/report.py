@@ -289,9 +289,12 @@ def _gathered(paths: list[str | Path], inputs: Given, folder: Path) -> _Compared
     gathered = gather(paths, folder, inputs.options)
     if inputs.without is None:
         return _Compared(gathered, earlier)
-    gathered = leave_items_out(gathered, inputs.without)
+    gathered = leave_items_out(gathered, inputs.without, folder)
     with tempfile.TemporaryDirectory() as name:
-        report_site(paths, Path(name) / "report", replace(inputs, without=None, single_file=False))
+        try:
+            report_site(paths, Path(name) / "report", replace(inputs, without=None, single_file=False))
+        except InputError as error:
+            raise InputError(error.problem, "leave out --without: there is no report of all items.") from error
         earlier = read_earlier(Path(name) / "report")
     return _Compared(gathered, earlier._replace(without=gathered.lines[-1].removeprefix(WITHOUT).rstrip(".")))
 

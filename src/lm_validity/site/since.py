@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from lm_validity.errors import InputError
-from lm_validity.files import absent
+from lm_validity.files import absent, replace_file
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture
 from lm_validity.results.put import Column, Rows, ends_of
@@ -23,7 +23,7 @@ from lm_validity.site.cards.card import Card
 from lm_validity.site.cards.values import NO, YES
 from lm_validity.site.gather import Gathered
 from lm_validity.studies.items.answers import SAME_SCORE
-from lm_validity.tables.items import item_values
+from lm_validity.tables.items import comparable, item_values
 from lm_validity.tables.schema import ITEMS, KEY
 from lm_validity.words import count, decimal, listing
 
@@ -107,8 +107,10 @@ def read_earlier(path: Path) -> Earlier:
     try:
         snapshot: Snapshot = json.loads(file.read_text(encoding="utf-8"))
         if snapshot["format"] == FORMAT:
-            return Earlier(snapshot, path.name)
-    except (ValueError, KeyError, TypeError) as error:
+            [Standing(*four) for orders in snapshot["ranks"].values() for of in orders.values() for four in of.values()]
+            _ = [marks.items() for marks in snapshot["answers"].values()], snapshot["agreement"].items()
+            return Earlier(snapshot, str(path))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file}: no snapshot of a report.", hint) from error
     raise InputError(f"{file}: a snapshot of another version.", "write the earlier report again with this one.")
 
@@ -123,11 +125,11 @@ class Turn(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What came and went, the models of which no rank is possible both times (protocol, benchmark, model), and the
-    answers that turned; the standings of the models in common in the first order of both reports."""
+    """What is new and what is gone, the models of which no rank is possible both times (protocol, benchmark, model),
+    and the answers that turned; the standings of the models in common in the first order of both reports."""
 
-    models: "News"
-    benchmarks: "News"
+    models: tuple[list[str], list[str]]
+    benchmarks: tuple[list[str], list[str]]
     moved: list[tuple[str, str, str]]
     turned: list[Turn]
     standings: dict[str, tuple[Standing, Standing]]
@@ -163,19 +165,8 @@ def changes(earlier: Earlier, new: Snapshot) -> Changes:
         and (strict or {then, now} == {YES, NO})
     ]
     benchmarks = [set(snapshot["answers"]) for snapshot in (old, new)]
-    return Changes(News.of(*models), News.of(*benchmarks), moved, turned, standings)
-
-
-class News(NamedTuple):
-    """Names that are new, and those that are gone."""
-
-    new: list[str]
-    gone: list[str]
-
-    @classmethod
-    def of(cls, then: set[str], now: set[str]) -> "News":
-        """Those of two reports."""
-        return cls(sorted(now - then), sorted(then - now))
+    of_models, of_benchmarks = ((sorted(now - then), sorted(then - now)) for then, now in (models, benchmarks))
+    return Changes(of_models, of_benchmarks, moved, turned, standings)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -183,14 +174,14 @@ class News(NamedTuple):
 
 
 def write_since(earlier: Earlier, new: Snapshot, output: Path) -> None:
-    """Write the page of what changed since a report, in at most five sentences, with a line for each model from its
+    """Write the page of what changed since a report, in at most four sentences, with a line for each model from its
     rank then to its rank now, in colour where that changed."""
     changed, rows = changes(earlier, new), Rows("since")
     for model, standings in changed.standings.items():
         for when, standing in zip(("then", "now"), standings, strict=True):
             ends = {"pairs": (min(standing.low, standing.rank), max(standing.high, standing.rank))}
             rows.put("model_rank", standing.rank, "rank", ends, other=model, report=when)
-    lines, picture = _sentences(changed, earlier), _slopes(changed) if changed.standings else svg.svg(1, 1, "")
+    lines, picture = sentences(changed, earlier), _slopes(changed) if changed.standings else svg.svg(1, 1, "")
     since = f"Without {earlier.without}" if earlier.without else f"Since {earlier.name}"
     taus = [
         f"agreement {svg.NAMES[protocol]} {decimal(then)}, now {decimal(now)}"
@@ -228,18 +219,28 @@ _RANKS = SectionOf(
 )
 
 
-def _sentences(changed: Changes, earlier: Earlier) -> list[str]:
-    """At most five, the most telling first."""
-    moved = list(dict.fromkeys(model for *_, model in changed.moved))
+def sentences(changed: Changes, earlier: Earlier) -> list[str]:
+    """At most four, the most telling first."""
+
+    def line(noun: str, names: list[str], words: str) -> list[str]:
+        return [f"{count(len(names), noun)} {words}: {listing(names, MOST_NAMED)}"] * bool(names)
+
+    orders = {_order(protocol, benchmark) for protocol, benchmark, _ in changed.moved}
+    several = len(orders) > 1
+    moved = [f"{m} ({_order(protocol, benchmark)})" if several else m for protocol, benchmark, m in changed.moved]
+    words = "changed tier" if earlier.without else "changed in rank beyond noise"
+    lines = line("rank" if several else "model", moved, words if several else ", ".join([words, *orders]))
     turned = [f"{turn.benchmark} ({turn.question}: {turn.then}, now {turn.now})" for turn in changed.turned]
-    rank_words = "changed tier" if earlier.without else "changed in rank beyond noise"
-    parts = [("model", moved, rank_words), ("answer", turned, "changed")]
-    parts += [("model", names, word) for word, names in zip(("new", "gone"), changed.models, strict=True)]
-    parts += [("benchmark", names, word) for word, names in zip(("new", "gone"), changed.benchmarks, strict=True)]
-    lines = [
-        f"{count(len(names), noun)} {words}: {listing(names, MOST_NAMED)}" for noun, names, words in parts if names
-    ]
-    return lines[:5]
+    lines += line("answer", turned, "changed")
+    for noun, (new, gone) in (("model", changed.models), ("benchmark", changed.benchmarks)):
+        parts = line(noun, new, "new") + line(noun, gone, "gone")
+        lines += ["; ".join(parts)] * bool(parts)
+    return lines
+
+
+def _order(protocol: str, benchmark: str) -> str:
+    """Which order of models: that over all benchmarks, or on one, and under which protocol."""
+    return f"{benchmark}, {svg.NAMES[protocol]}" if benchmark != EVERYWHERE else svg.NAMES[protocol]
 
 
 def _slopes(changed: Changes) -> Markup:
@@ -264,39 +265,43 @@ def _slopes(changed: Changes) -> Markup:
 _CELL = [name for name in ITEMS.names[: ITEMS.names.index("doc_id")] if name in KEY]
 
 
-def leave_items_out(gathered: Gathered, listed: Path) -> Gathered:
+def leave_items_out(gathered: Gathered, listed: Path, folder: Path) -> Gathered:
     """Without the items that a file lists, a line each: a doc_id as in items.parquet or, where several benchmarks have
     it, `benchmark<tab>doc_id`. Scores that are the means of their items are computed again from the others, with their
     standard errors; other scores of these benchmarks are left out, and said.
 
-    The table of items in the report's folder is replaced. Raises InputError where there are no items, or for an id that
-    none or several benchmarks have.
+    The items that are left are written into `folder`; the table that they come from stays as it is. Raises InputError
+    where there are no items, or for an id that none or several benchmarks have.
     """
     if gathered.items is None or gathered.scores is None:
         raise InputError(f"{listed}: these results have no answers item by item.", "leave --without out.")
     table = pq.read_table(gathered.items)
     items = table.select([name for name in [*_CELL, "doc_id"] if name in table.column_names]).to_pandas()
     out = _listed(items, listed)
-    keys, hit = [name for name in _CELL if name in items], items.loc[out, "benchmark"].unique()
+    keys, hit = _CELL, items.loc[out, "benchmark"].unique()
     scores, on_hit = gathered.scores, gathered.scores["benchmark"].isin(hit)
-    renewed = []
+    renewed, items = [], _joinable(items)
     for metric, rows in scores[on_hit].groupby("metric", dropna=False):
-        values = items.assign(value=item_values(table, str(metric)).to_pandas())
+        values = items.assign(value=item_values(table, None if pd.isna(metric) else str(metric)).to_pandas())
         all_items, kept_items = (part.groupby(keys, dropna=False)["value"] for part in (values, values[~out]))
-        means = pd.DataFrame(
-            {"whole": all_items.mean(), "now": kept_items.mean(), "n": kept_items.count(), "sd": kept_items.std()}
-        )
-        joined = rows.drop(columns=["stderr", "n_items"], errors="ignore").merge(means.reset_index(), on=keys)
-        joined = joined[(joined["value"] - joined["whole"]).abs() < SAME_SCORE]
-        joined = joined.assign(value=joined["now"], stderr=joined["sd"] / np.sqrt(joined["n"]), n_items=joined["n"])
-        renewed.append(joined.reindex(columns=scores.columns))
-    again = pd.concat([scores[~on_hit], *renewed], ignore_index=True)
-    pq.write_table(table.filter(pa.array(~out)), gathered.items)
+        means = kept_items.agg(now="mean", n="count", error="sem").assign(whole=all_items.mean())
+        found = _joinable(rows)[keys].merge(means.reset_index(), on=keys, how="left").set_index(rows.index)
+        fits = (rows["value"] - found["whole"]).abs() < SAME_SCORE
+        renewed.append(rows.assign(value=found["now"], stderr=found["error"], n_items=found["n"])[fits])
+    again = pd.concat([scores[~on_hit], *renewed]).sort_index().reset_index(drop=True)
+    with replace_file(folder / "items.parquet") as temporary:
+        pq.write_table(table.filter(pa.array(~out)), temporary)
     number = len(items[out].drop_duplicates(["benchmark", "doc_id"]))
     line = f"{WITHOUT}{count(number, 'item')} of {listing(hit, 3)}"
     if lost := len(scores) - len(again):
-        line += f", and {count(lost, 'score')} that are no means of their items"
-    return replace(gathered, scores=again, lines=[*gathered.lines, f"{line}."])
+        line += f", and {count(lost, 'score')} that cannot be computed again"
+    return replace(gathered, scores=again, items=folder / "items.parquet", lines=[*gathered.lines, f"{line}."])
+
+
+def _joinable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same value for what is unknown in scores or in items."""
+    frame = comparable(frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_CELL])]))
+    return frame.assign(split=frame["split"].fillna("test"), run=frame["run"].astype("Float64").fillna(-1))
 
 
 def _listed(items: pd.DataFrame, path: Path) -> np.ndarray:

@@ -78,7 +78,7 @@ def items_of_scores(items: pd.DataFrame, scores: pd.DataFrame, key: Sequence[str
     """
     items = items.assign(subject=items["subject"].fillna(""))
     items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
-    return _averaged_runs(_comparable(items).merge(_comparable(scores[[*key]].drop_duplicates()), on=[*key]), key)
+    return _averaged_runs(comparable(items).merge(comparable(scores[[*key]].drop_duplicates()), on=[*key]), key)
 
 
 def _averaged_runs(items: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
@@ -96,7 +96,7 @@ def _averaged_runs(items: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
     return items[~pd.MultiIndex.from_frame(items[[*keys, "run"]]).isin(odd.index)]
 
 
-def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
+def comparable(frame: pd.DataFrame) -> pd.DataFrame:
     """The same value for what is unknown on both sides of a join."""
     numbers = {name: frame[name].astype("Float64").fillna(-1) for name in ("seed", "num_fewshot")}
     texts = {"prompt": "plain", "prompt_variant": "", "checkpoint": "final"}

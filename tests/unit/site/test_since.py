@@ -5,14 +5,16 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
-from lm_validity.site.since import Earlier, changes
+from lm_validity.site.since import Earlier, changes, sentences
 from lm_validity.studies.items.statistics import p_by_errors
 from lm_validity.studies.models.order import order_of
+from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 ABILITIES = {"ant": -0.6, "bee": 0.0, "cat": 0.5, "dog": 1.5}
 
@@ -41,6 +43,8 @@ def test_what_came_and_went_and_turned():
     found = changed(old, new)
     assert found.models == (["d"], ["a"]) and found.benchmarks == (["z"], ["y"])
     assert [(turn.benchmark, turn.then, turn.now) for turn in found.turned] == [("x", "yes", "no")]
+    told = sentences(found, Earlier(old, "old"))
+    assert len(told) <= 5 and all(name in " ".join(told) for name in ("d", "a", "z", "y", "x (ranks: yes, now no)"))
     # among b and c, b may have been the first before, since a that was may have been the one before it
     assert found.moved == [] and found.standings["b"][0].low == 1
 
@@ -65,10 +69,8 @@ def test_another_sampling_of_the_same_models_changes_nothing():
         sides = []
         for _ in range(2):
             scores = truth + errors * rng.normal(size=12)
-            order, rank = (
-                order_of(scores[:, None] - scores, p_by_errors(scores, errors)[0]),
-                np.argsort(np.argsort(-scores)) + 1.0,
-            )
+            order = order_of(scores[:, None] - scores, p_by_errors(scores, errors)[0])
+            rank = stats.rankdata(-scores)
             sides.append(snapshot({f"m{i}": (rank[i], order.low[i], order.high[i], order.tier[i]) for i in range(12)}))
         any_changed += bool(changed(*sides).moved)
     assert any_changed <= 10
@@ -114,13 +116,8 @@ def test_scores_without_items_are_means_of_the_others(tmp_path, answers):
     scores = pd.read_parquet(tmp_path / "site" / "scores.parquet").set_index(["model", "benchmark"])
     left = answers[(answers["benchmark"] == "logic") | (answers["item"].str[6:].astype(int) >= 75)]
     means = left.groupby(["model", "benchmark"])["acc"].agg(["mean", "sem", "size"])
-    for cell, row in means.iterrows():
-        assert scores.loc[cell, "value"] == pytest.approx(row["mean"])
-        if cell[1] == "maths":
-            assert (
-                scores.loc[cell, "stderr"] == pytest.approx(row["sem"])
-                and scores.loc[cell, "n_items"] == row["size"] == 75
-            )
+    found = scores.loc[means.index, ["value", "stderr", "n_items"]]
+    np.testing.assert_allclose(found.to_numpy(dtype=float), means)
     items = pd.read_parquet(tmp_path / "site" / "items.parquet")
     assert len(items) == 4 * 225 and not set(items["doc_id"]) & {f"maths-{item}" for item in range(75)}
     page = json.loads((tmp_path / "site" / "since" / "page.json").read_text())
@@ -133,18 +130,18 @@ BAD = [
     (["--since", "answers.csv"], "answers.csv: no snapshot"),
     (["--since", "old"], "old/snapshot.json: no such file"),
     (["--since", "future.json"], "another version"),
+    (["--since", "halves.json"], "no snapshot"),
     (["--since", "good.json", "--without", "ids.txt"], "--since and --without"),
 ]
 
 
 @pytest.mark.parametrize(("words", "problem"), BAD, ids=[problem for _, problem in BAD])
-def test_what_cannot_be_compared_with_is_refused_before_anything_is_written(
-    tmp_path, answers, monkeypatch, words, problem
-):
+def test_what_cannot_be_compared_is_refused_and_nothing_written(tmp_path, answers, monkeypatch, words, problem):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ids.txt").write_text("maths-1\nmaths-999\n")
     (tmp_path / "old").mkdir()
     (tmp_path / "good.json").write_text(json.dumps(snapshot({})))
+    (tmp_path / "halves.json").write_text('{"format": 1, "ranks": {"direct": {"": {"a": [1, 2]}}}}')
     (tmp_path / "future.json").write_text(json.dumps(snapshot({}) | {"format": 99}))
     before = {path.name for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match=problem):
@@ -161,3 +158,23 @@ def test_an_id_of_several_benchmarks_needs_its_benchmark(tmp_path, answers):
     report(tmp_path, "--output", tmp_path / "site", "--without", tmp_path / "ids.txt")
     items = pd.read_parquet(tmp_path / "site" / "items.parquet")
     assert items.groupby("benchmark")["doc_id"].nunique().to_dict() == {"logic": 150, "maths": 149}
+
+
+def test_a_table_of_the_user_stays_as_it_is_and_its_nulls_are_what_they_mean(tmp_path, answers):
+    """Items and scores as tables of ours, without checkpoint, split and metric in one of the two."""
+    keys = ["model", "benchmark"]
+    items = answers.rename(columns={"item": "doc_id", "acc": "correct"})
+    items = items.assign(protocol="direct", checkpoint="final", split="test", prompt="plain")
+    items["correct"] *= 1.0
+    scores = items.groupby(keys, as_index=False)["correct"].mean().rename(columns={"correct": "value"})
+    folder = tmp_path / "mine"
+    write_table(items, ITEMS, folder / "items.parquet")
+    write_table(scores.assign(protocol="direct", higher_is_better=True), SCORES, folder / "scores.parquet")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (tmp_path / "ids.txt").write_text("maths-3\nmaths-4\n")
+    words = [str(folder), "--output", str(tmp_path / "site"), "--without", str(tmp_path / "ids.txt")]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    found = pd.read_parquet(tmp_path / "site" / "scores.parquet").set_index(keys)["value"]
+    means = items[~items["doc_id"].isin(["maths-3", "maths-4"])].groupby(keys)["correct"].mean()
+    pd.testing.assert_series_equal(found.sort_index(), means.sort_index(), check_names=False)

@@ -15,14 +15,7 @@ from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
-from lm_validity.studies.items.answers import (
-    CELL,
-    answers_matrix,
-    mean_items,
-    model_answers,
-    noise_of_runs,
-    unlike_items,
-)
+from lm_validity.studies.items import answers as of_items
 from lm_validity.studies.items.statistics import FACTOR, LEVEL, holm_over_pairs, p_by_errors, paired_tests
 from lm_validity.studies.models.order import (
     LEAST_BENCHMARKS,
@@ -46,11 +39,10 @@ Place = tuple[str | None, str]
 
 
 class ModelOrder(NamedTuple):
-    """The rows; the places, all benchmarks together (None) first; those whose scores are fractions; and notes."""
+    """The rows; the places, all benchmarks together (None) first; and notes."""
 
     rows: Rows
     places: list[Place]
-    in_points: set[Place]
     notes: tuple[str, ...]
 
 
@@ -74,10 +66,10 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
     models that are not ranked. Benchmarks of assumed direction are not among all together. Raises InputError for a file
     that is no table of items.
     """
-    rows, places, notes = Rows("models"), dict[Place, bool](), [*matrix.notes]
-    raw = None if items is None else model_answers(items, matrix.selected)
-    answers = {} if raw is None else dict(iter(mean_items(raw).groupby(CELL)))
-    sampled = {} if raw is None else dict(iter(raw[raw["run"].notna()].groupby(CELL)))
+    rows, places, notes = Rows("models"), list[Place](), [*matrix.notes]
+    raw = None if items is None else of_items.model_answers(items, matrix.selected)
+    answers = {} if raw is None else dict(iter(of_items.mean_items(raw).groupby(of_items.CELL)))
+    sampled = {} if raw is None else dict(iter(raw[raw["run"].notna()].groupby(of_items.CELL)))
     chosen = [i for i, model in enumerate(matrix.models) if model not in copies]
     everyone = [matrix.models[i] for i in chosen]
     for model, family, size in zip(everyone, matrix.families[chosen], matrix.sizes().parameters[chosen], strict=True):
@@ -93,7 +85,7 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
             has = np.isfinite(scores).astype(float)
             view = rows.of(subject=None, protocol=protocol)
             _put_order(view, everyone, leads, has @ has.T, "benchmarks", in_points=in_points)
-            places[None, protocol] = in_points
+            places.append((None, protocol))
     is_small = not places
     for protocol in matrix.protocols:
         shape = (len(matrix.benchmarks), len(everyone), len(everyone))
@@ -112,20 +104,18 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
             )  # fmt: skip
             leads, remarks = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, main=is_small)
             notes += [f"{benchmark}: {remark}" for remark in remarks]
-            places[benchmark, protocol] = in_points
+            places.append((benchmark, protocol))
             if in_points and everywhere[index]:
                 lead[index][np.ix_(present, present)] = leads.lead
                 error[index][np.ix_(present, present)] = leads.error
         number = (np.isfinite(lead) & np.isfinite(error)).sum(axis=0)
         if is_small and (number > 1).any():  # of so few benchmarks nothing is said about others like them
-            error = np.where(
-                number > 1, np.sqrt(np.nansum(np.where(np.isnan(lead), np.nan, error) ** 2, axis=0)), np.nan
-            )
+            error = np.where(number > 1, np.sqrt(np.nansum(error**2 + 0 * lead, axis=0)), np.nan)
             leads = Leads(finite_mean(lead, axis=0), error / np.maximum(number, 1), np.full(number.shape, np.inf))
             view = rows.of(subject=None, protocol=protocol)
             _put_order(view, everyone, leads, number, "items", in_points=True)
-            places = {(None, protocol): True} | places
-    return ModelOrder(rows, [*places], {position for position, points in places.items() if points}, tuple(notes))
+            places.insert(0, (None, protocol))
+    return ModelOrder(rows, places, tuple(notes))
 
 
 def _put_order(view: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, over: str, *, in_points: bool) -> None:
@@ -190,11 +180,11 @@ def _put_benchmark(view: Rows, scored: Scored, *, main: bool) -> _Found:
     """Put the order of models on one benchmark, by tests of all pairs on common items, else by standard errors. main:
     with the tiers of models and the leads of all pairs."""
     p, detectable = p_by_errors(scored.scores, scored.errors)
-    matrix = answers_matrix(scored.items, scored.better * scored.scores)
-    noises = [None if rows is None else noise_of_runs(rows, matrix.documents) for rows in scored.runs]
-    of_items = paired_tests(scored.better * matrix.correct, matrix.subjects, noises)
-    shared = of_items.items > 0
-    p, detectable = np.where(shared, of_items.p, p), np.where(shared, of_items.detectable, detectable)
+    matrix = of_items.answers_matrix(scored.items, scored.better * scored.scores)
+    noises = [None if rows is None else of_items.noise_of_runs(rows, matrix.documents) for rows in scored.runs]
+    tests = paired_tests(scored.better * matrix.correct, matrix.subjects, noises)
+    shared = tests.items > 0
+    p, detectable = np.where(shared, tests.p, p), np.where(shared, tests.detectable, detectable)
     leads = Leads(scored.scores[:, None] - scored.scores, detectable / FACTOR, np.full(p.shape, np.inf))
     order = order_of(leads.lead, p)
     _put_tiers(view, scored.models, order, scored.scores, p, "items", main=main)
@@ -209,15 +199,15 @@ def _put_benchmark(view: Rows, scored: Scored, *, main: bool) -> _Found:
         ends = (float(score - error), float(score + error)) if np.isfinite(error) else NO_ERROR
         view.put("score", float(score), "score", {"items": ends}, other=model)
     remarks = list[str]()
-    if paired and (unlike := unlike_items(scored.items)):
+    if paired and (unlike := of_items.unlike_items(scored.items)):
         remarks.append(
             f"models did not answer the same items ({unlike} to all). Scores are of all that a model answered, tests "
             "of those that both models answered."
         )
     if main:
-        further = more_to_decide(leads, order, np.where(shared, of_items.items, np.nan))
+        further = more_to_decide(leads, order, np.where(shared, tests.items, np.nan))
         _put_pairs(
-            view, scored.models, leads, p, further, of_items.items, "accuracy" if scored.in_points else "score", "items"
+            view, scored.models, leads, p, further, tests.items, "accuracy" if scored.in_points else "score", "items"
         )
         if 0 < tested < len(first):
             remarks.append(f"{count(len(first) - tested, 'pair')} of models without a test.")

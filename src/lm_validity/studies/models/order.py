@@ -61,7 +61,8 @@ def order_of(lead: np.ndarray, p: np.ndarray) -> Order:
     tier, remaining = np.zeros(models, dtype=int), np.ones(models, dtype=bool)
     while remaining.any():
         top = remaining & ~ahead[remaining].any(axis=0)
-        top = top if top.any() else remaining.copy()  # findings in a circle, which pairs without common items allow
+        if not top.any():  # findings in a circle, which pairs with other items allow: the one that the fewest beat
+            top[np.argmin(np.where(remaining, ahead[remaining].sum(axis=0), models))] = True
         tier[top], remaining = tier.max() + 1, remaining & ~top
     return Order(ahead, 1 + ahead.sum(axis=0), models - ahead.sum(axis=1), tier)
 

@@ -23,7 +23,7 @@ FIRST_RANKS = 8  # of the picture on a site's first page
 RULE = "Tiers and ranks hold for all pairs of models at once (95%)"
 PLACES = SectionOf(
     "On each benchmark",
-    Says("separated_pairs", "Of the pairs of models {span} are told apart on a benchmark.", {}),
+    Says("paired_pairs", "{count:order} of the models, on one benchmark each."),
     TableOf(
         "models_by_benchmark",
         {"subject": "benchmark", "protocol": "protocol"},
@@ -87,7 +87,8 @@ def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
     rows = Rows("models", (_labelled(row, labels) for row in order.rows))
     together = [scope for scope in order.places if scope[0] is None]
     main = together[-1] if together else order.places[0]
-    ledes = {scope: _lede(rows, scope) for scope in (together or order.places)}
+    assumed = {name for name, unknown in zip(matrix.benchmarks, matrix.assumed, strict=True) if unknown}
+    ledes = {scope: _lede(rows, scope, assumed=scope[0] in assumed) for scope in (together or order.places)}
     basis = ". ".join([_scope_words(rows, main), *([RULE] if _places(rows, main) else [])]) + "."
     return Page(
         name="models",
@@ -127,7 +128,8 @@ def _scope_words(rows: Rows, scope: Place) -> str:
     if benchmark is not None:
         return f"On {benchmark}, {NAMES[protocol]}, for other items like these"
     leads = rows.all("lead", **_where(scope))
-    largest = max((row.n or 0 for row in leads), default=0)
+    numbers = {row.n or 0 for row in leads}
+    largest = f"{'up to ' * (len(numbers) > 1)}{max(numbers, default=0)}"
     wider = any(row.interval_for == "benchmarks" for row in leads)
     population = "benchmarks like these" if wider else "other items of these benchmarks, not for other benchmarks"
     return f"Mean over {largest} benchmarks, {NAMES[protocol]}, for {population}"
@@ -138,27 +140,27 @@ def _ranked(rows: Rows, scope: Place) -> list[Row]:
     return [row for row in rows.all("model_rank", **_where(scope)) if row.value is not None]
 
 
-def _places(rows: Rows, scope: Place) -> str:
+def _places(rows: Rows, scope: Place, begin: str = "") -> str:
     """`95%: rank 1 to 15`, of the first model; empty where there is no test."""
     ends = ends_of(_ranked(rows, scope)[0])
-    return f"95%: rank {ends[0]:.0f} to {ends[1]:.0f}" if ends else ""
+    return f"95%: {begin}rank {ends[0]:.0f} to {ends[1]:.0f}" if ends else ""
 
 
-def _lede(rows: Rows, scope: Place) -> Lede:
-    """How many may be best, and how many tiers there are."""
+def _lede(rows: Rows, scope: Place, *, assumed: bool) -> Lede:
+    """How many may be best, and how many tiers there are. assumed: nothing says which direction is better."""
     ranked, where = _ranked(rows, scope), _where(scope)
     best, tiers = rows.value("may_be_best", **where), [number(row.value) for row in rows.all("tier", **where)]
-    on = "" if scope[0] is None else f" on {scope[0]}"
-    name, tied = ranked[0].other or "", sum(row.value == 1 for row in ranked) - 1
+    on, name = f" on {scope[0]}" * (scope[0] is not None), ranked[0].other or ""
+    if separated := rows.row("separated_pairs", **where):
+        summary = f"{number(separated.value):.0f} of {count(separated.n or 0, 'pair')} are told apart{on}"
+    on, tied = on + ", if higher is better" * assumed, sum(row.value == 1 for row in ranked) - 1
     leads = f"{name} and {tied} more rank first" if tied else f"{name} ranks first"
-    if np.isnan(best):
+    if np.isnan(best) or not separated:
         return Lede(f"Which model is best{on} is not known", f"{leads}, but nothing says how sure that is")
-    separated = rows.row("separated_pairs", **where)
     heading = f"{best:.0f} of {count(len(ranked), 'model')} may be best{on}; {leads}"
     heading = f"{name} is best of {count(len(ranked), 'model')}{on}" if best == 1 else heading
     heading = f"Any of the {len(ranked)} models may be best{on}" if best == len(ranked) else heading
-    summary = f"{number(separated.value):.0f} of {count(separated.n or 0, 'pair')} are told apart" if separated else ""
-    return Lede(heading, f"{count(int(np.nanmax(tiers)), 'tier')}; {summary}", _places(rows, scope))
+    return Lede(heading, f"{count(int(np.nanmax(tiers)), 'tier')}; {summary}", _places(rows, scope, f"{name} has "))
 
 
 def _ranks(scope: Place) -> Dots:
@@ -293,9 +295,9 @@ def _pairs(rows: Rows, scope: Place) -> Section:
     unit = " points" if leads[0].unit == "accuracy" else " standard deviations" if leads[0].unit == "sd" else ""
     says = {
         "better": f"{{a}} beats {{b}}: {{lead}}{unit}{{interval}}; p {{p}} after Holm.",
-        "not known": f"{{a}} and {{b}} are not told apart: {{lead}}{unit}{{interval}}; p {{p}} after Holm. {{further}}",
+        "not known": f"{{a}} and {{b}} are not told apart: {{lead}}{unit}{{interval}}; p {{p}} after Holm. {{more}}",
         "interval": " (95%: {low} to {high})" if ends_of(leads[0]) else "",
-        "more": f"{{further}} more {over} like these would decide, if the lead stays.",
+        "more": f"{{more}} more {over} like these would decide, if the lead stays.",
     }
     data = {"rows": models, "columns": models, "pairs": cells, "says": says}
     label = f"Which of {count(len(models), 'model')} beats which, {NAMES[scope[1]]}"

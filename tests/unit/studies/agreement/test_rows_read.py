@@ -239,20 +239,13 @@ def test_scores_under_another_metric_only_are_named(tmp_path):
     assert found.value("cells_in_both") == sum(len(SMALL[DIRECT][name]) for name in "abc") - 1
 
 
+LOSSES = ("a_bpb", "a_error (top-1)", "ppl_c4", "val_cross_entropy", "a_toxicity", "a_error_rate")
+NO_LOSSES = ("weight_loss_qa", "translation_error_detection")
+
+
 @pytest.mark.parametrize(
     ("metric", "name", "asked"),
-    [
-        ("own", "a_bpb", False),
-        (None, "a_bpb", True),
-        ("bpb", "a", True),
-        (None, "a_error (top-1)", True),
-        (None, "ppl_c4", True),
-        (None, "val_cross_entropy", True),
-        (None, "a_toxicity", True),
-        (None, "weight_loss_qa", False),
-        (None, "a_error_rate", True),
-        (None, "translation_error_detection", False),
-    ],
+    [("own", "a_bpb", False), ("bpb", "a", True)] + [(None, name, name in LOSSES) for name in LOSSES + NO_LOSSES],
 )
 def test_the_direction_of_what_is_named_like_a_loss_is_asked_for(tmp_path, metric, name, asked):
     rows = score_rows({DIRECT: {name: [0.9, 0.8, 0.7, 0.6], "b": [0.1, 0.2, 0.3, 0.4]}})

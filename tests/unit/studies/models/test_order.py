@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.items.statistics import p_by_errors
+from lm_validity.studies.items.statistics import holm_over_pairs, p_by_errors
 from lm_validity.studies.models.order import LEAST_BENCHMARKS, leads_over_benchmarks, more_to_decide, order_of
 
 
@@ -29,19 +29,15 @@ def test_leads_are_paired_t_tests_adjusted_by_holm(missing):
     scores = rng.normal(size=(7, 1)) * 2 + rng.normal(size=(7, 16))
     scores[rng.random(scores.shape) < missing] = np.nan
     leads = leads_over_benchmarks(scores, standardised=False)
-    pairs, p = [*zip(*np.triu_indices(7, 1), strict=True)], []
+    pairs = [*zip(*np.triu_indices(7, 1), strict=True)]
     for i, j in pairs:
         both = np.isfinite(scores[[i, j]]).all(axis=0)
         test = stats.ttest_rel(scores[i, both], scores[j, both])
         assert both.sum() >= LEAST_BENCHMARKS
         assert leads.lead[i, j] == pytest.approx((scores[i, both] - scores[j, both]).mean())
         assert leads.p()[i, j] == leads.p()[j, i] == pytest.approx(test.pvalue)
-        p.append(test.pvalue)
-    order, found, smallest = order_of(leads.lead, leads.p()), np.zeros(len(p), dtype=bool), np.argsort(p)
-    for step, test in enumerate(smallest):  # Holm: the k-th smallest of n against .05 / (n - k + 1), until one is not
-        if p[test] >= 0.05 / (len(p) - step):
-            break
-        found[test] = True
+    order = order_of(leads.lead, leads.p())
+    found = [holm_over_pairs(leads.p())[pair] < 0.05 for pair in pairs]
     ahead = {(i, j) if leads.lead[i, j] > 0 else (j, i) for (i, j), yes in zip(pairs, found, strict=True) if yes}
     assert {*zip(*np.nonzero(order.ahead), strict=True)} == ahead and ahead
     for model in range(7):
@@ -86,16 +82,6 @@ def test_so_many_more_benchmarks_would_decide():
     assert power == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.parametrize(("models", "benchmarks"), [(8, 8), (20, 8), (20, 24)])
-def test_sets_of_equal_models_hold_all_ranks(models, benchmarks):
-    """In 300 tables; the Monte Carlo error of .95 is .013."""
-    rng, held = np.random.default_rng(models), 0
-    for _ in range(300):
-        leads = leads_over_benchmarks(rng.normal(size=(models, benchmarks)), standardised=True)
-        held += not order_of(leads.lead, leads.p()).ahead.any()
-    assert held >= 0.92 * 300
-
-
 def test_benchmarks_of_a_category_that_share_what_they_measure_count_as_fewer():
     """24 models on 12 benchmarks in two categories, whose specific parts are half the category's: one by one, some
     model would be found better than a better one in three of four tables."""
@@ -110,7 +96,7 @@ def test_benchmarks_of_a_category_that_share_what_they_measure_count_as_fewer():
     assert held["one by one"] < 0.5 * tables and held["categories"] > 0.93 * tables
 
 
-@pytest.mark.parametrize(("models", "benchmarks", "spread"), [(20, 6, 0.3), (20, 6, 0.0), (30, 12, 1.0)])
+@pytest.mark.parametrize(("models", "benchmarks", "spread"), [(20, 8, 0.3), (20, 8, 0.0), (30, 12, 1.0)])
 def test_the_models_that_may_be_best_hold_the_best_one(models, benchmarks, spread):
     """Close abilities, equal ones (each is then the best), and four leaders that are nearly tied."""
     rng, tables, held, size = np.random.default_rng(6), 200, 0, 0.0
@@ -121,7 +107,7 @@ def test_the_models_that_may_be_best_hold_the_best_one(models, benchmarks, sprea
         loading = rng.uniform(0.5, 0.9, size=benchmarks)
         noise = rng.normal(size=(models, benchmarks)) * np.sqrt(1 - loading**2)
         low = ranks(loading * ability[:, None] + noise).low
-        held += low[int(ability.argmax())] == 1
+        held += (low[ability == ability.max()] == 1).all()
         size += (low == 1).sum() / tables
     assert held / tables >= 0.95 - 2 * np.sqrt(0.05 * 0.95 / tables)
     if spread == 0:

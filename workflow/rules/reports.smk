@@ -25,6 +25,8 @@ rule report_agreement:
         benchmarks=RUN.configuration.benchmarks,
         sheets=digests_of("models", "benchmarks", "plan"),
         resamples=RUN.configuration.reports.resamples,
+        # thresholds of the sentence on benchmarks that tell models apart
+        cards=RUN.configuration.cards.model_dump(),
         configfile=CONFIGFILE,
         plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),

@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import ConfigSection
-from lm_validity.config.sections import Configuration
+from lm_validity.config.sections import CARDS, Configuration
 from lm_validity.errors import InputError
 from lm_validity.files import report_problems
 from lm_validity.run.workspace import reports_of
@@ -181,7 +181,8 @@ DEFAULT = default_configfile()
 
 def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a command with the `section` of this name: the defaults, or the section of `--configfile`, changed by the
-    options that the command gets for these keys of it (`signal.ties`: `--ties`). `renamed`: key -> option's name."""
+    options that the command gets for these keys of it (`signal.ties`: `--ties`), and with its `cards`, if it takes
+    them. `renamed`: key -> option's name."""
     default: ConfigSection = Configuration.model_fields[name].default
     options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
 
@@ -190,20 +191,21 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
 
         def called(configfile: Path | None, **section_values: object) -> None:
             """Calls the command with the configuration's section, in which each option that was given counts."""
-            section = default
-            if configfile is not None:
-                section = getattr(validate(read_values(configfile), str(configfile)), name)
-            values = section.model_dump()
+            run = None if configfile is None else validate(read_values(configfile), str(configfile))
+            values = (default if run is None else getattr(run, name)).model_dump()
             for option, key in options.items():
                 if (word := section_values.pop(option)) is not None:
                     *above, last = key.split(".")
                     reduce(getitem, above, values)[last] = word
+            if takes_cards:
+                section_values["cards"] = CARDS if run is None else run.cards
             command(section=validate(values, f"report {command.__name__}", type(default)), **section_values)
 
         file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
         added = {option: _option_of_key(option, default, key) for option, key in options.items()} | {"configfile": file}
         parameters = {name: parameter for name, parameter in inspect.signature(command).parameters.items()}
         del parameters["section"]
+        takes_cards = parameters.pop("cards", None) is not None
         keyword = inspect.Parameter.KEYWORD_ONLY
         new = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in added.items()]
         called.__name__, called.__doc__ = command.__name__, command.__doc__

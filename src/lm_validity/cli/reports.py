@@ -23,7 +23,7 @@ from lm_validity.cli.options import (
     takes_section,
 )
 from lm_validity.config.load import load_run
-from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
+from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports, Screening, SignalConventions
 from lm_validity.errors import InputError
 from lm_validity.files import as_written, check_file, made_from, read_page, replaced_folder
 from lm_validity.words import say
@@ -88,15 +88,15 @@ def report_site(
 @command(app)
 @takes_section("reports", "resamples")
 def agreement(
-    scores: Path, models: Path, benchmarks: Path, output: Path, section: Reports, items: Path | None = None,
-    selections: Path | None = None, plan: Path | None = None,
+    scores: Path, models: Path, benchmarks: Path, output: Path, section: Reports, cards: Cards,
+    items: Path | None = None, selections: Path | None = None, plan: Path | None = None,
 ) -> None:  # fmt: skip
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.tables.counted import Sources
 
     with _folder_of(output, "report agreement", scores, items, selections) as folder:
-        report_agreement(Sources(scores, models, benchmarks, items, plan), folder, section, selections)
+        report_agreement(Sources(scores, models, benchmarks, items, plan), folder, section, selections, cards)
 
 
 @command(app)

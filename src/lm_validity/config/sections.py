@@ -44,6 +44,9 @@ class Cards(ConfigSection):
     at_best: Share = key(0.2, "Largest share of the models that may reach the best score.")
 
 
+CARDS = Cards()
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The configuration's section `finetuning`: LoRA fine-tuning of the agreement study.
 #
@@ -587,7 +590,7 @@ class Configuration(ConfigSection):
     bias: BiasSettings | None = key(None, "The bias study, with sheets of its own.")
     agreement: Agreement = key(Agreement(), Agreement.__doc__)
     reports: Reports = key(Reports(), Reports.__doc__)
-    cards: Cards = key(Cards(), Cards.__doc__)
+    cards: Cards = key(CARDS, Cards.__doc__)
     screening: Screening = key(Screening(), Screening.__doc__)
     miniature: MiniatureSettings | None = key(None, "The miniature world, if models and benchmarks come from it.")
     replay: Replay | None = key(None, "Known scores (`scores: FILE`) instead of models: all rules and reports, no GPU.")

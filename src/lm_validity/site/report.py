@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run, read_cells
 from lm_validity.config.rows import parse_group
-from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
+from lm_validity.config.sections import CARDS, REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import commit_of, made_from, read_json, replaced_folder, write_text
 from lm_validity.pages.page import write_html, write_page
-from lm_validity.site.cards.card import FOLDER as CARDS
+from lm_validity.site.cards.card import FOLDER as CARDS_FOLDER
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.data import Beside, add_beside, beside_page, data_page
 from lm_validity.site.first_page import ORDER, build_site
@@ -59,7 +59,7 @@ class Given:
     beside: Path | None = None
     options: ImportOptions = field(default_factory=ImportOptions)
     section: Reports = REPORTS
-    cards: Cards = field(default_factory=Cards)
+    cards: Cards = CARDS
     splits: Path | None = None
     source: str = ""
     plan: Path | None = None
@@ -132,7 +132,8 @@ def choose_reports(gathered: Gathered, sheets: Sheets | None, folder: Path, inpu
 
 def agreement_jobs(folder: Path, sources: Sources, inputs: Given, selections: Path | None) -> list[ReportJob]:
     """The agreement report, what its scores have in common and, of groups that were named, their readiness."""
-    jobs = [ReportJob.of(folder, "agreement", sources, section=inputs.section, selections=selections)]
+    options = {"section": inputs.section, "selections": selections, "cards": inputs.cards}
+    jobs = [ReportJob.of(folder, "agreement", sources, **options)]
     jobs += [ReportJob.of(folder, "factors", sources, section=inputs.section), ReportJob.of(folder, "models", sources)]
     if inputs.agreement.groups:
         jobs.append(ReportJob.of(folder, "readiness", sources, section=inputs.agreement))
@@ -223,8 +224,8 @@ def _of_few(models: list[str], sources: Sources, folder: Path, inputs: Given) ->
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
-NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.yaml",
-         SNAPSHOT, "findings.md")  # fmt: skip
+NAMES = (*ORDER, CARDS_FOLDER, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json",
+         "reading.yaml", SNAPSHOT, "findings.md")  # fmt: skip
 
 
 def report_site(
@@ -490,7 +491,7 @@ def _run_jobs(run: Run, folder: Path) -> list[ReportJob]:
     answers = items if items.is_file() else None
     sources = Sources(tables / "scores.parquet", configured.models, configured.benchmarks, answers, configured.plan)
     if "agreement" in studies:
-        inputs = Given(section=configured.reports, agreement=configured.agreement)
+        inputs = Given(section=configured.reports, agreement=configured.agreement, cards=configured.cards)
         jobs += agreement_jobs(reports, sources, inputs, tables / "selections.parquet")
     if "signal" in studies:
         jobs.append(ReportJob.of(reports, "signal", sources, section=configured.reports))

@@ -217,6 +217,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
     units = "points" if all(parts.in_points(card.rows) for card in cards) else "points, or in units of the score"
     many, limits = len(sources.last_scores["model"].unique()) > draw.MOST_TICKS, sources.settings
+    shares = [limits.separated, limits.not_separated]
     ticked = f"a tick for each model, shades for over {draw.MOST_TICKS}" if many else "one tick for each model"
     kind = "t" if trained and not any("direct" in taus_of_card for taus_of_card in taus) else "d"
 
@@ -236,8 +237,8 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
                [limits.agrees]),
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
                "Tells apart?", lambda column, card: _apart_cell(column, card), 112, draw.Axis(0, 1, 5, 107),
-               [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")], "k", ["separated_within_2", "separated_all"],
-               [limits.separated, limits.not_separated]),
+               [(0, "0%"), *((share, percent(share)) for share in sorted(shares)), (1, "")], "k",
+               ["separated_within_2", "separated_all"], shares),
         Column("gap", "Smallest gap it can detect", f"{units}, with 80% power", "Smallest gap", _gap_cell,
                rests_on=["smallest_difference"]),
         Column("steady", "Do scores improve steadily in training?", "mean score of the models", "Improves steadily?",

@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.rows import parse_group
+from lm_validity.config.sections import Cards
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
 from lm_validity.pages.page import Link, Outcome, Panel, from_template, legend_of, write_csv
@@ -25,7 +26,6 @@ from lm_validity.words import UNDER, count, decimal, explain_protocols, percent
 
 FORMAT = 3  # of card.json; a change that a reader of it has to know raises it
 FOLDER = "cards"
-SHARES = (0.0, 0.5, 0.8, 1.0)
 
 
 class MeasuredLine(NamedTuple):
@@ -200,7 +200,7 @@ def card_panels(sources: facts.CardSources, benchmark: str, rows: Rows, verdict:
     """Up to five questions, the first of those that the data answer."""
     made = (
         _ranks_panel(rows, verdict),
-        _apart_panel(rows, verdict),
+        _apart_panel(rows, verdict, sources.settings),
         _scores_panel(sources, benchmark, rows),
         _lead_panel(rows),
         _gap_panel(rows),
@@ -246,7 +246,7 @@ def _ranks_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
     return _marked("Does it rank models like the others?", words, picture, verdict, "ranks")
 
 
-def _apart_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
+def _apart_panel(rows: Rows, verdict: facts.Verdict, limits: Cards) -> Panel | None:
     row = separated(rows)
     if row is None:
         return None
@@ -254,7 +254,8 @@ def _apart_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
     pairs, name = ("similar pairs", "at most 2× apart") if is_similar else ("pairs", "all pairs")
     words = f"**{percent(row.value)}** of {pairs}{between(row, percent)}, {draw.NAMES[row.protocol or 'direct']}"
     question = "Does it tell similar models apart?" if is_similar else "Does it tell models apart?"
-    picture = _drawn(rows, "Share of pairs of models told apart", [(name, row)], dashed=SHARES)
+    dashed = (0.0, limits.not_separated, limits.separated, 1.0)
+    picture = _drawn(rows, "Share of pairs of models told apart", [(name, row)], dashed=dashed)
     return _marked(question, words, picture, verdict, "apart")
 
 

@@ -78,8 +78,10 @@ class Change(NamedTuple):
         return f" For other benchmarks too, the change is {known_change}." if self.interval else ""
 
 
-def above_the_folds(rows: Rows, data: Data) -> Page:
-    """The agreement page without its folds; of one protocol where only one has scores, or both on too few models."""
+def above_the_folds(rows: Rows, data: Data, rule: Cards) -> Page:
+    """The agreement page without its folds; of one protocol where only one has scores, or both on too few models.
+
+    `rule`: the thresholds from which on the cards say that a benchmark tells models apart."""
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
     # from most to least agreement, directly where that is known
     taus = {p: {row.subject: row.value for row in rows.all("tau_with_others", protocol=p)} for p in PROTOCOLS}
@@ -106,7 +108,7 @@ def above_the_folds(rows: Rows, data: Data) -> Page:
             trained = Panel(CHANGE_QUESTION, text, _progress(change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, agreement, lede)]
-    apart = _apart(rows, p)
+    apart = _apart(rows, p, rule)
     answers += [apart] if apart is not None else []
     shown = [panel for panel in panels if panel is not None]
     return Page("agreement", "Ranking agreement", [], [], lede=lede, picture=picture, panels=shown, answers=answers)
@@ -519,12 +521,11 @@ def _progress(change: Change) -> Markup:
 # Which benchmarks tell similar models apart.
 
 
-def _apart(rows: Rows, protocol: str) -> Answer | None:
+def _apart(rows: Rows, protocol: str, rule: Cards) -> Answer | None:
     """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
 
     Of all pairs where nothing is known of similar models.
     """
-    rule = Cards()
     for least, most in (LIKE_SIZE, ANY_SIZE):
         place: dict[str, Condition] = {"protocol": protocol, "at_least": least, "at_most": most}
         found = rows.all("separated", **place)

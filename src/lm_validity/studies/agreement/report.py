@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.config.sections import CARDS, REPORTS, Cards, Reports
 from lm_validity.pages.page import Finding, Page, Section, Table
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results.put import Column, Condition, Part, Rows
@@ -28,19 +28,19 @@ from lm_validity.words import UNDER, count, decimal, explain_protocols, is_known
 
 
 def report_agreement(
-    sources: Sources, output: str | Path, section: Reports = REPORTS, selections: str | Path | None = None
+    sources: Sources, output: Path, section: Reports = REPORTS, selections: Path | None = None, cards: Cards = CARDS
 ) -> None:
     """Write the numbers, tables and the page of the agreement report under `output`.
 
     Items make significance paired. `selections`: shows which prompts were chosen after fine-tuning. Without resamples,
-    intervals are skipped. Cells that are not in the plan are not missing.
+    intervals are skipped. Cells that are not in the plan are not missing. `cards`: the thresholds of verdicts.
     """
     matrix, items = read_score_matrix(sources), sources.items
     if items is not None:
         matrix = without_shared_items(matrix, items)
     rows = read_table(sources.scores, SCORES)  # those of prompts that are not selected, too
     selected = None if selections is None else read_table(selections, SELECTIONS)
-    page, numbers = agreement(Data.of(matrix, section.resamples, items), rows, selected)
+    page, numbers = agreement(Data.of(matrix, section.resamples, items), rows, selected, cards)
     write_rows(page, numbers, output)
 
 
@@ -219,11 +219,11 @@ REVERSING = (
 
 
 def agreement(
-    data: Data, scores: pd.DataFrame | None = None, selections: pd.DataFrame | None = None
+    data: Data, scores: pd.DataFrame | None = None, selections: pd.DataFrame | None = None, cards: Cards = CARDS
 ) -> tuple[Page, Rows]:
     """The page of the agreement of benchmarks, and its numbers.
 
-    `scores`: the scores table, for what prompts do; `selections`: which fine-tunes were selected.
+    `scores`: the scores table, for what prompts do; `selections`: which fine-tunes were selected; `cards`: thresholds.
     """
     matrix, rows = data.matrix, Rows("agreement")
     rows.put("models", len(matrix.models), "models")
@@ -245,7 +245,7 @@ def agreement(
         benchmarks.put_prompt_ranges(rows, scores, matrix)
         sections[NOISE] += prompts_chosen(benchmarks.prompt_choices(scores, selections, matrix), matrix)
     reversing = [] if scores is None else benchmarks.reversing_metrics(scores, matrix)
-    front = above_the_folds(rows, data)
+    front = above_the_folds(rows, data, cards)
     first, *further = front.answers
     if reversing:
         said = f" The metric decides on {listing(reversing, 2)}: another one reverses the order."

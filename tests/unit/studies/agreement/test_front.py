@@ -1,9 +1,17 @@
 """What stands above the folds of the agreement page: both protocols, one, few trained so far, no intervals."""
 
+import json
+import re
+
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, by_subject, score_rows, written
+from typer.testing import CliRunner
 
+from lm_validity.cli import reports
+from lm_validity.config.sections import Cards, Reports
+from lm_validity.results.put import Rows
+from lm_validity.site.report import Given, report_site
 from lm_validity.studies.agreement.data import estimate, range_of
 from lm_validity.studies.agreement.statistics.noise import far_models, in_clumps
 from lm_validity.words import is_known
@@ -91,18 +99,32 @@ def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path
     assert any("above its noise ceiling" in note for note in page.notes) != surely
 
 
-def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(tmp_path):
-    page, rows = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.02)
-    found = rows.all("separated", protocol=DIRECT, at_most=2.0)
-    ends, shares = [(row.low, row.high) for row in found], [row.value for row in found]
-    surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
-    many, few = sum(share >= 0.8 for share in shares), sum(share < 0.5 for share in shares)
+@pytest.mark.parametrize(("least", "most", "under"), [(0.8, 0.5, "half"), (0.55, 0.35, "35%")])
+def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_runs_thresholds(tmp_path, least, most, under):
+    """On the report's own page by a configuration, and on a site's first page and cards."""
+    files = written(tmp_path, score_rows({DIRECT: scores()[DIRECT]}, NAMES, 0.02), MODELS, BENCHMARKS)
+    configuration = {"name": "x", "models": "m.tsv", "benchmarks": "b.tsv"}
+    configuration["cards"] = {"separated": least, "not_separated": most}
+    (tmp_path / "run.json").write_text(json.dumps(configuration))
+    options = zip(("scores", "models", "benchmarks", "output", "configfile"), [*files, "out", "run.json"], strict=True)
+    words = [word for name, value in options for word in (f"--{name}", str(tmp_path / value))]
+    CliRunner().invoke(reports.app, ["agreement", *words, "--resamples", "0"], catch_exceptions=False)
+    rows = Rows.read(tmp_path / "out" / "results.parquet").all("separated", protocol=DIRECT, at_most=2.0)
+    surely, hardly = sum(row.low >= least for row in rows), sum(row.high < most for row in rows)
+    many, few = sum(row.value >= least for row in rows), sum(row.value < most for row in rows)
     # the sentence counts these models' pairs, and what the intervals decide for others is said beside it
-    assert page.answers[1].sentence.startswith(f"On {many or 'none'} of 8 benchmarks, at least 80% of similar pairs")
-    assert page.answers[1].sentence.endswith(f"on {few or 'none'}, under half")
-    assert f"by the 95% intervals: {surely} and {hardly}." in page.answers[1].basis
-    page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
-    assert page.answers[1].sentence.endswith("on 8, under half") and " 0 and 8." in page.answers[1].basis
+    sentence = f"On {many or 'none'} of 8 benchmarks, at least {least:.0%} of similar pairs are told apart; "
+    sentence += f"on {few or 'none'}, under {under}"
+    answer = json.loads((tmp_path / "out" / "page.json").read_text())["answers"][1]
+    assert (answer["sentence"], many + few > 0) == (sentence, True)
+    assert f"by the 95% intervals: {surely} and {hardly}." in answer["basis"]
+    cards = Cards(separated=least, not_separated=most)
+    report_site(files[:1], tmp_path / "site", Given(*files[1:], section=Reports(resamples=0), cards=cards))
+    first_page = (tmp_path / "site" / "index.html").read_text()
+    assert sentence in first_page and all(f">{share:.0%}</text>" in first_page for share in (least, most))
+    card = (tmp_path / "site" / "cards" / "task0" / "index.html").read_text()
+    for share in (least, most):
+        assert re.search(rf'x1="{round(2 + 96 * share, 2)}%"[^>]* class="chance"', card)
 
 
 @pytest.mark.parametrize("trained", [1, 3])
